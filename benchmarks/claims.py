@@ -88,7 +88,7 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
     if {p: (s.owner, s.token) for p, s in world.tables[0].seats.items()} != {
         p: (s.owner, s.token) for p, s in whole.tables[0].seats.items()
     }:
-        raise click.ClickException("the newcomer came to another world than who read everything")
+        raise click.ClickException("the newcomer came to another world than a reader of the whole log")
     return {"newcomer s": with_snapshot, "whole log s": without}
 
 
@@ -98,8 +98,8 @@ def take_overs(connection: Connection, interval_s: float, times: int) -> dict[st
     partitions, took = tuple(range(_PARTITIONS)), []
 
     def keeper(number: int) -> Heartbeater:
-        who = Membership(f"m{number}", "g", "worked", partitions, interval_s)
-        return Heartbeater(lambda: ClaimsLog(connection, topic), who, healthy=lambda: not silent[number])
+        membership = Membership(f"m{number}", "g", "worked", partitions, interval_s)
+        return Heartbeater(lambda: ClaimsLog(connection, topic), membership, healthy=lambda: not silent[number])
 
     with ExitStack() as stack:
         owner = stack.enter_context(keeper(0))

@@ -76,8 +76,8 @@ class Finding:
 
     def __str__(self) -> str:
         place = f"{self.topic}[{self.partition}] offset {self.offset}" if self.partition >= 0 else self.topic
-        who = "" if self.producer_id is None else f" (producer {self.producer_id}, epoch {self.epoch})"
-        return f"{self.name}: {place}{who}: {self.evidence}"
+        producer = "" if self.producer_id is None else f" (producer {self.producer_id}, epoch {self.epoch})"
+        return f"{self.name}: {place}{producer}: {self.evidence}"
 
 
 @dataclass(slots=True)
@@ -93,9 +93,9 @@ class Findings:
         if len(kept) < _KEPT:
             kept.append(finding)
 
-    def say(self, name: Name, place: tuple[str, int, int], evidence: str, who: tuple[int, int] | None = None) -> None:
-        """``place`` is (topic, partition, offset), ``who`` (producer id, epoch)."""
-        self.add(Finding(name, *place, evidence, *(who or (None, None))))
+    def say(self, name: Name, place: tuple[str, int, int], evidence: str, key: tuple[int, int] | None = None) -> None:
+        """``place`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
+        self.add(Finding(name, *place, evidence, *(key or (None, None))))
 
     def first(self) -> list[Finding]:
         """At most twenty findings, with each name among them."""

@@ -197,7 +197,7 @@ class Loop:
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
         self.result.rebalances += 1
         self._settled = Deadline(self._settings.settle_s)
-        return self._seat(partitions, self._sure())
+        return self._take_over(partitions, self._sure())
 
     def revoked(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._places.pop(p, None)]
@@ -212,14 +212,14 @@ class Loop:
         self._tell(f"partitions {sorted(partitions)} were lost: the group has given them to somebody else")
         self._handler.lost(ours)
 
-    def _seat(self, partitions: Collection[int], deadline: Deadline) -> Mapping[int, int]:
+    def _take_over(self, partitions: Collection[int], deadline: Deadline) -> Mapping[int, int]:
         """Ask Kafka about partitions, then the handler where to read them from; the first offset if it says later."""
         if not partitions:
             return {}
         try:
-            assignments = self._seats(partitions, deadline.part(_ASK_S))
+            assignments = self._describe_assigned(partitions, deadline.part(_ASK_S))
         except (KafkaFailure, DeadlineExceeded) as error:
-            return self._unseated(partitions, error)
+            return self._take_over_later(partitions, error)
         patience = {p: place.patience for p, place in self._places.items()}
         places = {
             assignment.partition: _PartitionProgress(
@@ -237,14 +237,14 @@ class Loop:
             places[partition].position = position
         return positions
 
-    def _unseated(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
+    def _take_over_later(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
         """Offsets of partitions can't be read: these wait like those whose store is down."""
         places = {p: self._places.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
         self._places |= places
         self._postpone(partitions, RetryLater(f"the brokers do not tell where they stand: {error}"))
         return {p: place.position for p, place in places.items()}
 
-    def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
+    def _describe_assigned(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
         settings = self._settings
         self._admin = admin(settings.connection)  # one that is kept may have lost the brokers for good (`is_cut_off`)
         self._check_same_topic(deadline)
@@ -297,7 +297,7 @@ class Loop:
     def _retry(self, deadline: Deadline) -> None:
         due = [p for p, place in self._places.items() if place.retry_at is not None and place.retry_at.expired()]
         if due:
-            positions = self._seat(due, deadline)
+            positions = self._take_over(due, deadline)
             self._member.seek(positions)
             ready = [p for p in due if self._places[p].retry_at is None]
             self._member.resume(ready)

@@ -78,7 +78,7 @@ class EventBroadcaster:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def stand(self) -> StreamPosition:
+    def position(self) -> StreamPosition:
         return StreamPosition(self.boot, self.change)
 
     def publish(self, parts: Mapping[str, Markup]) -> None:
@@ -96,11 +96,11 @@ class EventBroadcaster:
         """All of them as they are now."""
         return {name: part for name, (_, part) in self._parts.items() if names is None or name in names}
 
-    def since(self, stand: StreamPosition) -> dict[str, Markup] | None:
+    def since(self, position: StreamPosition) -> dict[str, Markup] | None:
         """What changed behind this place; None where the page has to be loaded anew."""
-        if stand.boot != self.boot or stand.change > self.change:
+        if position.boot != self.boot or position.change > self.change:
             return None
-        return {name: part for name, (change, part) in self._parts.items() if change > stand.change}
+        return {name: part for name, (change, part) in self._parts.items() if change > position.change}
 
     def close(self) -> None:
         """No more news: every stream ends."""
@@ -111,9 +111,9 @@ class EventBroadcaster:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def wait_for_change(self, stand: StreamPosition, patience_s: float) -> None:
+    async def wait_for_change(self, position: StreamPosition, patience_s: float) -> None:
         """Return once there is something behind this place, or after so many seconds."""
-        if self.closed or stand != self.stand:
+        if self.closed or position != self.position:
             return
         try:
             await asyncio.wait_for(self._news.wait(), patience_s)
@@ -161,7 +161,7 @@ class LiveView:
 
     async def page(self, _request: Request) -> Response:
         view = await self._now()
-        return HTMLResponse(page.page(view, self.hub.parts(), str(self.hub.stand)), headers=_HEADERS)
+        return HTMLResponse(page.page(view, self.hub.parts(), str(self.hub.position)), headers=_HEADERS)
 
     async def json(self, _request: Request) -> Response:
         view = await self._now()
@@ -175,18 +175,18 @@ class LiveView:
             self._stream(StreamPosition.parse(given)), media_type="text/event-stream", headers=_HEADERS
         )
 
-    async def _stream(self, stand: StreamPosition | None) -> AsyncIterator[bytes]:
+    async def _stream(self, position: StreamPosition | None) -> AsyncIterator[bytes]:
         while not self.hub.closed:
-            changed = None if stand is None else self.hub.since(stand)
-            if changed is None or stand is None:
+            changed = None if position is None else self.hub.since(position)
+            if changed is None or position is None:
                 yield b"event: reload\ndata: {}\n\n"
                 return
             if changed:
-                stand = self.hub.stand
-                yield b"event: change\nid: %s\ndata: %s\n\n" % (str(stand).encode(), orjson.dumps(changed))
+                position = self.hub.position
+                yield b"event: change\nid: %s\ndata: %s\n\n" % (str(position).encode(), orjson.dumps(changed))
             else:
                 yield b"event: beat\ndata: {}\n\n"
-            await self.hub.wait_for_change(stand, _KEEPALIVE_S)
+            await self.hub.wait_for_change(position, _KEEPALIVE_S)
 
 
 def application(live: LiveView, hosts: list[str]) -> Starlette:
@@ -293,9 +293,9 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{bound}/"
         print_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
-        with PollGroup(settings) as desk:
+        with PollGroup(settings) as poll_group:
             # Whoever opened it to others may call it by any name.
-            serve(LiveView(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
+            serve(LiveView(poll_group.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
     return ExitCode.DONE
 
 

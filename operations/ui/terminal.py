@@ -237,33 +237,33 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """  # noqa: D301 - click's own mark
     settings = LiveSettings.of(option)
     console = Console()
-    with PollGroup(settings) as desk:
+    with PollGroup(settings) as poll_group:
         if once or not (as_json or console.is_terminal):
-            view = _settled(desk)
+            view = _settled(poll_group)
             print_json(document(view)) if as_json else console.print(screen(view, console.width, _tall(view)))
         elif as_json:
             while True:
                 _pause(settings.interval_s)
-                print_json(document(desk.view()), lines=True)
+                print_json(document(poll_group.view()), lines=True)
         else:
-            _watch(desk, console, settings.interval_s)
+            _watch(poll_group, console, settings.interval_s)
     return ExitCode.DONE
 
 
-def _watch(desk: PollGroup, console: Console, interval_s: float) -> None:
+def _watch(poll_group: PollGroup, console: Console, interval_s: float) -> None:
     """Until q is pressed, or a signal ends the program."""
     with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(screen(desk.view(), console.width, console.height), refresh=True)
+            live.update(screen(poll_group.view(), console.width, console.height), refresh=True)
             if QUIT in pressed(interval_s):
                 return
 
 
-def _settled(desk: PollGroup) -> View:
+def _settled(poll_group: PollGroup) -> View:
     """The first view in which every source has answered, or failed, and no state is still to be seen."""
     deadline = Deadline(_ONCE_S)
     while True:
-        view = desk.view()
+        view = poll_group.view()
         waiting = [
             source_status
             for source_status in view.source_statuses.values()

@@ -73,7 +73,7 @@ def _print_held(member: Member) -> dict[int, int]:
 def take_part(
     connection: Connection,
     topic: str,
-    who: Membership,
+    membership: Membership,
     stop: threading.Event,
     *,
     skew_s: float = 0.0,
@@ -93,11 +93,11 @@ def take_part(
     state.SNAPSHOT_RECORDS = snapshot_records  # a short run is to see snapshots, too
     log = _SkewedLog(connection, topic)
     log.skew_s = skew_s
-    member = (_IgnoringLostClaims if believing else Member)(log, who, lambda: time.monotonic() * rate)
+    member = (_IgnoringLostClaims if believing else Member)(log, membership, lambda: time.monotonic() * rate)
     printed, print_at = dict[int, int](), 0.0
     try:
         _join(member, stop)
-        while not stop.wait(who.interval_s / _LOOKS_PER_INTERVAL):
+        while not stop.wait(membership.interval_s / _LOOKS_PER_INTERVAL):
             try:
                 member.turn(Deadline(_TURN_S))
                 member.release_partitions({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
@@ -105,7 +105,7 @@ def take_part(
                 stop.wait(_AGAIN_S)  # brokers are killed on purpose; what is held now counts all the same
             held = {p: claim.token for p, claim in member.holdings.items()}
             if held != printed or time.monotonic() > print_at:
-                printed, print_at = _print_held(member), time.monotonic() + who.interval_s
+                printed, print_at = _print_held(member), time.monotonic() + membership.interval_s
         member.leave(Deadline(_LEAVE_S))
     finally:
         log.close()

@@ -111,11 +111,11 @@ def claims_member(
     """  # noqa: D301 - click's own mark
     stop = threading.Event()
     stop_on_signals(stop, follow=True)
-    who = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)
+    membership = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)
     take_part(
         connected(bootstrap),
         claims,
-        who,
+        membership,
         stop,
         skew_s=skew_s,
         rate=rate,

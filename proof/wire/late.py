@@ -36,12 +36,12 @@ class AttemptState(enum.StrEnum):
 
 @dataclass
 class Attempt:
-    """One transaction of a try: the keys of its delivered records, the offset that it sent, its fate."""
+    """One transaction of a try: the keys of its delivered records, the offset that it sent, its state."""
 
     name: str
     keys: list[str] = field(default_factory=list)
     until: int | None = None
-    fate: AttemptState = AttemptState.GIVEN_UP
+    state: AttemptState = AttemptState.GIVEN_UP
     error: str = ""
 
 
@@ -83,8 +83,8 @@ class Anomaly:
 def anomalies(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
     """What is wrong with a try: torn transactions, commits that got lost, a position that is not the last commit's."""
     found = [anomaly for attempt in tried.attempts if (anomaly := _of_attempt(attempt, log)) is not None]
-    acknowledged = [a.until for a in tried.attempts if a.fate is AttemptState.COMMITTED and a.until is not None]
-    unknown = any(a.fate is AttemptState.UNKNOWN for a in tried.attempts)
+    acknowledged = [a.until for a in tried.attempts if a.state is AttemptState.COMMITTED and a.until is not None]
+    unknown = any(a.state is AttemptState.UNKNOWN for a in tried.attempts)
     if acknowledged and tried.position != acknowledged[-1] and not unknown:
         name = (
             "offset-regression" if tried.position is not None and tried.position < acknowledged[-1] else "offset-ahead"
@@ -101,7 +101,7 @@ def _of_attempt(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> Anomaly
     def anomaly(name: str, place: RecordPlacement, evidence: str) -> Anomaly:
         return Anomaly(name, place.offset, place.producer_id, place.epoch, evidence)
 
-    if attempt.fate is AttemptState.COMMITTED and len(visible) < len(attempt.keys):
+    if attempt.state is AttemptState.COMMITTED and len(visible) < len(attempt.keys):
         hidden = next((place for place in places if not place.visible), RecordPlacement(-1, -1, -1, visible=False))
         evidence = f"{attempt.name} was acknowledged, {len(visible)} of its {len(attempt.keys)} records are visible"
         return anomaly("lost-commit", hidden, evidence)
@@ -110,8 +110,8 @@ def _of_attempt(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> Anomaly
     if twice := [place for place in visible if place.copies > 1]:
         count = f"{len(twice)} of {len(attempt.keys)} records of {attempt.name}"
         return anomaly("duplicate-output", twice[0], f"{count} are visible {twice[0].copies} times")
-    if attempt.fate is AttemptState.GIVEN_UP or len(visible) < len(attempt.keys):
-        evidence = f"{len(visible)} of {len(attempt.keys)} records of {attempt.name} ({attempt.fate}) are visible"
+    if attempt.state is AttemptState.GIVEN_UP or len(visible) < len(attempt.keys):
+        evidence = f"{len(visible)} of {len(attempt.keys)} records of {attempt.name} ({attempt.state}) are visible"
         return anomaly("torn-txn", visible[0], evidence)
     return None
 
@@ -189,9 +189,9 @@ class _TryRun:
         attempt.until = until
 
     def commit(self, attempt: Attempt) -> None:
-        attempt.fate = AttemptState.UNKNOWN
+        attempt.state = AttemptState.UNKNOWN
         self.writer.commit()
-        attempt.fate = AttemptState.COMMITTED
+        attempt.state = AttemptState.COMMITTED
 
     def give_up(self, attempt: Attempt) -> None:
         """Abort, as after an application's error; if that fails the writer starts anew, as it has to."""

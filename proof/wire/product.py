@@ -211,8 +211,8 @@ def _cell(
         "needed": {"late_frames": tries},
         "counts": {
             "outputs": sum(place.visible for place in result.log.values()),
-            "committed_transactions": sum(a.fate == "committed" for t in result.tries for a in t.attempts),
-            "aborted_transactions": sum(a.fate == "given up" for t in result.tries for a in t.attempts),
+            "committed_transactions": sum(a.state == "committed" for t in result.tries for a in t.attempts),
+            "aborted_transactions": sum(a.state == "given up" for t in result.tries for a in t.attempts),
             "aborted_records": sum(not place.visible for place in result.log.values()),
         },
         "anomalies": [

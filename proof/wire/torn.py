@@ -234,9 +234,9 @@ def _seen(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
     lines = []
     for number, attempt in enumerate(tried.attempts, 1):
         visible = sum(log[key].visible for key in attempt.keys if key in log)
-        fate = "aborted by its writer" if attempt.fate.value == "given up" else f"{attempt.fate}, acknowledged"
+        outcome = "aborted by its writer" if attempt.state.value == "given up" else f"{attempt.state}, acknowledged"
         mine = next((a for a in wrong.values() if f" {attempt.name} " in f" {a.evidence} "), None)
-        text = f"transaction {number} ({fate}): {visible} of {len(attempt.keys)} records"
+        text = f"transaction {number} ({outcome}): {visible} of {len(attempt.keys)} records"
         lines.append(Text(f"{text}  {mine.name}", "red bold") if mine else Text(text, "green"))
     lines.append(Text(f"the group's position: {tried.position}"))
     return lines

@@ -60,7 +60,7 @@ def ui(stage: Stage, *more: str) -> Iterator[tuple[Running, int]]:
 def shown(run: PipelineSettings, patience_s: float = 5.0) -> Iterator[int]:
     """The same inside this process."""
     settings = LiveSettings(run, interval_s=INTERVAL_S, patience_s=patience_s)
-    with PollGroup(settings) as desk, served(LiveView(desk.view, INTERVAL_S)) as port:
+    with PollGroup(settings) as poll_group, served(LiveView(poll_group.view, INTERVAL_S)) as port:
         yield port
 
 

@@ -95,7 +95,9 @@ def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
     made._member = FakeMember()
     made._topic = Topic("t", "id", 4, 1)
     monkeypatch.setattr(
-        made, "_seats", lambda found, _deadline: [AssignedPartition("t", "id", p, None, 0, 10) for p in sorted(found)]
+        made,
+        "_describe_assigned",
+        lambda found, _deadline: [AssignedPartition("t", "id", p, None, 0, 10) for p in sorted(found)],
     )
     return made
 
@@ -268,14 +270,14 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
     told: list[str] = []
     loop._tell = told.append
     loop._settings = replace(loop._settings, patience_s=60)
-    answer = loop._seats
-    monkeypatch.setattr(loop, "_seats", lambda _found, _deadline: _raise(error))
+    answer = loop._describe_assigned
+    monkeypatch.setattr(loop, "_describe_assigned", lambda _found, _deadline: _raise(error))
     assert loop.assigned([1]) == {1: NOWHERE}
     assert not loop._drained()
     _round(loop, _polled())
     assert handler.handled == []
     assert told == [f"partitions [1] wait: the brokers do not tell where they stand: {error}"]
-    monkeypatch.setattr(loop, "_seats", answer)
+    monkeypatch.setattr(loop, "_describe_assigned", answer)
     loop._places[1].retry_at = Deadline(1e-9)
     loop._retry(Deadline(9))
     assert loop._member.seeks == [{1: 5}]
@@ -285,7 +287,9 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
 
 def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last word names the partition, the limit and the setting."""
-    monkeypatch.setattr(loop, "_seats", lambda _found, _deadline: _raise(DeadlineExceeded("locate: no answer")))
+    monkeypatch.setattr(
+        loop, "_describe_assigned", lambda _found, _deadline: _raise(DeadlineExceeded("locate: no answer"))
+    )
     loop.assigned([1])
     patience = loop._places[1].patience
     assert patience is not None

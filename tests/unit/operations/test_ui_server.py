@@ -36,7 +36,7 @@ class Made:
         return replace(self._view, now_ms=T0 + 1000 * self.taken)
 
 
-def stand(port: int) -> str:
+def stream_position(port: int) -> str:
     (body,) = [one for one in Page(get(port)[2]).nodes if one.tag == "body"]
     return body.attributes["data-at"]
 
@@ -75,7 +75,7 @@ def test_readers_share_one_look_and_each_sees_what_changed() -> None:
     """Twenty streams; the view is taken once per tick for all of them."""
     made = Made()
     with served(LiveView(made, 0.2)) as port:
-        at = stand(port)
+        at = stream_position(port)
         before, began = made.taken, time.monotonic()
         streams = [Stream(port, at) for _ in range(20)]
         for one in streams:
@@ -89,7 +89,7 @@ def test_readers_share_one_look_and_each_sees_what_changed() -> None:
 def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_load_anew() -> None:
     """By the number of the last event it saw, as browsers send it."""
     with served(LiveView(Made(), TICK_S)) as port:
-        with Stream(port, stand(port)) as first:
+        with Stream(port, stream_position(port)) as first:
             first.await_part("when", lambda _: True)
             last = first.last
         with Stream(port, last) as again:
@@ -103,7 +103,7 @@ def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
     """The numbers stay those of the last look, and the stream still says that the server is there."""
     made = Made()
     with served(LiveView(made, TICK_S)) as port:
-        with Stream(port, stand(port)) as stream:
+        with Stream(port, stream_position(port)) as stream:
             stream.await_part("when", lambda _: True)
             made.hang.clear()
             names = []
@@ -118,7 +118,7 @@ def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
 def test_streams_end_with_the_server_at_once() -> None:
     """Readers that stay would hold it up for ever; `served` fails when they do."""
     with served(LiveView(Made(), 30)) as port:
-        stream = Stream(port, stand(port))
+        stream = Stream(port, stream_position(port))
         stream.__enter__()
         began = time.monotonic()
     assert time.monotonic() - began < 2
@@ -137,7 +137,7 @@ def test_what_nobody_foresaw_ends_the_server_instead_of_leaving_old_numbers() ->
         return made()
 
     live = LiveView(fails, TICK_S)
-    with served(live) as port, Stream(port, stand(port)) as stream:
+    with served(live) as port, Stream(port, stream_position(port)) as stream:
         while stream.event() is not None:
             pass
     assert isinstance(live.failed, RuntimeError)

@@ -375,7 +375,7 @@ def drawn_page(view: View) -> Page:
     found = parts(view)
     hub = EventBroadcaster()
     hub.publish(found)
-    return Page(page.page(view, found, str(hub.stand)))
+    return Page(page.page(view, found, str(hub.position)))
 
 
 def test_the_first_paint_holds_all_there_is() -> None:
@@ -499,14 +499,14 @@ def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> No
     """However many changes it slept through."""
     hub = EventBroadcaster()
     hub.publish({"a": Markup("1"), "b": Markup("1")})
-    first = hub.stand
+    first = hub.position
     hub.publish({"a": Markup("2"), "b": Markup("1")})
     hub.publish({"a": Markup("3"), "b": Markup("1")})
     assert hub.since(first) == {"a": Markup("3")}
-    assert hub.since(hub.stand) == {}
-    same = hub.stand
+    assert hub.since(hub.position) == {}
+    same = hub.position
     hub.publish({"a": Markup("3"), "b": Markup("1")})
-    assert hub.stand == same
+    assert hub.position == same
     assert StreamPosition.parse(str(first)) == first
 
 
@@ -514,7 +514,7 @@ def test_a_page_of_another_start_or_with_other_partitions_has_to_load_itself_ane
     """Its ids would not be those of the parts."""
     hub = EventBroadcaster()
     hub.publish({"a": Markup("1")})
-    old = hub.stand
+    old = hub.position
     hub.publish({"a": Markup("1"), "r1-p": Markup("1")})
     assert hub.since(old) is None
     assert hub.since(StreamPosition(hub.boot, hub.change + 1)) is None
@@ -528,12 +528,12 @@ def test_readers_wake_with_a_change_and_with_the_end() -> None:
     async def wait() -> list[bool]:
         hub = EventBroadcaster()
         hub.publish({"a": Markup("1")})
-        slept = asyncio.create_task(hub.wait_for_change(hub.stand, 30))
+        slept = asyncio.create_task(hub.wait_for_change(hub.position, 30))
         await asyncio.sleep(0)
         hub.publish({"a": Markup("2")})
         await asyncio.wait_for(slept, 1)
-        await asyncio.wait_for(hub.wait_for_change(hub.stand, 0.01), 1)
-        ended = asyncio.create_task(hub.wait_for_change(hub.stand, 30))
+        await asyncio.wait_for(hub.wait_for_change(hub.position, 0.01), 1)
+        ended = asyncio.create_task(hub.wait_for_change(hub.position, 30))
         await asyncio.sleep(0)
         hub.close()
         await asyncio.wait_for(ended, 1)

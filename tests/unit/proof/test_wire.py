@@ -390,7 +390,7 @@ TWICE = RecordPlacement(5, 1, 0, visible=True, copies=2)
 
 
 @pytest.mark.parametrize(
-    ("fate", "places", "name"),
+    ("state", "places", "name"),
     [
         (AttemptState.COMMITTED, [SEEN, SEEN], None),
         (AttemptState.COMMITTED, [SEEN, UNSEEN], "lost-commit"),
@@ -404,10 +404,10 @@ TWICE = RecordPlacement(5, 1, 0, visible=True, copies=2)
     ],
 )
 def test_a_transaction_is_visible_as_its_writer_was_told(
-    fate: AttemptState, places: list[RecordPlacement], name: str | None
+    state: AttemptState, places: list[RecordPlacement], name: str | None
 ) -> None:
     """All or nothing, and all when the commit was acknowledged."""
-    attempt = Attempt("second", ["a", "b"], 7 if fate is AttemptState.COMMITTED else None, fate)
+    attempt = Attempt("second", ["a", "b"], 7 if state is AttemptState.COMMITTED else None, state)
     found = anomalies(Try(0, "late-commit", [attempt], position=7), dict(zip("ab", places, strict=True)))
     assert [one.name for one in found] == ([name] if name else [])
 
