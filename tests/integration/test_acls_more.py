@@ -11,8 +11,7 @@ import pytest
 from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure
-from harness.secure_ground import PARTITIONS, QUICK, Ground
-from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
+from harness.secure_stage import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, Ground, SecureStage
 
 from brew import acl
 from brew.acl import Purpose

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness.aftermaths import AFTERMATHS, Aftermath
 from harness.histories import OUT, History, World, happened, plan
-from harness.mutations import PLANS, Plan
+from harness.mutations import AFTERMATHS, PLANS, Aftermath, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
