@@ -351,19 +351,6 @@ def test_senseless_settings_are_refused_with_their_names() -> None:
         VirtualSettings(count=8, most_uncovered=4)
 
 
-@dataclass(frozen=True)
-class NumberedOrder:
-    """A record without a broker."""
-
-    number: int
-
-    def offset(self) -> int:
-        return self.number
-
-    def key(self) -> bytes:
-        return b"%d" % self.number
-
-
 @dataclass
 class Scene:
     """A member, its gate for handlers, and what it told the loop."""
@@ -408,7 +395,7 @@ def assignment(partition: int, committed: int | None, first: int = 5, last_stabl
 
 
 def records(start: int, until: int) -> PartitionBatch:
-    return PartitionBatch(0, start, until, [NumberedOrder(n) for n in range(start, until)])  # type: ignore[misc]
+    return PartitionBatch(0, start, until, [Order(n, b"%d" % n) for n in range(start, until)])  # type: ignore[misc]
 
 
 def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:

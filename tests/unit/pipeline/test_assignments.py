@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,32 +25,28 @@ GOAL = 100
 LINE: Any = None
 
 
-@dataclass
 class View(ProgressView):
     """Keeps what is shown."""
 
-    told: list[list[tuple[int, ...]]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.shown: list[tuple[int, list[Outcome], float]] = []
 
-    def cycle(self, _lane: int, outcomes: list[Outcome], _seconds: float) -> None:
-        self.told.append([(one.partition, one.start, one.until, one.enriched, one.rejected) for one in outcomes])
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
+        self.shown.append((lane, outcomes, seconds))
+
+
+def unsurveyed(goals: dict[int, int] | None) -> Assignments:
+    settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+    transaction, crash = TransactionSettings(settings.connection, settings.group, 60.0), CrashInjector(settings.crash)
+    progress, view = RunProgress(), View()
+    return Assignments(
+        RunContext(settings, {}, threading.Event(), progress, view, goals, 1_000_000, transaction, crash)
+    )
 
 
 def assignments(goals: dict[int, int] | None, *positions: int | None, complete: bool = True) -> Assignments:
-    """A roster after one survey of a log that begins at 10; None: no committed offset."""
-    settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    shared = RunContext(
-        settings,
-        {},
-        threading.Event(),
-        RunProgress(),
-        View(),
-        goals,
-        1_000_000,
-        transaction,
-        CrashInjector(settings.crash),
-    )
-    made = Assignments(shared)
+    """After one survey of a log that begins at 10; None: no committed offset."""
+    made = unsurveyed(goals)
     survey(made, *positions, complete=complete)
     return made
 
@@ -184,51 +178,37 @@ def test_commits_that_follow_each_other_are_told_as_one_range_and_once() -> None
     one.report()
     one.report()
     view: Any = one._shared.view
-    assert view.told == [
-        [
-            (0, 0, 30, 27, 3),
-            (0, 40, 50, 10, 0),
-            (0, 50, 60, 0, 0),
-            (0, 60, 70, 0, 0),
-            (0, 60, 70, 10, 0),
-            (1, 0, 5, 5, 0),
-        ]
+    ((_, shown, _),) = view.shown
+    assert [(o.partition, o.start, o.until, o.enriched, o.rejected) for o in shown] == [
+        (0, 0, 30, 27, 3),
+        (0, 40, 50, 10, 0),
+        (0, 50, 60, 0, 0),
+        (0, 60, 70, 0, 0),
+        (0, 60, 70, 10, 0),
+        (1, 0, 5, 5, 0),
     ]
-
-
-def bare_assignments() -> Assignments:
-    shared: Any = SimpleNamespace(goals={0: 10, 1: 10}, progress=RunProgress(), view=ProgressView(), running={})
-    return Assignments(shared)
-
-
-def surveyed(one: Assignments, *positions: int | None) -> None:
-    log = LogOffsets(0, 10, 10)
-    facts = [
-        PartitionFacts("in", p, "id", None if at is None else Committed(at, ""), log) for p, at in enumerate(positions)
-    ]
-    one.surveyed(facts, all_of_them=True)
 
 
 def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_goal() -> None:
     """The other reader looks at each plan anew; this one said that it was done."""
-    one = bare_assignments()
-    surveyed(one, 10, 0)
+    one = unsurveyed({0: 10, 1: 10})
+    survey(one, 10, 0)
     assert one.free(0.0) == {1}
-    surveyed(one, 4, 10)
+    survey(one, 4, 10)
     assert not one.drained()
     assert (one.free(0.0), one.unfinished()) == ({0}, 1)
     one.assign(0, 0)
     one.released(0, 10)
-    surveyed(one, 10, 10)
+    survey(one, 10, 10)
     assert one.drained()
 
 
 def test_what_a_worker_reached_counts_before_the_next_survey() -> None:
     """A drain ends with its last transaction."""
-    one = bare_assignments()
-    surveyed(one, 0, 10)
+    one = unsurveyed({0: 10, 1: 10})
+    survey(one, 0, 10)
     one.assign(0, 0)
-    surveyed(one, 4, 10)
+    survey(one, 4, 10)
     assert not one.drained()
     one.released(0, 10)
     assert one.drained()
@@ -280,50 +260,26 @@ def test_a_held_partition_of_which_no_lag_is_known_weighs_nothing() -> None:
     assert assign({0: 5}, {9: 0}, [0, 1]) == {0: 0}
 
 
-class OutcomesView(ProgressView):
-    def __init__(self) -> None:
-        self.told: list[tuple[int, list[Outcome], float]] = []
-
-    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
-        self.told.append((lane, outcomes, seconds))
-
-
-def assignments_and_view(goals: dict[int, int] | None) -> tuple[Assignments, OutcomesView]:
-    settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-    transaction, view = TransactionSettings(settings.connection, settings.group, 60.0), OutcomesView()
-    shared = RunContext(
-        settings,
-        {},
-        threading.Event(),
-        RunProgress(),
-        view,
-        goals,
-        1_000_000,
-        transaction,
-        CrashInjector(settings.crash),
-    )
-    return Assignments(shared), view
-
-
 def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None:
     """Position and start are the first one's, the end is the last one's, the time is that of all."""
-    made, view = assignments_and_view(None)
+    made = unsurveyed(None)
     made.outcome(Outcome(3, 0, 5, Status.COMMITTED, 0, 4, 1, 1.5))
     made.outcome(Outcome(3, 5, 9, Status.COMMITTED, 5, 2, 2, 2.0))
     made.outcome(Outcome(4, 0, 5, Status.FAILED, seconds=0.25))
     made.report()
     joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5)
-    assert view.told == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
+    view: Any = made._shared.view
+    assert view.shown == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
 
 
 def test_a_run_is_drained_only_after_a_survey_of_all() -> None:
-    made, _ = assignments_and_view({0: 1})
+    made = unsurveyed({0: 1})
     assert made.drained() is False
 
 
 def test_a_partition_that_nobody_holds_may_leave_and_one_without_a_goal_is_done() -> None:
     """It came after the start: a drain does not wait for it."""
-    made, _ = assignments_and_view({0: 10})
+    made = unsurveyed({0: 10})
     made.surveyed([], all_of_them=True)
     made.released(7, 0)
     assert 7 in made._done

@@ -14,10 +14,10 @@ from brew.transaction_sizing import TransactionSize, TransactionSizes
 
 
 def fact(
-    committed: int | None, first: int = 0, stable: int = 100, end: int = 100, metadata: str = ""
+    committed: int | None, first: int = 0, stable: int = 100, end: int = 100, metadata: str = "", *, partition: int = 3
 ) -> PartitionFacts:
     position = None if committed is None else Committed(committed, metadata)
-    return PartitionFacts("in", 3, "id-1", position, LogOffsets(first, stable, end))
+    return PartitionFacts("in", partition, "id-1", position, LogOffsets(first, stable, end))
 
 
 def test_a_range_goes_from_the_committed_offset_to_the_last_stable_one() -> None:
@@ -119,7 +119,7 @@ def test_a_partition_that_came_after_the_start_holds_up_no_drain_wherever_its_lo
 
 def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is_watched() -> None:
     """A drain waits while they move; what blocks them is told by them."""
-    facts = [replace(fact(10), partition=1), fact(20), replace(fact(60, stable=60), partition=5)]
+    facts = [fact(10, partition=1), fact(20), fact(60, stable=60, partition=5)]
 
     plan = plan_ranges(facts, 1000, dict.fromkeys((1, 3, 5), 100))
 
@@ -128,17 +128,10 @@ def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is
     assert plan.split({1, 5}).blocked == (5,)
 
 
-def fact_of(
-    partition: int, committed: int | None, stable: int = 100, *, first: int = 0, end: int = 100
-) -> PartitionFacts:
-    position = None if committed is None else Committed(committed, "")
-    return PartitionFacts("in", partition, "id-1", position, LogOffsets(first, stable, end))
-
-
 @pytest.mark.parametrize(("committed", "lag"), [(None, 53), (10, 50), (59, 1), (60, 0), (61, 0)])
 def test_lag_is_what_a_read_committed_reader_can_still_get(committed: int | None, lag: int) -> None:
     """Up to the last stable offset, and never less than none."""
-    assert fact_of(0, committed, stable=60, first=7).lag == lag
+    assert fact(committed, 7, 60, partition=0).lag == lag
 
 
 def test_a_driver_gets_its_own_partitions_and_knows_where_the_others_stand() -> None:
@@ -151,14 +144,14 @@ def test_a_driver_gets_its_own_partitions_and_knows_where_the_others_stand() -> 
 
 def test_a_partition_that_has_reached_its_goal_does_not_end_the_plan() -> None:
     """The partitions behind it are planned as well."""
-    plan = plan_ranges([fact_of(0, 100), fact_of(1, 50)], 1000, {0: 100, 1: 100})
+    plan = plan_ranges([fact(100, partition=0), fact(50, partition=1)], 1000, {0: 100, 1: 100})
     assert plan == Plan((OffsetRange("in", 1, 50, 100),), (), drained=False)
 
 
 @pytest.mark.parametrize(("committed", "first"), [(101, 0), (6, 7)])
 def test_a_refusal_names_the_place_and_the_command_that_helps(committed: int, first: int) -> None:
     with pytest.raises(Refused, match=r"group 'g' in in\[3\] .*--reset-offsets --group g --topic in"):
-        check(fact_of(3, committed, first=first), "g")
+        check(fact(committed, first), "g")
 
 
 def outcome(start: int, until: int, seconds: float, status: Status = Status.COMMITTED, partition: int = 0) -> Outcome:
