@@ -39,6 +39,11 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 _JSON = "--json"
 
 
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Put several options on a click command, in this order."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(decorators), command)
+
+
 class LazyGroup(click.Group):
     """Imports a command when it is asked for: most bring clients that the others have no use for."""
 

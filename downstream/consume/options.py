@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, connection
+from brew.cli import bootstrap_option, connection, options
 from brew.errors import UsageError
 from brew.fault_injection import CrashMoment, CrashSignal, StoreCrash
 from brew.names import checked_topic
@@ -17,9 +16,7 @@ from downstream.claims.ownership import CLAIMS, claims_settings
 from downstream.consume.handler import LoopSettings
 from downstream.postgres import DatabaseSettings
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-_LOOP = (
+loop_options = options(
     bootstrap_option,
     click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="What to read."),
     click.option("--partitions", metavar="N,N", help="Exactly these, without group assignment  [default: the group's]"),
@@ -57,7 +54,7 @@ _LOOP = (
     *PROBE_OPTIONS,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text."),
 )
-_DATABASE = (
+database_options = options(
     click.option(
         "--database",
         envvar="DATABASE_URL",
@@ -74,7 +71,7 @@ _DATABASE = (
         help="A transaction whose client has stopped loses its locks after this.",
     ),
 )
-_CRASH = (
+crash_options = options(
     click.option(
         "--crash-point",
         type=click.Choice([moment.value for moment in CrashMoment]),
@@ -90,20 +87,6 @@ _CRASH = (
     ),
     click.option("--crash-seed", type=int, help="Equal seeds die at the same batches."),
 )
-
-
-def _all(options: tuple[Callable[[Any], Any], ...]) -> Callable[[_Command], _Command]:
-    def decorate(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-loop_options = _all(_LOOP)
-database_options = _all(_DATABASE)
-crash_options = _all(_CRASH)
 
 
 def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:

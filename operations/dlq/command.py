@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console, Group
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, client_config_option, connection
+from brew.cli import as_bytes, client_config_option, connection, options
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -199,30 +199,20 @@ def _text(timestamp_ms: int) -> str:
     return iso(_time(timestamp_ms))
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _WIDE = 240
 _LONGEST_GROUP = 200
 
 
-def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
+def _name(flag: str, env: str, default: str, text: str) -> Callable[[Any], Any]:
     return click.option(flag, envvar=env, default=default, show_default=True, help=text)
 
 
-def _all(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    def decorate(command: _F) -> _F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_place = _all(
+_place = options(
     _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
     client_config_option,
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
 )
-_chosen = _all(
+_chosen = options(
     click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of the dead-letter topic."),
     click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only these; may be repeated."),
     click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; may be repeated."),
