@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -23,6 +25,11 @@ from harness.pages import (
 )
 
 from brew import names, offsets, orders, records
+from brew.claims import messages
+from brew.claims.member import WINDOW, fair_counts
+from brew.claims.messages import LIMITS, TYPES, VERSION
+from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, RecordEffect, status
+from brew.claims.state import Status as ClaimStatus
 from brew.kafka.topics import MAX_MESSAGE_BYTES
 from brew.names import CrashMode, CrashPoint, ExitCode, TransactionalId
 from brew.options import run_options
@@ -30,6 +37,9 @@ from brew.outcome import Status
 from brew.planner import position_metadata
 from brew.settings import Limits
 from pipeline.orders import enricher
+from proof.checking.checker import Checker
+from proof.checking.input_partition import BrokerFacts
+from proof.findings import Name
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
@@ -268,3 +278,117 @@ def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
 def test_a_page_that_lies_is_caught(look: Callable[[str], list[str]], text: str, found: list[str]) -> None:
     """Each look finds the one thing that is wrong."""
     assert look(text) == found
+
+
+CLAIMS = (ROOT / "docs/CLAIMS.md").read_text()
+
+
+def test_the_topic_is_made_as_the_page_says() -> None:
+    """Name, partitions, configuration."""
+    assert f"`{names.CLAIMS_TOPIC}`" in CLAIMS
+    told = {row[0]: row[1] for row in tables(CLAIMS, "Log")[0]}
+    assert told == {"partitions": str(messages.PARTITIONS), **messages.CONFIG}
+
+
+def test_the_hash_of_the_page_is_the_codes() -> None:
+    """Another implementation can check itself by these."""
+    for place, *homes in tables(CLAIMS, "Log")[1]:
+        topic, _, partition = place.rpartition(":")
+        assert [messages.coordinating_partition(topic, int(partition), n) for n in (8, 3)] == [int(h) for h in homes]
+
+
+def test_the_messages_are_those_of_the_page() -> None:
+    """Types and fields, in order."""
+    told = [(name, tuple(fields.split())) for name, fields, _ in tables(CLAIMS, "Messages")[0]]
+    assert told == [(name, made._fields) for name, made in TYPES.items()]
+    assert f"`v` ({VERSION})" in CLAIMS
+
+
+def test_every_field_is_told_with_its_limits() -> None:
+    """The numbers of the page are the last good ones."""
+    limits = {row[0]: row[2] for row in tables(CLAIMS, "Messages")[1]}
+    assert list(limits) == list(LIMITS)
+    for field, text in limits.items():
+        found = [int(number) for number in re.findall(r"-?\d+", text)]
+        of_text = field.endswith("_id")
+        for number, beyond in zip(found, (-1, 1), strict=False):
+            good, bad = ("x" * number, "x" * (number + beyond)) if of_text else (number, number + beyond)
+            assert LIMITS[field](good), (field, number)
+            assert not LIMITS[field](bad), (field, number)
+
+
+def test_states_and_answers_are_those_of_the_code() -> None:
+    """All of them, and in the same order; the bounds between states are one and two intervals."""
+    assert column(CLAIMS, "Time") == [str(one) for one in ClaimStatus]
+    assert [status(0, 10, age) for age in (9, 10, 20, 21)] == [*ClaimStatus][:1] + [ClaimStatus.UNKNOWN] * 2 + [
+        ClaimStatus.STALE
+    ]
+    assert sorted(column(CLAIMS, "Fold")) == sorted(str(one) for one in RecordEffect)
+
+
+def test_the_numbers_of_snapshots_and_newcomers_are_those_of_the_code() -> None:
+    """Records, milliseconds, and how long a log without its begin counts as partial."""
+    assert column(CLAIMS, "Snapshots", at=1) == [str(SNAPSHOT_RECORDS), str(SNAPSHOT_MS)]
+    assert f"{PARTIAL_MS} ms" in CLAIMS
+    assert WINDOW > SNAPSHOT_RECORDS
+    for name in ("seats", "members", "pauses"):
+        assert f"`{name}`" in CLAIMS
+    assert messages.SNAPSHOT_KEY == b"Snapshot"
+
+
+def test_the_shares_are_dealt_as_the_page_says() -> None:
+    """Those that hold the most may hold one more; equal ones by their names."""
+    assert fair_counts({"a": 0, "b": 2, "c": 3}, 5) == {"c": 2, "b": 2, "a": 1}
+    assert fair_counts({"b": 0, "a": 0}, 3) == {"a": 2, "b": 1}
+
+
+RESULTS = {"containers": "docs/proof/containers.json", "cluster": "docs/proof/cluster.json"}
+PAGE = ROOT / "docs/guide/containers.md"
+
+
+def _tests(folder: str) -> set[str]:
+    """Every test of a folder, as a file and a name."""
+    files = sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    return {
+        f"{file.relative_to(ROOT)}::{one.name}"
+        for file in files
+        for one in ast.parse(file.read_text()).body
+        if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")
+    }
+
+
+@pytest.mark.parametrize("folder", RESULTS)
+def test_every_test_of_the_targets_own_has_a_result_and_passed(folder: str) -> None:
+    """CI has no engine and no time for them; whoever changes one runs its target, and commits what came out."""
+    told = json.loads((ROOT / RESULTS[folder]).read_text())["tests"]
+    assert {name.partition("[")[0] for name in told} == _tests(folder)
+    assert {name: one["outcome"] for name, one in told.items() if one["outcome"] != "passed"} == {}
+
+
+def test_the_pages_times_are_those_of_the_results() -> None:
+    """Each number in the table of the image stands in the results."""
+    told = json.loads((ROOT / RESULTS["containers"]).read_text())["tests"]
+    measured = {str(value) for one in told.values() for value in one.get("measured", {}).values()}
+    rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| .* \| .*\d s", line)]
+    assert rows
+    for row in rows:
+        for number in re.findall(r"([\d.]+) s\b", row.split("|")[2]):
+            assert number in measured, row
+
+
+def anomalies(text: str) -> dict[str, str]:
+    """The table below the heading: name -> what happened."""
+    section = text.partition("## Anomalies\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", section, re.MULTILINE))
+
+
+def test_the_table_of_anomalies_is_the_checkers() -> None:
+    """A name without a meaning helps nobody."""
+    assert set(anomalies(PROTOCOL)) == {name.value for name in Name}
+    assert all(len(meaning) > 20 for meaning in anomalies(PROTOCOL).values())
+
+
+def test_the_counts_that_can_be_demanded_are_told() -> None:
+    """`--need` knows these without `--fired`."""
+    counts = Checker(BrokerFacts("in", "out", "dlq", {}, {}, 1)).counts
+    assert counts.keys() >= {"committed_transactions", "aborted_transactions", "aborted_records", "fences"}

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from harness.pages import ROOT
+from dockerfile_parse import DockerfileParser
+from harness.pages import ROOT, tables
 
 import downstream.__main__
 import pipeline.__main__
@@ -23,6 +29,7 @@ from brew.cli import exit_code_of
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part, fetch, java
+from brew.observability import settings as probes
 from brew.settings import SparkSettings
 from brew.spark import session
 from pipeline.__main__ import settings_of
@@ -275,3 +282,258 @@ print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\
     assert (tmp_path / "place" / "java-options").read_text() == "--add-opens=a/b=ALL-UNNAMED\n-Da=b\n"
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", given) == 0
     assert "2 jars, 0.0 MB, there already, checked" in capsys.readouterr().out
+
+
+TEXT = (ROOT / "Dockerfile").read_text()
+IGNORE = (ROOT / ".dockerignore").read_text()
+Steps = list[tuple[str, str]]
+
+
+def stages(text: str) -> list[Steps]:
+    """Each stage's instructions, the first of them its FROM."""
+    found: list[Steps] = []
+    for one in DockerfileParser(fileobj=io.BytesIO(text.encode())).structure:
+        if one["instruction"] == "FROM":
+            found.append([])
+        if one["instruction"] != "COMMENT":
+            found[-1].append((one["instruction"], one["value"]))
+    return found
+
+
+def copied(text: str) -> set[str]:
+    """What is copied from the repository, not from another stage."""
+    values = [value.split() for stage in stages(text) for name, value in stage if name == "COPY"]
+    return {word for words in values if not words[0].startswith("--from") for word in words[:-1]}
+
+
+def faults(text: str) -> list[str]:
+    """What would make the image unsafe, or deaf to signals; pure, so that it can be shown to fail."""
+    last = stages(text)[-1]
+    names = [name for name, _ in last]
+    said = dict(last)
+    user = said.get("USER", "root")
+    found = [f"{word} is not in the repository" for word in copied(text) if not (ROOT / word).exists()]
+    found += [f"{stage[0][1]} has no version" for stage in stages(text) if not re.match(r"[\w./-]+:\d", stage[0][1])]
+    if not user.split(":")[0].isdigit() or int(user.split(":")[0]) == 0:
+        found.append(f"runs as {user}; Kubernetes' runAsNonRoot needs a number that is not 0")
+    if "USER" in names and "RUN" in names[names.index("USER") :]:
+        found.append("runs a step of the build after USER")
+    found += [
+        f"{name} is a shell's, which keeps signals to itself" for name in ("ENTRYPOINT", "CMD") if not words(said[name])
+    ]
+    if "latest" in text or "ADD" in names:
+        found.append("takes what it can't know")
+    return found
+
+
+def words(value: str) -> Sequence[str]:
+    """The words of an instruction in exec form; none for a shell's line."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def test_the_image_is_built_from_what_is_there_and_runs_as_nobody() -> None:
+    assert faults(TEXT) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ("USER 10001", "USER root", "runs as root"),
+        ("USER 10001\n", "", "runs as root"),
+        ("COPY pipeline ", "COPY pipelines ", "pipelines is not in the repository"),
+        ('["tini", "--", "brew-pipeline"]', "brew-pipeline", "ENTRYPOINT is a shell's"),
+        ("python:3.11-slim-bookworm\n#", "python\n#", "python has no version"),
+        ("EXPOSE", "RUN true\nEXPOSE", "runs a step of the build after USER"),
+    ],
+)
+def test_a_dockerfile_that_is_wrong_is_caught(right: str, wrong: str, found: str) -> None:
+    assert right in TEXT
+    assert [one for one in faults(TEXT.replace(right, wrong, 1)) if found in one]
+
+
+def test_the_builds_context_holds_what_is_copied_and_nothing_else() -> None:
+    """No state, no secret and no test of this folder gets into a layer."""
+    lines = [line for line in IGNORE.splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == copied(TEXT)
+
+
+def test_every_package_of_the_wheel_is_copied() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name.rstrip("*") for name in found} <= copied(TEXT)
+
+
+def test_signals_health_and_jars_meet_the_programs() -> None:
+    """An init hands signals on, the probe asks where a program answers, the jars are where it looks."""
+    last = stages(TEXT)[-1]
+    said = dict(last)
+    tini, separator, program = words(said["ENTRYPOINT"])
+    assert (tini, separator) == ("tini", "--")
+    assert program in PROJECT["scripts"]
+    assert tini in " ".join(value for name, value in last if name == "RUN")
+    health = said["HEALTHCHECK"].partition("CMD")[2].strip()
+    assert f"http://127.0.0.1:{probes.PORT}/livez" in words(health)[-1]
+    assert said["EXPOSE"] == str(probes.PORT)
+    environment = " ".join(value for name, value in last if name == "ENV")
+    assert f"{dependencies.VARIABLE}=" in environment
+    assert f"PROBE_PORT={probes.PORT}" in environment
+    major = re.search(r"openjdk-(\d+)-jre-headless", TEXT)
+    assert major is not None
+    assert int(major[1]) >= 17
+
+
+def _image(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), **environment}
+    return subprocess.run(
+        [str(ROOT / "scripts/image.sh"), *arguments], env=given, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
+    """One that is there and does not answer is none either."""
+    (tmp_path / "deaf").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "deaf").chmod(0o755)
+    ran = _image(tmp_path, ENGINE="deaf no-such-engine")
+    assert ran.returncode == 3
+    assert "no container engine answers here (asked: deaf no-such-engine)" in ran.stderr
+    assert f"docker build --tag brew:{PROJECT['version']} ." in ran.stderr
+
+
+def test_an_engine_that_answers_builds_and_tries_the_image(tmp_path: Path) -> None:
+    """Tagged with the version, then asked for it; in the format of Docker, which keeps the health check."""
+    calls = tmp_path / "calls"
+    engine = f"""#!{sys.executable}
+import json, os, sys
+told = [*sys.argv[1:], os.environ.get("BUILDAH_FORMAT")]
+open({str(calls)!r}, "a").write(json.dumps(told) + "\\n")
+"""
+    (tmp_path / "engine").write_text(engine)
+    (tmp_path / "engine").chmod(0o755)
+    ran = _image(tmp_path, ENGINE="engine")
+    assert ran.returncode == 0, ran.stderr
+    *before, (*built, form), (*tried, _) = map(json.loads, calls.read_text().splitlines())
+    name = f"brew:{PROJECT['version']}"
+    base = dict(stages(TEXT)[0])["FROM"].partition(" ")[0]
+    assert [words[:-1] for words in before] == [["info"], ["info"], ["image", "inspect", base]]
+    assert (built[:3], built[-1], form) == (["build", "--tag", name], ".", "docker")
+    assert tried == ["run", "--rm", name, "--version"]
+
+
+PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """scripts/reference.py, which is no module of a package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        return importlib.import_module("reference")
+
+
+# The configuration reference.
+
+
+def test_the_reference_says_what_the_programs_say(reference: ModuleType) -> None:
+    """After a change of options: make reference."""
+    assert reference.PAGE.read_text() == reference.page(), "run `make reference` and look at what changed"
+
+
+def test_an_option_is_told_with_limits_variables_and_default(reference: ModuleType) -> None:
+    """Limits are those that the settings hold, found by asking them for too much."""
+    rows = {row[0]: row[1:] for row in tables(reference.page(), "pipeline run")[0]}
+    assert rows["--lanes"][:2] == ["integer, 1 to 64", "2"]
+    assert rows["--transaction-bytes"][0] == "integer, 1024 to 1073741824"
+    assert rows["--profiles-timeout"][0] == "number, 1 to 3600"
+    assert rows["--claim-interval"][0].startswith("number, ")
+    assert rows["--bootstrap"][1:4] == ["localhost:9092", "BOOTSTRAP", "BOOTSTRAP"]
+    assert rows["--crash-point"][3] == "CRASH_POINT"
+
+
+def test_each_command_of_brew_is_told_with_its_long_name(reference: ModuleType) -> None:
+    """In the order of the sections; those that `brew` has not are told, too."""
+    rows = tables(reference.page(), "brew")[0]
+    pairs = [pair for _, short, long in rows for pair in zip(_words(short), _words(long), strict=False)]
+    assert [short for short, _ in pairs if short] == [f"brew {name}" for name in reference.BREW]
+    assert {("brew lag", "pipeline lag"), ("brew verify", "proof verify"), ("brew sandbox", "sandbox")} <= set(pairs)
+    assert "proof replay" in rows[-1][-1]
+
+
+def _words(cell: str) -> list[str]:
+    return [word.strip("` ") for word in cell.split(",")]
+
+
+def _names_asked_for(source: str) -> Iterator[str]:
+    """Literal names in `os.environ[...]`, its `get(...)` and `setdefault(...)`, and `... in os.environ`."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name))):
+                yield name
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(attr="environ"), attr="get" | "setdefault"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+            case ast.Compare(left=ast.Constant(value=str(name)), comparators=[ast.Attribute(attr="environ")]):
+                yield name
+
+
+def test_every_variable_that_the_code_asks_for_is_told(reference: ModuleType) -> None:
+    """What Spark and its driver say to each other is nobody's setting."""
+    sources = [file.read_text() for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    asked = {name for source in sources for name in _names_asked_for(source)}
+    told = {row[0] for row in tables(reference.page(), "Environment")[0]}
+    assert {name for name in asked if not name.startswith("PYSPARK_GATEWAY_")} - told == set()
+    assert set(reference.ENVIRONMENT) <= asked
+
+
+def test_every_make_variable_is_told_in_words(reference: ModuleType) -> None:
+    """One that no program's option explains needs a line of its own."""
+    rows = {row[0]: row[1] for row in tables(reference.page(), "Make variables")[0]}
+    assert [name for name, words in rows.items() if not words.strip()] == []
+    assert set(reference.MAKE) <= set(rows)
+
+
+# The site.
+
+
+def _site(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(root / "scripts/docs.sh"), str(out)], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_site_holds_every_page_and_asks_no_network(tmp_path: Path) -> None:
+    """Strict: a dead link or anchor would have ended the build."""
+    ran = _site(ROOT, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    pages = {file.relative_to(ROOT) for file in (ROOT / "docs").rglob("*.md")}
+    wanted = {page.with_name("index.html") if page.name == "README.md" else page.with_suffix(".html") for page in pages}
+    built = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.html")}
+    assert sorted(map(str, wanted - built)) == []
+    index = (tmp_path / "index.html").read_text()
+    assert "docs/reference/configuration.html" in index
+    loaded = re.compile(
+        r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|<link[^>]*href=["']?https?://[^>]*stylesheet"""
+    )
+    assert [name for name in built if loaded.search((tmp_path / name).read_text())] == []
+
+
+def test_a_dead_link_ends_the_build(tmp_path: Path) -> None:
+    """A copy of the pages, with one link that leads nowhere."""
+    copy = tmp_path / "copy"
+    for folder in ("docs/decisions", "benchmarks", "models"):
+        (copy / folder).mkdir(parents=True)
+    for name in ("mkdocs.yml", "docs/nav.yml", "LICENSE", "scripts/docs.sh"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        (copy / name).write_text("# A page\n")
+    (copy / "README.md").write_text("# A page\n\n[gone](docs/GONE.md)\n")
+    ran = _site(copy, tmp_path / "site")
+    assert ran.returncode != 0
+    assert "docs/GONE.md" in ran.stderr
