@@ -55,6 +55,8 @@ _BY_DEFAULT = {
 }
 _BY_OPTION = {
     "--client-config": Shared("client-config", None),
+    "--transform": Shared("transform", "TRANSFORM"),
+    "--also-output": Shared("also-output", "ALSO_OUTPUT"),
     "--tiers": Shared("tiers", "TIERS"),
     "--database": Shared("database", "DATABASE_URL"),
     "--redis": Shared("redis", "REDIS_URL"),

@@ -129,7 +129,7 @@ def of_transaction(transaction: Transaction) -> str:
     parts = [
         f"{name}{transaction.outcome}",
         f"producer {transaction.producer_id}, epoch {transaction.epoch}",
-        f"{held} in output partition {transaction.partition}",
+        f"{held} in {transaction.topic or 'output'} partition {transaction.partition}",
     ]
     if transaction.last is not None:
         first, last = transaction.first, transaction.last

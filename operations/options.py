@@ -38,6 +38,13 @@ output_option = _named("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where en
 dead_letter_option = _named(
     "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Where rejected records are.", callback=_topic
 )
+also_output_option = click.option(
+    "--also-output",
+    envvar="ALSO_OUTPUT",
+    multiple=True,
+    metavar="TOPIC",
+    help="A further output topic of the run; repeatable.",
+)
 group_option = _named("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
@@ -47,6 +54,7 @@ _LIVE: list[Callable[[Any], Any]] = [
     output_option,
     dead_letter_option,
     group_option,
+    also_output_option,
     click.option(
         "--status-url",
         "statuses",

@@ -17,12 +17,14 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.transactions_admin import open_transactions_admin
+from brew.load import load
 from brew.names import ExitCode
 from brew.offsets import SourcePosition
 from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
 from operations.options import (
     advised,
+    also_output_option,
     bootstrap_option,
     connected,
     dead_letter_option,
@@ -66,6 +68,7 @@ def _copy(copy: Copy) -> dict[str, Any]:
     return {
         "role": copy.role,
         "at": copy.place,
+        "index": copy.index,
         "fate": written.state.value,
         "producer_id": written.producer_id,
         "producer_epoch": written.producer_epoch,
@@ -140,6 +143,11 @@ _ALL_S = 3600.0
 @output_option
 @dead_letter_option
 @group_option
+@also_output_option
+@click.option(
+    "--transform", envvar="TRANSFORM", metavar="MODULE:FUNCTION", help="The run's own function, which may drop records."
+)
+@click.option("--py-files", multiple=True, metavar="FILE", help="A module, archive or wheel it is in; repeatable.")
 @click.option("--key", "is_key", is_flag=True, help="It is a key, although it looks like a place.")
 @click.option("--order-id", "is_order_id", is_flag=True, help="It is an order_id, as the values carry it.")
 @click.option("--since", metavar="TIME", help="Of a key or id: input from then on: 90s, 15m, 2h, 7d, 2026-11-21T08:00.")
@@ -152,9 +160,9 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     """
     Tell an order's way: where it is, which copies of it lie in the logs, who sees them, and by which rule.
 
-    Takes a key, an order_id, or a place on the input, output or dead-letter topic. Reads the logs, which takes a while
-    where they are long; a key or id is searched from --since on. Several records are held against each other: written
-    twice by upstream, delivered twice by the pipeline, or written back from the dead letters.
+    Takes a key, an order_id, or a place on the input, an output or the dead-letter topic. Reads the logs, which takes a
+    while where they are long; a key or id is searched from --since on. Several records are held against each other:
+    written twice by upstream, delivered twice by the pipeline, or written back from the dead letters.
 
     \b
     Examples:
@@ -163,11 +171,13 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
       python -m pipeline explain brew.orders.enriched/2/20893 --json
       python -m pipeline explain gold-000016 --since 2h --limit 1
       python -m pipeline explain order-4711 --order-id
+      python -m pipeline explain c-17 --transform clicks:add_domain --input clicks --output clicks.enriched
 
     \b
     Exit codes: 0 told, 1 it breaks the promise (twice, lost, ghost), 3 refused or out of reach, 64 wrong usage.
     """  # noqa: D301 - click's own mark
-    places = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"])
+    places = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"], more["also_output"])
+    function = None if more["transform"] is None else load(more["transform"], more["py_files"]).target
     since_ms = None if more["since"] is None else since(more["since"], time.time())
     by_id = more["is_order_id"]
     place = None if is_key or by_id else SourcePosition.parse(what)
@@ -177,7 +187,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         )
     connection = connected(bootstrap)
     with open_transactions_admin(connection, Deadline(_ALL_S)) as transactions, progress() as report:
-        tracer = OrderSearch(connection, places, transactions, report)
+        tracer = OrderSearch(connection, places, transactions, report, function)
         tracer.check(places.input, *([] if place is None else [place.topic]))
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])

@@ -20,6 +20,7 @@ from brew.kafka.raw_log import offset_batches
 from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_UNCOMMITTED, SINK_BATCH, SINK_NAME
 from brew.offsets import LogOffsets, SourcePosition
+from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
 from operations.labels import printable
@@ -40,23 +41,35 @@ class OrderTopics:
     output: str
     dead_letter: str
     group: str
+    also_output: tuple[str, ...] = ()
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return self.input, self.output, self.dead_letter
+        return self.input, *self.targets
 
     @property
     def targets(self) -> dict[str, str]:
-        return {"output": self.output, DEAD_LETTER: self.dead_letter}
+        """The topics that are written, each with its role."""
+        return dict.fromkeys((self.output, *self.also_output), "output") | {self.dead_letter: DEAD_LETTER}
 
 
 class OrderSearch:
-    """One investigation, through one admin client."""
+    """
+    One investigation, through one admin client.
+
+    ``function``: the run's own, which may drop a record or change its key; None: what comes out keeps the key.
+    """
 
     def __init__(
-        self, connection: Connection, places: OrderTopics, transactions: TransactionsAdmin, report: Report
+        self,
+        connection: Connection,
+        places: OrderTopics,
+        transactions: TransactionsAdmin,
+        report: Report,
+        function: Function | None = None,
     ) -> None:
         self._connection, self.places, self._transactions, self._report = connection, places, transactions, report
+        self._function = function
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
         self._sources: dict[SourcePosition, LogRecord | None] = {}
@@ -94,7 +107,7 @@ class OrderSearch:
         record = self._at(topic, partition, offset)
         if topic == self.places.input and (record is not None or offset < log.first):
             return SourcePosition(topic, partition, offset)
-        source = None if record is None else SourcePosition.of(record.headers())
+        source = None if record is None else _source(record)
         if source is None:
             what = "no record is there (a marker, or gone)" if record is None else _unsourced(record)
             raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
@@ -125,33 +138,46 @@ class OrderSearch:
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
         # The positions first, then the logs' ends: what was committed before is then inside of them.
         positions = self._positions({position.partition for position in asked})
-        for topic in self.places.targets.values():
+        for topic in self.places.targets:
             self._logs.pop(topic, None)
         since_ms = earliest(sources.values())
-        matches = self._search(sources, since_ms)
+        # A header costs more to read than a key; a record that is gone has none, and a function may change it.
+        keyed = self._function is None and all(record is not None for record in sources.values())
+        matches = self._search(sources, since_ms, keyed=keyed)
         missing = set(asked) - {position for position, _, _ in matches}
-        if since_ms is not None and any(
+        if (since_ms is not None or keyed) and any(
             (positions.get(position.partition) or 0) > position.offset for position in missing
         ):
-            matches = self._search(sources, None)
-        for position, role, record in matches:
-            copy = self._copy(role, self.places.targets[role], record.partition(), record.offset())
-            copies[position].append(_rejected(copy, record) if role == DEAD_LETTER else copy)
+            matches = self._search(sources, None, keyed=False)
+        for position, topic, record in matches:
+            copy = self._copy(self.places.targets[topic], topic, record)
+            copies[position].append(_rejected(copy, record) if copy.role == DEAD_LETTER else copy)
         named = self._named(copies)
-        complete = all(log.first == 0 for name in self.places.targets.values() for log in self.logs(name).values())
+        complete = all(log.first == 0 for name in self.places.targets for log in self.logs(name).values())
         return [
             OrderHistory(
                 position,
-                None
-                if sources[position] is None
-                else self._copy("input", position.topic, position.partition, position.offset),
+                None if (source := sources[position]) is None else self._copy("input", position.topic, source),
                 tuple(named(position, copy) for copy in copies[position]),
                 positions.get(position.partition),
                 complete,
-                None if (source := sources[position]) is None else Order.of(source.value(), source.headers()),
+                None if source is None else Order.of(source.value(), source.headers()),
+                dropped=not copies[position] and self._drops(source),
             )
             for position in asked
         ]
+
+    def _drops(self, source: LogRecord | None) -> bool:
+        """Whether the run's function makes nothing of this record."""
+        if self._function is None or source is None:
+            return False
+        place = (self.places.input, source.partition(), source.offset())
+        record = Record(*place, source.key(), source.value(), source.headers() or (), source.timestamp()[1])
+        try:
+            return apply(self._function, record) == ()
+        except Exception as error:  # noqa: BLE001 - somebody's function
+            self.unavailable.append(f"the function raised {type(error).__name__} on {record}: {error}")
+            return False
 
     def _at(self, topic: str, partition: int, offset: int) -> LogRecord | None:
         log = self.logs(topic).get(partition)
@@ -174,27 +200,29 @@ class OrderSearch:
             self._report(topic, read, total)
 
     def _search(
-        self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None
+        self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None, *, keyed: bool
     ) -> list[tuple[SourcePosition, str, LogRecord]]:
-        """Every record of output and dead letters that came from one of these, by its headers."""
+        """Every record of outputs and dead letters, with its topic, that came from one of these, by its headers."""
         keys = {record.key() for record in sources.values() if record is not None}
-        by_key = all(record is not None for record in sources.values())  # reading headers costs more than a key
         matches = []
-        for role, topic in self.places.targets.items():
+        for topic in self.places.targets:
             for record in self._records(topic, since_ms):
-                if not by_key or record.key() in keys:
-                    source = SourcePosition.of(record.headers())
+                if not keyed or record.key() in keys:
+                    source = _source(record)
                     if source is not None and source in sources:
-                        matches.append((source, role, record))
+                        matches.append((source, topic, record))
         return matches
 
-    def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
+    def _copy(self, role: str, topic: str, record: LogRecord) -> Copy:
+        partition, offset = record.partition(), record.offset()
         log, finder = self.logs(topic)[partition], RecordStateFinder(offset)
         for batch, _ in self._transactions.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
             if finder.add(batch):
                 break
         written = finder.written()
-        return Copy(role, topic, partition, offset, written, visibility(offset, written, log))
+        source = None if role == "input" else SourcePosition.of(record.headers())
+        index = 0 if source is None else source.index
+        return Copy(role, topic, partition, offset, written, visibility(offset, written, log), index=index)
 
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
         """Add transactional id and input range, from the coordinator and the group's offset log."""
@@ -238,6 +266,12 @@ class OrderSearch:
         whose = (self._connection, self.places.group, self.places.input)
         positions = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
         return {p: None if committed is None else committed.offset for p, committed in positions.items()}
+
+
+def _source(record: LogRecord) -> SourcePosition | None:
+    """The input record that this one came from, whichever of its outputs it is."""
+    source = SourcePosition.of(record.headers())
+    return None if source is None else replace(source, index=0)
 
 
 def earliest(sources: Iterable[LogRecord | None]) -> int | None:

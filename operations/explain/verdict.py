@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
 
+from brew.names import quantity
 from brew.offsets import Headers, SourcePosition
 from brew.records import REPLAYED_FROM
 from operations.record_status import RecordState, RecordWriter, Span, Visibility
@@ -55,6 +56,7 @@ class DeliveryStatus(enum.StrEnum):
 
     DELIVERED = "delivered"
     REJECTED = "rejected"
+    DROPPED = "dropped"
     WAITING = "waiting"
     IN_FLIGHT = "in-flight"
     NOT_READ = "not-read"
@@ -75,6 +77,7 @@ class Copy:
     One physical record that came of an order.
 
     ``span``: the input range of its transaction, where that is known. ``reason``, ``message``: of a dead letter.
+    ``index``: which of several outputs of its record it is.
     """
 
     role: str
@@ -87,6 +90,7 @@ class Copy:
     span: Span | None = None
     reason: str | None = None
     message: str = ""
+    index: int = 0
 
     @property
     def place(self) -> str:
@@ -99,7 +103,8 @@ class OrderHistory:
     An input record and all copies of it; ``complete``: no part of the output logs was left out.
 
     ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None where retention
-    took the record. ``replays``: the input records that its dead letters were written back as.
+    took the record. ``replays``: the input records that its dead letters were written back as. ``dropped``: the run's
+    function makes nothing of it.
     """
 
     at: SourcePosition
@@ -109,6 +114,7 @@ class OrderHistory:
     complete: bool = True
     order: Order | None = None
     replays: tuple[str, ...] = ()
+    dropped: bool = False
 
     @property
     def place(self) -> str:
@@ -161,11 +167,19 @@ def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
         if standing:
             return DeliveryStatus.GHOST, "the input record was aborted, and yet it was delivered"
         return DeliveryStatus.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
-    if len(standing) > 1:
-        return DeliveryStatus.TWICE, _why_twice(standing)
+    if repeated := _repeated(standing):
+        return DeliveryStatus.TWICE, _why_twice(repeated)
     if standing:
-        return _delivered(history, standing[0], aborted)
-    return _not_found(history, aborted)
+        return _delivered(history, standing, aborted)
+    return _not_found(history)
+
+
+def _repeated(standing: list[Copy]) -> list[Copy]:
+    """Copies of an output that has several; a record that was rejected has one dead letter, and no output."""
+    if any(copy.reason is not None for copy in standing):
+        return standing if len(standing) > 1 else []
+    counts = Counter(copy.index for copy in standing)
+    return [copy for copy in standing if counts[copy.index] > 1]
 
 
 def _why_twice(standing: list[Copy]) -> str:
@@ -203,13 +217,16 @@ def _transactions(copies: list[Copy]) -> int:
     return sum(max(len(place) for place in places.values()) for places in markers.values())
 
 
-def _delivered(history: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryStatus, str]:
-    more = ""
+def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tuple[DeliveryStatus, str]:
+    more, copy = "", standing[0]
     if aborted:
         plural = "ies" if aborted > 1 else "y"
-        more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + 1}"
-    if not copy.view.visible:
+        more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + len(standing)}"
+    if not all(one.view.visible for one in standing):
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
+    if len(standing) > 1:
+        places = ", ".join(one.place for one in sorted(standing, key=lambda one: one.index))
+        return DeliveryStatus.DELIVERED, f"delivered once, as {len(standing)} outputs: {places}{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
         back = "".join(f"; written back as {replay}" for replay in history.replays)
@@ -217,22 +234,23 @@ def _delivered(history: OrderHistory, copy: Copy, aborted: int) -> tuple[Deliver
     return DeliveryStatus.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
 
-def _not_found(history: OrderHistory, aborted: int) -> tuple[DeliveryStatus, str]:
+def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     source = history.source
-    tried = f", {aborted} attempt{'s' * (aborted != 1)} aborted" if aborted else ""
+    aborted = sum(copy.written.state is RecordState.ABORTED and copy.index == 0 for copy in history.copies)
+    tried = f", {quantity(aborted, 'attempt')} aborted" if aborted else ""
     if any(copy.written.state is RecordState.OPEN for copy in history.copies):
         return DeliveryStatus.IN_FLIGHT, f"written, and its transaction is still open{tried}"
     if source is not None and not source.view.visible:
         return DeliveryStatus.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
     if not history.done:
         return DeliveryStatus.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
+    if history.dropped:
+        return DeliveryStatus.DROPPED, "the run's function makes nothing of it, and the group stands behind it"
     if source is None or not history.complete:
         why = "the input record is gone" if source is None else "a part of the output logs is gone or was left out"
         return DeliveryStatus.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
-    return (
-        DeliveryStatus.LOST,
-        "the group stands behind it, and no committed copy exists: somebody moved the position forward",
-    )
+    why = "somebody moved the position forward (or the run's own function drops it, which --transform tells)"
+    return DeliveryStatus.LOST, f"the group stands behind it, and no committed copy exists: {why}"
 
 
 class Verdict(enum.StrEnum):

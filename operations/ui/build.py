@@ -28,6 +28,7 @@ from operations.ui.model import (
     View,
     transactions,
 )
+from operations.xray.model import Strip
 
 MOST_TRANSACTIONS = 40
 _OVERRULES = {"unrecoverable", "stuck", "fenced"}
@@ -79,7 +80,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
         notes.append(f"the brokers do not tell all: {flow.unavailable}")
     if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.snapshots):
         notes.append(
-            f"{names.input} has {len(flow.snapshots)} partitions and {names.output} {len(tails.strips)}: "
+            f"{names.input} has {quantity(len(flow.snapshots), 'partition')} and {names.output} {len(tails.strips)}: "
             "a row shows the tail of the output's partition of the same number"
         )
     checks = None if answers.preflight is None or answers.preflight.value is None else tuple(answers.preflight.value)
@@ -123,7 +124,7 @@ def _age(status: PartitionStatus) -> float:
 def _ended(names: Names, tail: PollResult[OutputTail], ages: TransactionDurations, now_ms: int) -> list[Transaction]:
     if tail.value is None:
         return []
-    ended = transactions(tail.value.strips, names.group, names.input)
+    ended = transactions(tail.value.all_strips, names.group, names.input)
     return [ages.aged(transaction, names.input, now_ms) for transaction in ended]
 
 
@@ -138,17 +139,19 @@ def _rows(
         {snapshot.partition: snapshot for snapshot in answers.flow.value.snapshots} if answers.flow.value else {}
     )
     strips = answers.tail.value.strips if answers.tail.value else {}
+    also = answers.tail.value.also if answers.tail.value else ()
     latest: dict[int, Transaction] = {}
     for transaction in ended:
         if transaction.outcome != "open":
             latest.setdefault(transaction.partition if transaction.source is None else transaction.source, transaction)
     fresh = bool(snapshots) and not answers.flow.stale(now_s)
     now_ms = answers.flow.value.now_ms if answers.flow.value else 0
-    for partition in sorted({*snapshots, *reported, *strips}):
+    for partition in sorted({*snapshots, *reported, *strips, *(strip.partition for strip in also)}):
         snapshot, status = snapshots.get(partition), reported.get(partition)
         kafka = history.state(partition) if snapshot is not None else ("unknown", "Kafka has not answered yet")
         state, why = _state(kafka, status, fresh=fresh)
         row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
+        row = replace(row, also=tuple(strip for strip in also if strip.partition == partition))
         if snapshot is not None:
             row = _with_kafka_state(row, snapshot, history, now_ms)
         yield row if status is None else _with_program_status(row, status)
@@ -205,7 +208,7 @@ def _totals(
 ) -> Totals:
     rates = [row.rate for row in rows if row.rate is not None]
     lefts = [row.left for row in rows if row.left is not None]
-    counted, outcomes = "in the tails", Counter(transaction.outcome for transaction in ended)
+    counted, outcomes = "in the tails", _outcomes(ended)
     known = [status.value for status in answers.statuses if status.value is not None and not status.stale(now_s)]
     if known and reported:
         counted = "since the start of what runs"
@@ -229,12 +232,23 @@ def _totals(
     )
 
 
+def _outcomes(ended: Iterable[Transaction]) -> Counter[str]:
+    """How many ended how; one of the group's, which has an epoch of its own, counts once for all its partitions."""
+    foreign, own = Counter[str](), set()
+    for transaction in ended:
+        if transaction.transactional_id is None:
+            foreign[transaction.outcome] += 1
+        else:
+            own.add((transaction.producer_id, transaction.epoch, transaction.outcome))
+    return foreign + Counter(outcome for _, _, outcome in own)
+
+
 def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
     """A lamp per source, in the order in which people read them."""
     flow, tail = answers.flow, answers.tail
     snapshots = len(flow.value.snapshots) if flow.value else 0
     lamps = {"flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s)}
-    strips = len(tail.value.strips) if tail.value else 0
+    strips = len(tail.value.all_strips) if tail.value else 0
     missing = tail.value is not None and tail.value.missing
     lamps["tail"] = _source_status(
         tail, "log tails", "there is no output topic yet" if missing else quantity(strips, "log"), now_s
@@ -326,8 +340,13 @@ def _row(row: Row) -> dict[str, Any]:
         "steps_s": {name: _rounded(seconds) for name, seconds in row.steps.items()},
         "open_s": _rounded(row.open_s),
         "last_transaction": None if row.last is None else _transaction(row.last),
-        "tail": None if strip is None else {kind.value: count for kind, count in strip.counts().items() if count},
+        "tail": None if strip is None else _strip(strip),
+        "also_tails": {strip.topic: _strip(strip) for strip in row.also},
     }
+
+
+def _strip(strip: Strip) -> dict[str, int]:
+    return {kind.value: count for kind, count in strip.counts().items() if count}
 
 
 def _transaction(transaction: Transaction) -> dict[str, Any]:

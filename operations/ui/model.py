@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -60,11 +60,20 @@ class InputSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OutputTail:
-    """The last offsets of each output partition; ``missing``: the topic is not there yet."""
+    """
+    The last offsets of each output partition; ``missing``: the topic is not there yet.
+
+    ``also``: those of the further output topics (`--also-output`) that are there.
+    """
 
     topic: str
     strips: Mapping[int, Strip]
     missing: bool = False
+    also: tuple[Strip, ...] = ()
+
+    @property
+    def all_strips(self) -> tuple[Strip, ...]:
+        return (*self.strips.values(), *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,8 @@ class Transaction:
     ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets;
     ``records`` are all that it wrote there, at least so many where not ``exact``, None where nothing of it was read.
     ``first`` is None where it begins before what was read. ``ended_ms`` is the broker's time of the marker.
-    ``state`` and ``timeout_s`` are its coordinator's, told of what is open and the group's own.
+    ``state`` and ``timeout_s`` are its coordinator's, told of what is open and the group's own. ``topic`` is the output
+    that the partition is of.
     """
 
     partition: int
@@ -183,6 +193,7 @@ class Transaction:
     state: str | None = None
     timeout_s: float | None = None
     exact: bool = True
+    topic: str = ""
 
 
 class TransactionDurations:
@@ -232,9 +243,9 @@ def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
         known.popitem(last=False)
 
 
-def transactions(strips: Mapping[int, Strip], group: str, topic: str) -> list[Transaction]:
+def transactions(strips: Iterable[Strip], group: str, topic: str) -> list[Transaction]:
     """All of the tails: open ones first, then by the time of their marker, the latest first."""
-    ended = [transaction for strip in strips.values() for transaction in _of(strip, group, topic)]
+    ended = [replace(made, topic=strip.topic) for strip in strips for made in _of(strip, group, topic)]
     return sorted(
         ended,
         key=lambda transaction: (transaction.ended_ms is not None, -(transaction.ended_ms or 0), transaction.partition),
@@ -322,8 +333,8 @@ class Row:
 
     ``rate`` is in ``unit`` per second; ``trace`` is the rate over time in offsets. ``step`` and ``steps`` (seconds by
     step) come from a running program; without one ``open_s`` tells how long its transaction is open. ``last`` is the
-    latest transaction that ended, ``strip`` the tail of the output's partition of the same number. ``lag_s`` is how old
-    the oldest record is that is left to read.
+    latest transaction that ended, ``strip`` the tail of the output's partition of the same number, ``also`` those of
+    further output topics. ``lag_s`` is how old the oldest record is that is left to read.
     """
 
     partition: int
@@ -343,6 +354,7 @@ class Row:
     last: Transaction | None = None
     strip: Strip | None = None
     lag_s: float | None = None
+    also: tuple[Strip, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +384,11 @@ class Names:
     input: str
     output: str
     bootstrap: str
+    also_output: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> str:
+        return ", ".join((self.output, *self.also_output))
 
 
 @dataclass(frozen=True, slots=True)

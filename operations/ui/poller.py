@@ -22,7 +22,7 @@ from operations import preflight
 from operations.options import connected
 from operations.ui.build import PollResults, ViewHistory, build_view
 from operations.ui.model import InputSnapshot, Names, OutputTail, PollResult, Proof, View
-from operations.ui.sources import InputSource, LocalStatusSource, OutputTailSource, ProofSource, StatusSource
+from operations.ui.sources import InputSource, LocalStatusSource, OutputTailsSource, ProofSource, StatusSource
 
 OWN_STATUS = f"http://127.0.0.1:{PORT}/status"
 """Where a run on this machine answers by default."""
@@ -55,7 +55,12 @@ class LiveSettings:
             UsageError: a value is out of its limits.
         """
         run = PipelineSettings(
-            connected(option["bootstrap"]), option["topic"], option["output"], option["dead_letter"], option["group"]
+            connected(option["bootstrap"]),
+            option["topic"],
+            option["output"],
+            option["dead_letter"],
+            option["group"],
+            also_output=option["also_output"],
         )
         return cls(run, option["statuses"], option["proof"], option["interval"], option["patience"], option["tail"])
 
@@ -169,12 +174,10 @@ class PollGroup:
 
     def __init__(self, settings: LiveSettings) -> None:
         run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s
-        self._names = Names(run.group, run.input, run.output, run.connection.bootstrap)
+        self._names = Names(run.group, run.input, run.output, run.connection.bootstrap, run.also_output)
         self._tail_offsets = settings.tail
-        flows, tails = (
-            InputSource(run, ages=not settings.statuses),
-            OutputTailSource(run.connection, run.output, settings.tail),
-        )
+        flows = InputSource(run, ages=not settings.statuses)
+        tails = OutputTailsSource(run, settings.tail)
         self._flow: Poller[InputSnapshot] = Poller("flow", flows.ask, every_s, patience_s, flows.close)
         self._tail: Poller[OutputTail] = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
         self._statuses: list[Poller[Status]] = [

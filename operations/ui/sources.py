@@ -6,6 +6,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,17 @@ class OutputTailSource:
         for batch, content in batches:
             fold.add(batch, functools.partial(source_positions, content))
         return fold.finish()
+
+
+class OutputTailsSource:
+    """The last offsets of all output topics of a run."""
+
+    def __init__(self, run: PipelineSettings, last: int) -> None:
+        self._sources = [OutputTailSource(run.connection, topic, last) for topic in run.outputs]
+
+    def ask(self, deadline: Deadline) -> OutputTail:
+        output, *also = [source.ask(deadline) for source in self._sources]
+        return replace(output, also=tuple(strip for tail in also for strip in tail.strips.values()))
 
 
 def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]) -> int:

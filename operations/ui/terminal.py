@@ -48,7 +48,7 @@ def screen(view: View, width: int, height: int) -> Group:
 
 def _head(view: View, width: int) -> Iterator[Text]:
     totals, names = view.totals, view.names
-    title = Text(f"{names.group} ", "bold").append(f"{names.input} → {names.output} · {names.bootstrap}", "dim")
+    title = Text(f"{names.group} ", "bold").append(f"{names.input} → {names.outputs} · {names.bootstrap}", "dim")
     yield _cut(title, width)
     numbers = Text()
     numbers.append(f"{labels.rate(totals.rate)} ", "bold").append(f"{totals.unit}/s ")
@@ -123,11 +123,8 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
     ]
     if tail <= 0:
         return texts
-    strip = Text()
-    if row.strip is not None:
-        for sign, style in cells(row.strip, tail)[-tail:]:
-            strip.append(sign, style)
-    return [*texts, strip]
+    drawn = [Text.assemble(*cells(strip, tail)[-tail:]) for strip in (row.strip, *row.also) if strip is not None]
+    return [*texts, Text("\n").join(drawn)]
 
 
 def _last(transaction: Transaction | None) -> Text:

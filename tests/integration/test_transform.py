@@ -13,6 +13,7 @@ import orjson
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.operate import asked
 from harness.pipeline import READERS, Here, Stage, until
 
 import brew
@@ -26,6 +27,14 @@ EXAMPLE = Path(__file__).parents[1] / "unit" / "clicks_example.py"
 ADD_DOMAIN, IN_BATCHES = f"{EXAMPLE}:add_domain", f"{EXAMPLE}:add_domain_in_batches"
 PLAIN, DROP, FAN_OUT, LATE, NO_URL = "plain", "drop", "fan-out", "late", "no-url"
 KINDS = (PLAIN, DROP, FAN_OUT, LATE, NO_URL, PLAIN)
+EXPLAINED = (
+    ("delivered", "delivered once, to it-", 1),
+    ("dropped", "function", 0),
+    ("delivered", "3 outputs", 3),
+    ("delivered", "to late.", 1),
+    ("rejected", "no-url", 1),
+)
+"""What `brew explain` answers of the first of each kind: answer, words of why, copies. One output has another key."""
 ERROR = "error"
 
 
@@ -75,6 +84,11 @@ def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stag
     assert len(stage.records(also(stage))) == 20
     sources = Counter(str(SourcePosition.of(one.headers())) for one in stage.records(stage.names.output))
     assert (len(sources), set(sources.values())) == (100, {1})
+    for number, (answer, why, copies) in enumerate(EXPLAINED):
+        (told,) = asked(stage, "explain", f"k{number}", *options(stage))["orders"]
+        assert (told["answer"], len(told["copies"]), why in told["why"]) == (answer, copies, True), told
+    late = asked(stage, "explain", f"{also(stage)}/0/0", *options(stage))["orders"]
+    assert late[0]["order"] == f"{stage.names.input}/0/1"
 
     clicks(stage, *KINDS)
     assert stage.drain(*options(stage)).progress.totals.records == 6

@@ -196,7 +196,7 @@ def test_a_transaction_larger_than_the_tail_is_counted_whole(stage: Stage, recor
         writer.commit_transaction(20)
     markers_written(stage.connection, stage.names.output)
     tails = OutputTailSource(stage.connection, stage.names.output, 400)
-    (told,) = transactions(tails.ask(Deadline(20)).strips, stage.names.group, "in")
+    (told,) = transactions(tails.ask(Deadline(20)).all_strips, stage.names.group, "in")
     assert (told.records, told.exact, told.outcome) == (records, True, "committed")
     assert (told.first, told.last) == (0, records - 1)
 

@@ -99,6 +99,19 @@ def test_a_setting_that_commands_share_reaches_each_by_its_own_name() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["run", "preflight", "submit", "verify", "explain", "ui", "top"])
+def test_a_runs_outputs_and_function_reach_whoever_looks_at_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` called it corrupt, and `explain` lost, what came of a function that only the run knew."""
+    monkeypatch.setenv("ALSO_OUTPUT", "of-environment")
+    monkeypatch.setenv("TRANSFORM", "clicks:f")
+    Path("brew.toml").write_text('[common]\nalso-output = ["late"]\n')
+    words = [] if name != "explain" else ["key"]
+    found = _values(cli, name, *words)
+    assert (found["also_output"], found.get("transform", "clicks:f")) == (("of-environment",), "clicks:f")
+    monkeypatch.delenv("ALSO_OUTPUT")
+    assert tuple(_values(cli, name, *words)["also_output"]) == ("late",)
+
+
 def test_a_run_is_checked_and_submitted_with_its_own_table() -> None:
     """`[preflight]` goes before `[run]`, that before `[common]`."""
     found = [_values(cli, name) for name in ("run", "preflight", "submit")]

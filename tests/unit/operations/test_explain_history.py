@@ -138,6 +138,26 @@ def history(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, com
             "yet it was delivered",
         ),
         (history(at=40, source=copy(RecordState.OPEN)), DeliveryStatus.NOT_VISIBLE, "not visible on the input"),
+        (
+            history(replace(copy(RecordState.COMMITTED), topic="late", index=1), copy(RecordState.COMMITTED)),
+            DeliveryStatus.DELIVERED,
+            "delivered once, as 2 outputs: out/0/13, late/0/13",
+        ),
+        (
+            history(
+                *(replace(copy(RecordState.COMMITTED, epoch), index=1) for epoch in (3, 4)), copy(RecordState.PLAIN)
+            ),
+            DeliveryStatus.TWICE,
+            "2 copies were committed (out/0/13 and out/0/14)",
+        ),
+        (history(replace(copy(RecordState.COMMITTED), index=1), LETTER), DeliveryStatus.TWICE, "2 copies"),
+        (
+            history(copy(RecordState.ABORTED), replace(copy(RecordState.ABORTED), index=1), at=None),
+            DeliveryStatus.NOT_READ,
+            "1 attempt aborted",
+        ),
+        (replace(history(at=41), dropped=True), DeliveryStatus.DROPPED, "makes nothing of it"),
+        (replace(history(at=40), dropped=True), DeliveryStatus.NOT_READ, "nothing committed yet"),
     ],
 )
 def test_an_order_has_one_answer(told: OrderHistory, verdict: DeliveryStatus, why: str) -> None:

@@ -41,7 +41,7 @@ def cut(batches: list[RawBatch], *, tail: int = 400, origin: bool = False) -> Tr
     for one in batches:
         fold.add(one, lambda one=one: (source(one.base_offset), source(one.last_offset)))  # type: ignore[misc]
     strip = Strip("out", 0, LogOffsets(0, end, end), start, end, fold.finish())
-    return transactions({0: strip}, "g", "in")[0]
+    return transactions([strip], "g", "in")[0]
 
 
 def source(offset: int) -> SourcePosition:
@@ -106,7 +106,7 @@ def test_another_writers_records_in_between_do_not_count() -> None:
 def test_one_record_is_one_record() -> None:
     """Not `1 records`."""
     told = replace(cut(long(20)), records=1)
-    assert "1 record in output" in labels.of_transaction(told)
+    assert "1 record in out partition 0" in labels.of_transaction(told)
 
 
 RUN = PipelineSettings(Connection("127.0.0.1:9092"), "in", "out", "dlq", "g")

@@ -238,12 +238,33 @@ def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
     assert asker.answer.value == 7
 
 
+def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_counts_once() -> None:
+    """What a function sends to `--also-output` topics, of whatever partition."""
+    late = [replace(strip(partition), topic="late") for partition in (0, 1)]
+    answers = PollResults(flow(look(0, 50, 60)), tails(strip()))
+    assert answers.tail.value is not None
+    tail = replace(answers.tail, value=replace(answers.tail.value, also=tuple(late)))
+    view = seen(replace(answers, tail=tail))
+    assert [(row.partition, row.strip is None, row.also) for row in view.rows] == [
+        (0, False, (late[0],)),
+        (1, True, (late[1],)),
+    ]
+    assert {made.topic for made in view.transactions} == {"out", "late"}
+    assert view.totals.outcomes == {"aborted": 2, "committed": 2, "open": 2}, "partition 1 has another writer"
+    told = document(view)
+    assert told["partitions"][0]["also_tails"] == {"late": told["partitions"][0]["tail"]}
+    drawn = parts(view)
+    assert drawn["r0-tail"].count("<svg") == 2
+    assert "late partition 1" in drawn["r1-tail"]
+    assert "late" in drawn["transactions"]
+
+
 def test_other_numbers_of_partitions_are_said() -> None:
     """Rows show input and output of the same number beside each other."""
     view = seen(PollResults(flow(look(0, 5, 5)), tails(strip(0), strip(1))))
     assert [row.partition for row in view.rows] == [0, 1]
     assert view.rows[1].state == "unknown"
-    assert f"{NAMES.input} has 1 partitions and {NAMES.output} 2" in view.notes[0]
+    assert f"{NAMES.input} has 1 partition and {NAMES.output} 2" in view.notes[0]
 
 
 def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
