@@ -18,11 +18,14 @@ from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import FullTopicReader
 from brew.names import quantity
 from brew.orders import COMPACT, CUSTOMER_FIELD, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, PROFILE_TIER_FIELD, STANDARD
+from brew.record import Record, Reject
 from brew.settings import ProfilesSettings
 
 _TIERS = tuple(DISCOUNTS)
 _NUMBERS = {tier: bytes([number]) for number, tier in enumerate(_TIERS)}
 _TOLD = 5
+NOT_A_PROFILE = "not-a-profile"
+"""Why `check_profile` rejects a record."""
 Resolve = Callable[[bytes | None, dict[str, object]], str]
 Evidence = Callable[[], tuple[str, bytes | None]]
 
@@ -52,6 +55,23 @@ def tier_of(customer: str, value: bytes) -> str:
     if type(tier) is not str or tier not in DISCOUNTS:
         raise MalformedProfileError(f"tier is {str(tier)[:40]!r}, known are {', '.join(DISCOUNTS)}")
     return tier
+
+
+def check_profile(record: Record) -> None:
+    """
+    A transformation of the profiles' topic: drops what is a profile, and makes a dead letter of what is none.
+
+    A run of its own writes those, because it has a position: every process that holds a table reads all profiles, and
+    would write each dead letter once more.
+    """
+    try:
+        customer = (record.key or b"").decode()
+        if record.value is not None:
+            tier_of(customer, record.value)
+    except UnicodeDecodeError as error:
+        raise Reject(NOT_A_PROFILE, "the key is not UTF-8") from error
+    except MalformedProfileError as error:
+        raise Reject(NOT_A_PROFILE, str(error)) from error
 
 
 class Table:
@@ -138,8 +158,8 @@ def check(settings: ProfilesSettings, connection: Connection, deadline: Deadline
         found = topics.describe(client, [name], deadline)
         if name not in found:
             raise Refused(
-                f"profiles topic {name!r} is not on {connection.bootstrap}; make it (`make seed-customers`, "
-                "or `make topic-create-all`), name another with PROFILES_TOPIC (--profiles-topic), or do without: "
+                f"profiles topic {name!r} is not on {connection.bootstrap}; make it (`brew topics`, or "
+                "`make topic-create-all` in a checkout), name another with PROFILES_TOPIC (--profiles-topic), or do without: "
                 "TIERS=prefix (--tiers)"
             )
         policy = topics.cleanup_policy(client, name, deadline)
@@ -214,8 +234,8 @@ class GlobalTable:
                 progress.told(source.positions)
         table.read_to(source.positions)
         if table.malformed > malformed:
-            _say(f"profiles: {table.malformed} records are no profiles, their customers have none, first "
-                 f"{'; '.join(table.complaints)}")  # fmt: skip
+            unread = quantity(table.malformed, "record")
+            _say(f"profiles: {unread} can't be read: their customers have none, first {'; '.join(table.complaints)}")
         if not self.loaded:
             progress.ended(len(table.entries))
         self._asked_at, self.loaded = began, True

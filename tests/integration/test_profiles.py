@@ -188,7 +188,7 @@ def test_malformed_profiles_stop_nobody_and_are_named(customers: Customers, caps
     customers.stage.drain_alone(*customers.options)
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "gold", "standard"]
     told = capsys.readouterr().err
-    assert "2 records are no profiles" in told
+    assert "2 records can't be read" in told
     assert f"{customers.topic}[0] offset 2: the value is not JSON" in told
     customers.proven(profiled=1, unprofiled=2)
     assert any("2 records of" in note for note in customers.verify()[1]["notes"])

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew import attempt as attempting
+from brew import testing
 from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -28,7 +29,7 @@ from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment
 from pipeline.orders import enricher
-from pipeline.profiles import GlobalTable, Table, lookup
+from pipeline.profiles import NOT_A_PROFILE, GlobalTable, Table, check_profile, lookup
 from pipeline.submit import same_options
 
 ORDER = b'{"customer_id":"c-1","x":1}'
@@ -57,6 +58,28 @@ def test_the_tier_is_the_profiles_and_the_header_says_which() -> None:
 
     assert order == {"customer_id": "c-1", "x": 1, "loyalty_tier": "bronze", "loyalty_discount": DISCOUNTS["bronze"]}
     assert header == b"3/17"
+
+
+def test_a_check_makes_dead_letters_of_what_the_table_takes_for_no_profile() -> None:
+    """Good profiles and tombstones are dropped."""
+    rows: list[tuple[bytes, bytes | None]] = [
+        (b"c-1", profile("c-1", "gold")),
+        (b"c-1", b"{"),
+        (b"c-2", b'{"tier":"diamond"}'),
+        (b"c-3", profile("c-4", "gold")),
+        (b"", profile("", "gold")),
+        (b"\xff", profile("c-1", "gold")),
+        (b"c-1", None),
+    ]
+    made = Table()
+    for offset, (key, value) in enumerate(rows):
+        made.take("profiles", 0, offset, key, value)
+    checked = testing.transform(check_profile, [testing.record(value, key=key) for key, value in rows])
+    assert (len(checked.rejected), len(checked.dropped), checked.outputs) == (made.malformed, 2, [])
+    assert {one.reason for one in checked.rejected} == {NOT_A_PROFILE}
+    assert [one.message in complaint for one, complaint in zip(checked.rejected, made.complaints, strict=True)] == [
+        True
+    ] * made.malformed
 
 
 def test_an_update_replaces_and_a_tombstone_removes() -> None:
