@@ -183,10 +183,11 @@ def _words(option: click.Option, ctx: click.Context) -> str:
 def _limits(kind: click.ParamType[Any]) -> list[str]:
     if not isinstance(kind, click.IntRange | click.FloatRange):
         return []
-    least = f"{'more than' if kind.min_open else 'at least'} {kind.min:g}"
     if kind.max is None:
+        least = f"{'more than' if kind.min_open else 'at least'} {kind.min:,.12g}"
         return [] if kind.min == 0 and not kind.min_open else [least]
-    return [f"at most {kind.max:g}" if kind.min is None else f"{kind.min:g} to {kind.max:,g}"]
+    most = f"{kind.max:,.12g}"
+    return [f"at most {most}" if kind.min is None else f"{kind.min:,.12g} to {most}"]
 
 
 def _first_words(option: click.Option, ctx: click.Context) -> str:

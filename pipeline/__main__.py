@@ -110,7 +110,8 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
             code = work(settings, stop, counters, view)
     totals = counters.totals
     if totals.rejected and totals.rejected == totals.records:
-        _warn(f"all {totals.rejected} records were rejected; `brew dlq list` shows why", as_json=as_json)
+        every = "the only record was" if totals.records == 1 else f"all {totals.records} records were"
+        _warn(f"{every} rejected; `brew dlq list` shows why", as_json=as_json)
     if as_json:
         JsonLines().done(counters)
         return code

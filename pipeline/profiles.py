@@ -159,8 +159,8 @@ def check(settings: ProfilesSettings, connection: Connection, deadline: Deadline
         if name not in found:
             raise Refused(
                 f"profiles topic {name!r} is not on {connection.bootstrap}; make it (`brew topics`, or "
-                "`make topic-create-all` in a checkout), name another with PROFILES_TOPIC (--profiles-topic), or do without: "
-                "TIERS=prefix (--tiers)"
+                "`make topic-create-all` in a checkout), name another with PROFILES_TOPIC (--profiles-topic), or do "
+                "without: TIERS=prefix (--tiers)"
             )
         policy = topics.cleanup_policy(client, name, deadline)
     if policy != COMPACT:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from brew.offsets import LogOffsets
 
 _KEPT = 20
@@ -155,11 +155,13 @@ def own_doubts(
     if not tally.inputs and not tally.backlog:
         doubts.append(f"{topic} holds no visible record, so there is nothing to prove; seed some orders")
     if tally.backlog:
-        doubts.append(f"{tally.backlog} visible inputs are not processed yet; run the pipeline until its lag is 0")
+        doubts.append(
+            f"{quantity(tally.backlog, 'visible input')} not processed yet; run the pipeline until its lag is 0"
+        )
     if tally.unverifiable:
         doubts.append(
-            f"the sources of {tally.unverifiable} outputs are below the input's log start (retention) and can't be "
-            "compared; verify earlier, or keep the input longer"
+            f"the sources of {quantity(tally.unverifiable, 'output')} are below the input's log start (retention) and "
+            "can't be compared; verify earlier, or keep the input longer"
         )
     for partition, log in sorted(logs.items()):
         position = committed.get(partition)

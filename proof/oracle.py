@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from brew.names import quantity
 from brew.offsets import LogOffsets
 from brew.orders import (
     CUSTOMER_FIELD,
@@ -293,7 +294,7 @@ class Profiles:
         read = _numbers(text.removeprefix(NO_PROFILE).strip().split(b","), self._count)
         if -1 in read:
             return TierCheck(
-                wrong=f"{PROFILE_OFFSET} is {text!r}: an offset for each of {self._count} partitions is needed"
+                wrong=f"{PROFILE_OFFSET} is {text!r}: an offset for each partition is needed, {self._count} in all"
             )
         history = self._of(customer)
         before = {p: [one for one in some if one[0] < read[p]] for p, some in history.items()}
@@ -316,7 +317,7 @@ class Profiles:
     @property
     def doubts(self) -> list[str]:
         gone = (
-            f"the profiles of {self.untold} outputs are not in {self._topic} any more (compacted), first "
+            f"the profiles of {quantity(self.untold, 'output')} are not in {self._topic} any more (compacted), first "
             f"{self._first_untold}; verify earlier, or raise min.compaction.lag.ms"
         )
         return [gone] if self.untold else []
@@ -325,7 +326,8 @@ class Profiles:
     def notes(self) -> list[str]:
         if not self.malformed:
             return []
-        return [f"{self.malformed} records of {self._topic} are no profiles; their customers count as unknown"]
+        unread = quantity(self.malformed, "record")
+        return [f"{unread} of {self._topic} can't be read as a profile; a customer without one counts as unknown"]
 
     @property
     def counts(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from brew.errors import Fatal, Refused, UsageError
 from brew.kafka import offsets, topics
 from brew.kafka.clients import KafkaError, KafkaException, Message, Producer, admin, mapped, producer
 from brew.kafka.transaction import connect_early, fenced
+from brew.names import quantity
 
 TIERS = (b"gold", b"silver", b"bronze", b"standard")
 
@@ -185,7 +186,7 @@ class Seeded:
 
     def __str__(self) -> str:
         rate = self.visible / self.seconds if self.seconds else 0.0
-        text = f"{self.visible} orders on {self.topic} ({self.partitions} partitions)"
+        text = f"{quantity(self.visible, 'order')} on {self.topic} ({quantity(self.partitions, 'partition')})"
         if self.visible:
             text += f", numbers {self.first} to {self.first + self.visible - 1}, {rate:,.0f} records/s"
         if self.aborted:

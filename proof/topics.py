@@ -15,6 +15,7 @@ from brew.errors import UsageError
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
+from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof.seed import Writer
 
@@ -45,7 +46,7 @@ class TopicResult:
     wanted_partitions: int
 
     def __str__(self) -> str:
-        size = f"{self.partitions} partitions, {self.replicas} replica{'s' if self.replicas != 1 else ''}"
+        size = f"{quantity(self.partitions, 'partition')}, {quantity(self.replicas, 'replica')}"
         if self.created:
             return f"{self.topic}: created with {size}"
         if self.partitions == self.wanted_partitions:
@@ -156,9 +157,10 @@ class SeededCustomers:
 
     def __str__(self) -> str:
         made = "made with" if self.created else "which has"
+        size = quantity(self.partitions, "partition")
         return (
-            f"{self.customers} customers on {self.topic} ({made} {self.partitions} partitions), "
-            f"{self.updates} updates, {self.tombstones} removed, {self.seconds:.1f} s"
+            f"{quantity(self.customers, 'customer')} on {self.topic} ({made} {size}), "
+            f"{quantity(self.updates, 'update')}, {self.tombstones} removed, {self.seconds:.1f} s"
         )
 
 

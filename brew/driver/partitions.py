@@ -50,7 +50,8 @@ class OffsetsClient:
         if topic is None:
             raise Refused(
                 f"input topic {self._settings.input!r} is not on {self._settings.connection.bootstrap}; "
-                "create it (`make topic-create-all`), or name another with INPUT_TOPIC (--input)"
+                "create it (`brew topics`, or `make topic-create-all` in a checkout), or name another with "
+                "INPUT_TOPIC (--input)"
             )
         return topic
 

@@ -76,7 +76,10 @@ def describe_one(client: AdminClient, name: str, deadline: Deadline) -> Topic:
     """
     topics = describe(client, [name], deadline)
     if name not in topics:
-        raise Refused(f"topic {name!r} does not exist; create it with `make topic-create-all`, or name another topic")
+        raise Refused(
+            f"topic {name!r} does not exist; name another one, or create it (`brew topics` creates those of orders; "
+            "`make topic-create-all` in a checkout)"
+        )
     return topics[name]
 
 

@@ -79,7 +79,7 @@ def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Find
     if vitals.blocked_since is not None:
         since = f"{now - vitals.blocked_since:.0f} s"
         return Finding(
-            PartitionState.BLOCKED, f"{vitals.held_back} offsets stand behind an open transaction, for {since}"
+            PartitionState.BLOCKED, f"{quantity(vitals.held_back, 'offset')} behind an open transaction, for {since}"
         )
     if vitals.waiting_since is None:
         return Finding(PartitionState.IDLE, "nothing to read")

@@ -338,7 +338,9 @@ def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
 def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Unknown:
     """A topic that is not there yet, with what it will be made with."""
     if role == "input":
-        return Unknown("there is no such topic; make it (`make topic-create-all`), or name another (--input)")
+        return Unknown(
+            "there is no such topic; make it (`brew topics`, `make topic-create-all`), or name another (--input)"
+        )
     if role in _MADE_WITH:
         copies, needed = (facts.number(setting) for setting in _MADE_WITH[role])
     else:

@@ -102,7 +102,7 @@ class Caller:
             DeadlineExceeded: they did not take it in time.
         """
         source = message_id(self._topic, record)
-        why = f"failed {attempts} times, at last with {type(error).__name__}: {error}"
+        why = f"failed {quantity(attempts, 'time')}, at last with {type(error).__name__}: {error}"
         errors = {
             ERROR_REASON: REASON,
             ERROR_EXCEPTION: type(error).__name__,

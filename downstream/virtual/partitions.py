@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.kafka.log_reader import LogRecord
+from brew.names import quantity
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
 from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Workers
 
@@ -229,9 +230,10 @@ class VirtualPartitions:
                 return again_s
             if self._settings.on_failure is OnFailure.STOP:
                 raise HandlerFailedError(
-                    f"partition {record.partition()}, offset {record.offset()}: failed {piece.failures} times, "
-                    f"at last with {type(error).__name__}: {error}; mend the cause and start again, the record will be "
-                    f"tried again (or let it go with --on-failure {OnFailure.DEAD_LETTER})"
+                    f"partition {record.partition()}, offset {record.offset()}: "
+                    f"failed {quantity(piece.failures, 'time')}, at last with {type(error).__name__}: {error}; "
+                    f"mend the cause and start again, the record will be tried again "
+                    f"(or let it go with --on-failure {OnFailure.DEAD_LETTER})"
                 ) from error
             self._effect.give_up(record, error, piece.failures)
             with self._changed:

@@ -15,7 +15,7 @@ from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
 from brew.kafka.topics import Topic, TopicSpec
-from brew.names import READ_COMMITTED, checked_topic
+from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
 
@@ -258,7 +258,7 @@ class DeadLetterTopics:
             self.marks = topics.describe_all(self.admin, [wanted.name], deadline)[wanted.name]
         if self.marks.partitions < self.dead_letter.partitions:
             raise Refused(
-                f"{self.marks.name} has {self.marks.partitions} partitions, {self.dead_letter.name} has "
+                f"{self.marks.name} has {quantity(self.marks.partitions, 'partition')}, {self.dead_letter.name} has "
                 f"{self.dead_letter.partitions}: add the missing ones to it (`kafka-topics --alter --partitions`)"
             )
         return self.marks

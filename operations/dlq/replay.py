@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.errors import Fenced, Refused, UsageError
 from brew.fault_injection import die
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
-from brew.names import CrashPoint
+from brew.names import CrashPoint, quantity
 from brew.offsets import Committed
 from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from brew.transaction import Write, queue, transact
@@ -92,10 +92,11 @@ class ReplayRules:
                 letter, SkipReason.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input"
             )
         if letter.replays >= self.most_replays:
-            why = f"it was written back {letter.replays} times, --most-replays is {self.most_replays}"
+            why = f"it was written back {quantity(letter.replays, 'time')}, --most-replays is {self.most_replays}"
             return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
         if source.partition >= self.partitions and not self.by_key:
-            why = f"{source.topic} has {self.partitions} partitions, it came from {source.partition}; use --by-key"
+            there = quantity(self.partitions, "partition")
+            why = f"{source.topic} has {there}, it came from {source.partition}; use --by-key"
             return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
         return None
 

@@ -22,7 +22,7 @@ from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.raw_log import offset_batches, source_positions
-from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic
+from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic, quantity
 from brew.offsets import LogOffsets
 from operations.options import (
     Report,
@@ -245,6 +245,7 @@ def window_of(start: int | None, until: int | None, last: int | None) -> Window:
 
 
 def _summary(xray: Xray, out: Path) -> str:
+    places = quantity(len(xray.strips), "partition")
     offsets = sum(strip.until - strip.start for strip in xray.strips)
     notes = "".join(f"\nunavailable: {note}" for note in xray.unavailable)
-    return f"{out}: {len(xray.strips)} partitions, {offsets:,} offsets, {out.stat().st_size / 1000:,.0f} kB{notes}"
+    return f"{out}: {places}, {quantity(offsets, 'offset', ',')}, {out.stat().st_size / 1000:,.0f} kB{notes}"

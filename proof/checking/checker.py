@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from brew.cluster import RawBatch
+from brew.names import quantity
 from proof.checking.comparison import Comparison
 from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Row, Stream
 from proof.checking.journals import Acknowledged
@@ -127,7 +128,7 @@ class Checker:
     def _open(self, attempt: Attempt) -> None:
         self.endings.counts["open_transactions"] += 1
         if self._facts.settled:
-            evidence = f"{attempt.records} records up to {attempt.last}, and no end marker behind them"
+            evidence = f"{quantity(attempt.records, 'record')} up to {attempt.last}, and no end marker behind them"
             self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
 
     def _stuck(self) -> None:

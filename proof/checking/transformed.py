@@ -16,6 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from brew.errors import BrewError
+from brew.names import quantity
 from brew.offsets import SourcePosition
 from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
 from brew.record import Record as Given
@@ -152,8 +153,8 @@ class TransformComparison(Comparison):
         if not self.oracle.differs:
             return []
         why = (
-            f"{self.oracle.name} is not deterministic: {self.oracle.differs}; {self.untellable} records can't be "
-            "judged; leave clocks, random numbers, outside state and the ends of batches out of it"
+            f"{self.oracle.name} is not deterministic: {self.oracle.differs}; {quantity(self.untellable, 'record')} "
+            "can't be judged; leave clocks, random numbers, outside state and the ends of batches out of it"
         )
         return [why]
 

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from brew.claims.member import INTERVAL_S, Membership
 from brew.claims.state import SNAPSHOT_RECORDS
 from brew.cli import bootstrap_option
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
 from proof.campaign.campaign import campaign_metadata
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
@@ -172,13 +172,16 @@ def _share(races: Races, share: float) -> float:
 def _text(races: Races) -> str:
     grants = sum(races.wins.values())
     lines = [
-        f"{races.rounds} rounds, {races.claimants} claimants, {races.partitions} partitions",
-        f"{grants} claims granted, {races.messages} messages, {races.seconds:.1f} s",
+        ", ".join(
+            quantity(count, noun)
+            for count, noun in ((races.rounds, "round"), (races.claimants, "claimant"), (races.partitions, "partition"))
+        ),
+        f"{quantity(grants, 'claim')} granted, {quantity(races.messages, 'message')}, {races.seconds:.1f} s",
         f"all partitions owned after {_share(races, 0.5):g} s (p50), {_share(races, 1.0):g} s (longest)",
         "wins: " + ", ".join(f"{name} {count}" for name, count in sorted(races.wins.items())),
     ]
     if races.findings:
-        lines += [f"{len(races.findings)} findings:", *races.findings[:_SHOWN]]
+        lines += [f"{quantity(len(races.findings), 'finding')}:", *races.findings[:_SHOWN]]
     else:
         lines.append("one owner each, the earliest claim in the log, and nobody believed otherwise")
     return "\n".join(lines)

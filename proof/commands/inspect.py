@@ -25,7 +25,7 @@ from brew.kafka import offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.topic_reader import follow
-from brew.names import READ_COMMITTED, checked_topic
+from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.observability.local import remember_verdict
 from brew.offsets import SourcePosition
 from brew.orders import Tiers
@@ -142,7 +142,7 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
     if as_json:
         say_json(_group_document(position))
         return
-    title = f"group {group} in {topic}: {position.state}, {position.members} members"
+    title = f"group {group} in {topic}: {position.state}, {quantity(position.members, 'member')}"
     table = _table(title, ["partition"], ["committed", "LSO", "log end", "lag", "behind LSO"])
     for partition in position.partitions:
         committed = "-" if partition.committed is None else str(partition.committed)
@@ -256,7 +256,7 @@ def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path,
         if not follow:
             raise
         return
-    click.echo(f"{count} records read from {', '.join(asked)}")
+    click.echo(f"{quantity(count, 'record')} read from {', '.join(asked)}")
 
 
 _VERIFY_ASK_S = 60.0
@@ -352,14 +352,13 @@ def _lines(report: Report, seconds: float) -> list[str]:
     counts = report.counts
     if "transformed" in counts:
         balanced = report.inputs == counts["transformed"] + report.dead_letters + counts["dropped"]
-        outputs = f"{counts['transformed']} transformed (into {report.outputs} outputs)"
+        outputs = f"{counts['transformed']} transformed (into {quantity(report.outputs, 'output')})"
         dropped = f" + {counts['dropped']} dropped"
     else:
         balanced = report.inputs == report.outputs + report.dead_letters
-        outputs, dropped = f"{report.outputs} outputs", ""
-    lines = [
-        f"{report.inputs} inputs {'=' if balanced else '≠'} {outputs} + {report.dead_letters} dead letters{dropped}"
-    ]
+        outputs, dropped = quantity(report.outputs, "output"), ""
+    letters = quantity(report.dead_letters, "dead letter")
+    lines = [f"{quantity(report.inputs, 'input')} {'=' if balanced else '≠'} {outputs} + {letters}{dropped}"]
     lines += [str(finding) for finding in report.findings]
     shown, total = len(report.findings), sum(report.totals.values())
     if shown < total:

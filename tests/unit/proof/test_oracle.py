@@ -180,9 +180,9 @@ def test_the_profile_that_the_header_names_gives_the_tier() -> None:
         (b"0", "no such place"),
         (b"x/y", "no such place"),
         (b"none 9", "though customer 'c-1' had one at 0/8"),
-        (b"none", "an offset for each of 1 partitions"),
-        (b"none 1,2", "an offset for each of 1 partitions"),
-        (b"none -1", "an offset for each of 1 partitions"),
+        (b"none", "an offset for each partition is needed, 1 in all"),
+        (b"none 1,2", "an offset for each partition is needed, 1 in all"),
+        (b"none -1", "an offset for each partition is needed, 1 in all"),
     ],
 )
 def test_a_header_that_can_not_be_is_wrong(header: bytes | None, says: str) -> None:
