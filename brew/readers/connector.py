@@ -6,6 +6,8 @@ import base64
 import functools
 import gc
 import json
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -260,8 +262,15 @@ class SparkEngine:
             session.end(self.spark.sparkContext, self._end_s)
 
 
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
+"""A traceback of Python within a Java error, and the line behind it: the exception."""
+
+
 def cause(error: Exception) -> str:
-    """The innermost cause of a Java error, or the error's first line."""
+    """What a task's Python raised; else the innermost cause of a Java error, or the error's first line."""
+    if raised := _RAISED.findall(str(error)):
+        other = f"; PYSPARK_PYTHON names Spark's Python, as in {sys.executable}, before Spark starts"
+        return str(raised[-1])[:400] + (other if raised[-1].startswith("ModuleNotFoundError") else "")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("Caused by:", ": "))]
     text = named[-1] if named else (lines or [type(error).__name__])[0]

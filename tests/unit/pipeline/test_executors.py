@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JError
 from brew.connection import Connection
 from brew.errors import Refused
 from brew.kafka.transaction import TransactionSettings
+from brew.readers.connector import cause
 from brew.readers.direct import executors
 from brew.readers.direct.executors import LocalWorker, SparkWorkers
 from brew.readers.direct.messages import WorkerSettings
@@ -79,6 +81,24 @@ def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
         job.join(10)
     with pytest.raises(Refused, match="no way to the driver"):
         workers.check()
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ("ModuleNotFoundError: No module named 'pyarrow'", f"'pyarrow'; PYSPARK_PYTHON names .* {sys.executable}"),
+        ("KeyError: 'x'", "KeyError: 'x'$"),
+    ],
+)
+def test_what_a_tasks_python_raised_is_the_cause(raised: str, told: str) -> None:
+    """A session of the user's own runs `python3`, which need not be ours; "was thrown from" told nothing of that."""
+    text = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
+        "Caused by: org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker: "
+        f'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n\n    load()\n{raised}\n'
+        " SQLSTATE: 38000\n\tat org.apache.spark.Executor.run(Executor.scala:1)\n"
+    )
+    assert re.match(f".*{told}", cause(RuntimeError(text)))
 
 
 def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
