@@ -29,6 +29,15 @@ _OF_BATCHES = "__brew_batches__"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+def why_not_json(value: bytes, error: orjson.JSONDecodeError) -> str:
+    """What is wrong with a text; of invalid UTF-8 the parser only says that surrogates are not allowed."""
+    try:
+        value.decode()
+    except UnicodeDecodeError as wrong:
+        return f"not UTF-8: byte 0x{value[wrong.start]:02x} at {wrong.start} of {len(value)} ({wrong.reason})"
+    return f"not JSON: {error}"
+
+
 class Reject(Exception):
     """
     Raised by a transformation: the record goes to the dead-letter topic, its bytes unchanged.
@@ -78,7 +87,7 @@ class Record:
         try:
             return orjson.loads(self.value)
         except orjson.JSONDecodeError as error:
-            raise Reject(NOT_JSON, f"not JSON: {error}") from error
+            raise Reject(NOT_JSON, why_not_json(self.value, error)) from error
 
     def header(self, name: str) -> bytes | None:
         """The value of the last header of that name; None where there is none."""

@@ -10,7 +10,7 @@ import orjson
 
 from brew.orders import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, tier_of_key
 from brew.range_transaction import Enrich
-from brew.record import Reject
+from brew.record import Reject, why_not_json
 from brew.settings import Limits
 
 # A double keeps 15 significant digits; longer runs, and exponents, may change their value in a round trip.
@@ -104,7 +104,7 @@ def _reserialized(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | 
         try:
             order = orjson.loads(value if shelter is None else shelter.text)
         except orjson.JSONDecodeError as error:
-            return Reject(Reason.NOT_JSON, _why_not(value, error))
+            return Reject(Reason.NOT_JSON, why_not_json(value, error))
         if type(order) is not dict:
             return Reject(Reason.NOT_AN_OBJECT, f"a JSON {type(order).__name__}, an object is needed")
         if order.get("customer_id") in _NOBODY:
@@ -116,15 +116,6 @@ def _reserialized(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | 
         return enriched if shelter is None else shelter.restore(enriched)
 
     return enrich
-
-
-def _why_not(value: bytes, error: orjson.JSONDecodeError) -> str:
-    """What is wrong with a text; of invalid UTF-8 the parser only says that surrogates are not allowed."""
-    try:
-        value.decode()
-    except UnicodeDecodeError as wrong:
-        return f"not UTF-8: byte 0x{value[wrong.start]:02x} at {wrong.start} of {len(value)} ({wrong.reason})"
-    return f"not JSON: {error}"
 
 
 _NOBODY = (None, "")

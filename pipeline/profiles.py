@@ -18,7 +18,7 @@ from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import FullTopicReader
 from brew.names import quantity
 from brew.orders import COMPACT, CUSTOMER_FIELD, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, PROFILE_TIER_FIELD, STANDARD
-from brew.record import Record, Reject
+from brew.record import Record, Reject, why_not_json
 from brew.settings import ProfilesSettings
 
 _TIERS = tuple(DISCOUNTS)
@@ -46,7 +46,7 @@ def tier_of(customer: str, value: bytes) -> str:
     try:
         profile = orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        raise MalformedProfileError(f"the value is not JSON: {error}") from error
+        raise MalformedProfileError(f"the value is {why_not_json(value, error)}") from error
     if type(profile) is not dict:
         raise MalformedProfileError(f"the value is a JSON {type(profile).__name__}, an object is needed")
     if profile.get(CUSTOMER_FIELD, customer) != customer:

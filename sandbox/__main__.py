@@ -358,7 +358,7 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with exclusive(directory):
         _cluster(directory, numbers).restart(*numbers)
-    click.echo(f"brokers {', '.join(map(str, numbers))} are up")
+    click.echo(f"up: {', '.join(f'broker {number}' for number in numbers)}")
 
 
 @cli.command()

@@ -123,7 +123,7 @@ def test_the_commands_break_and_mend_a_broker(directory: Path) -> None:
     assert _sandbox("up", "--port", "0", "--quick", "--heap-mb", "256", *where).returncode == ExitCode.DONE
     assert _sandbox("kill", "1", *where).stdout == "broker 1 is killed\n"
     assert json.loads(_sandbox("status", "--json", *where).stdout)["up"] is False
-    assert _sandbox("restart", "1", *where).stdout == "brokers 1 are up\n"
+    assert _sandbox("restart", "1", *where).stdout == "up: broker 1\n"
     told = json.loads(_sandbox("status", "--json", *where).stdout)
     assert (told["up"], told["brokers"][0]["network"], told["brokers"][0]["data_size_mb"]) == (True, "loopback", None)
     assert [_sandbox(word, "1", *where).returncode for word in ("pause", "resume")] == [ExitCode.DONE] * 2
