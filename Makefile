@@ -76,9 +76,9 @@ run-downstream-ru: setup ## count what read_uncommitted ones see  make run-downs
 
 ## Beyond Kafka's border
 .PHONY: demo-downstream setup-stores run-ledger run-receive run-totals run-call kills restarts bench-ledger bench-restore bench-virtual
-demo-downstream: setup-stores ## from an order to the cent in a database make demo-downstream
+demo-downstream: setup-stores ## into a database; installs packages, as root     make demo-downstream
 	@exec scripts/demo-downstream.sh
-setup-stores: setup ## PostgreSQL and Redis, Debian's packages      make setup-stores
+setup-stores: setup ## PostgreSQL and Redis from Debian, as root    make setup-stores
 	@exec scripts/setup-packages.sh stores
 run-ledger: setup ## book orders into PostgreSQL, exactly once   make run-ledger DATABASE_URL=postgresql://brew@localhost/brew
 	@exec $(PY) -m downstream ledger $(bootstrap) $(consume) $(database)

@@ -77,7 +77,7 @@ if [[ $EUID -ne 0 ]]; then
 fi
 if [[ -n $settings_needed ]]; then write_podman_settings; fi
 [[ ${#missing[@]} -gt 0 ]] || exit 0
-say "installing ${missing[*]}"
+say "installing ${missing[*]} with apt-get, as root"
 log=$(mktemp)
 policy=/usr/sbin/policy-rc.d made_policy=
 trap 'rm -f "$log"; [[ -z $made_policy ]] || "${as_root[@]}" rm -f "$policy"' EXIT

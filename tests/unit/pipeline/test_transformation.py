@@ -35,6 +35,7 @@ def test_without_profiles_an_order_needs_nothing_of_the_cluster() -> None:
     made = transformation(SETTINGS)
     prepared = made.ready(SETTINGS.connection, "group", 1)
     assert (prepared.evidence, prepared.malformed) == (None, None)
+    assert prepared.transform is None, "orders take the way without a Record: functions cost them nothing"
     assert b'"loyalty_tier":"gold"' in bytes(prepared.enrich(b"gold-1", b'{"customer_id":"c"}'))  # type: ignore[arg-type]
 
 
