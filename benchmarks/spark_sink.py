@@ -22,7 +22,7 @@ from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.orders import DISCOUNTS, STANDARD
 from brew.readers.connector import _CONSUMER_CONF as READ_CLIENT
 from brew.settings import SparkSettings
-from brew.sink import ExactlyOnceSink
+from brew.sink.sink import ExactlyOnceSink
 from brew.spark import session
 
 _ORDER = (

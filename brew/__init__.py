@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from brew import testing as testing
     from brew.pipeline import Pipeline
     from brew.record import Record, Reject, batches
-    from brew.sink import ExactlyOnceSink
+    from brew.sink.sink import ExactlyOnceSink
 
     __version__: str
 else:
     _LATER = {
-        "ExactlyOnceSink": "brew.sink",
+        "ExactlyOnceSink": "brew.sink.sink",
         "Pipeline": "brew.pipeline",
         "Record": "brew.record",
         "Reject": "brew.record",

@@ -100,3 +100,28 @@ class TransactionalId:
         if str(parsed) != text:
             raise ValueError(f"not a transactional id of this pipeline: {text!r}")
         return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTransactionalId:
+    """The stable transactional id of an exactly-once sink: `<name>:<topic>:sink`; ``topic`` is that of its position."""
+
+    name: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.topic}:sink"
+
+    @classmethod
+    def parse(cls, text: str) -> SinkTransactionalId:
+        """
+        Parse a whole id; a topic's name has no colon, so the sink's may have some.
+
+        Raises:
+            ValueError: ``text`` is not an id that `str()` of this class returns.
+        """
+        name, _, topic = text.rpartition(":")[0].rpartition(":")
+        parsed = cls(name, topic)
+        if not name or not _TOPIC.fullmatch(topic) or str(parsed) != text:
+            raise ValueError(f"not a transactional id of a sink: {text!r}")
+        return parsed

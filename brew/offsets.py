@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from brew.names import SINK_BATCH, SINK_NAME
+
 HEADER_TOPIC = "source.topic"
 HEADER_PARTITION = "source.partition"
 HEADER_OFFSET = "source.offset"
@@ -68,6 +70,28 @@ class SourcePosition:
 
 def _is_number(text: bytes | None) -> TypeGuard[bytes]:
     return text is not None and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """What an exactly-once sink wrote a record in: the batch ``number`` of the sink ``name``."""
+
+    name: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of sink {self.name}"
+
+    @classmethod
+    def of(cls, headers: Headers | None) -> SinkBatch | None:
+        """Parse a sink's headers; None if they are missing, or came with the input of a pipeline that wrote behind."""
+        last = {name: (place, value) for place, (name, value) in enumerate(headers or ())}
+        (_, name), (place, number), (source, _) = (
+            last.get(one, (-1, None)) for one in (SINK_NAME, SINK_BATCH, HEADER_OFFSET)
+        )
+        if name is None or not _is_number(number) or source > place:
+            return None
+        return cls(name.decode("utf-8", "replace"), int(number))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -60,7 +60,7 @@ _NAMED = 5
 @dataclass(frozen=True)
 class Scope:
     """
-    What to examine: ``topics`` (none: all), and a pipeline's ``group`` (None: all transactions).
+    What to examine: ``topics`` (none: all), and a pipeline's ``group`` or a sink's name (None: all transactions).
 
     ``older_than_s`` makes a transaction lingering; so many groups are asked for their positions at most.
     """
@@ -103,7 +103,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         cases = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
         cases = [case for case in cases if _within(case, scope)]
         places = {held.place for case in cases for held in case.holds}
-        places |= {(owner.topic, owner.partition) for case in cases if (owner := case.owner) is not None}
+        places |= {case.position[1] for case in cases if case.position is not None}
         if places:
             try:
                 groups_there, mute = transactions.readers(groups(client, scope.most_groups, deadline), sorted(places))
@@ -120,7 +120,7 @@ def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
 
 
 def _within(case: Diagnosis, scope: Scope) -> bool:
-    if scope.group is not None and (case.owner is None or case.owner.group != scope.group):
+    if scope.group is not None and (case.position is None or case.position[0] != scope.group):
         return False
     touched = case.known is not None and any(topic in scope.topics for topic, _ in case.known.places)
     return not scope.topics or bool(case.holds) or touched
@@ -211,6 +211,7 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
         "pipeline": None
         if owner is None
         else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
+        "sink": None if (sink := case.sink) is None else {"name": sink.name, "position_topic": sink.topic},
         "holds": [
             _wait(blocked_partition) for blocked_partition in blocked_partitions(case, snapshot.bounds, snapshot.groups)
         ],
@@ -244,6 +245,9 @@ def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> P
     lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
     if case.owner is not None:
         lines.append(Text(f"pipeline of group {case.owner.group}, input {case.owner.topic}[{case.owner.partition}]"))
+    if case.sink is not None:
+        said = "a query that runs, or is started again, ends it by itself at its next attempt"
+        lines.append(Text(f"sink {case.sink.name}, position in {case.sink.topic}: {said}"))
     for fact in facts["holds"]:
         place = f"{fact['topic']}[{fact['partition']}] from offset {fact['from_offset']}"
         groups = [f"{name} waits" for name in fact["groups_at_it"]]
@@ -329,7 +333,7 @@ _OLDER_THAN_S = 60.0
 @click.command("doctor")
 @bootstrap_option
 @click.option("--topic", "topics", multiple=True, help="Look at this topic only; repeatable.  [default: all]")
-@click.option("--group", help="Look at this pipeline's transactions only.  [default: everybody's]")
+@click.option("--group", help="Of this pipeline, or of the sink of that name, only.  [default: everybody's]")
 @click.option(
     "--older-than",
     type=click.FloatRange(0),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from brew.cluster import ENDED, ENDING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
-from brew.names import TransactionalId
+from brew.names import SinkTransactionalId, TransactionalId
 
 _SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool allows on top of the longest transaction
 
@@ -56,6 +56,21 @@ class Diagnosis:
             return None if self.known is None else TransactionalId.parse(self.known.transactional_id)
         except ValueError:
             return None
+
+    @property
+    def sink(self) -> SinkTransactionalId | None:
+        """Name and topic, where the id is one of an exactly-once sink."""
+        try:
+            return None if self.known is None else SinkTransactionalId.parse(self.known.transactional_id)
+        except ValueError:
+            return None
+
+    @property
+    def position(self) -> tuple[str, Place] | None:
+        """Group and place of the committed offset that the transaction moves; a sink's is the id of its next batch."""
+        if (owner := self.owner) is not None:
+            return owner.group, (owner.topic, owner.partition)
+        return None if (sink := self.sink) is None else (sink.name, (sink.topic, 0))
 
     @property
     def overdue(self) -> bool:
@@ -190,7 +205,12 @@ def blocked_partitions(
     blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
-        positions = {name: offsets[held.place] for name, offsets in sorted(groups.items()) if held.place in offsets}
+        positions = {
+            name: offsets[held.place]
+            for name, offsets in sorted(groups.items())
+            # A sink's own group has the id of its next batch there.
+            if held.place in offsets and case.position != (name, held.place)
+        }
         at_it = tuple(name for name, offset in positions.items() if offset >= held.first_offset)
         behind = tuple(name for name, offset in positions.items() if offset < held.first_offset)
         blocked.append(BlockedPartition(held, max(0, bound.end - held.first_offset), at_it, behind))
@@ -251,16 +271,17 @@ def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place,
     """What is read again after the abort."""
     if not aborted_by_fence(case):
         return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
-    owner = case.owner
-    if owner is None:
+    if case.position is None:
         return "its owner is fenced, and has to start again from the last position that it committed"
-    place = (owner.topic, owner.partition)
-    position = groups.get(owner.group, {}).get(place)
-    start = "its first offset" if position is None else f"offset {position}"
-    return (
-        f"group {owner.group} reads {owner.topic}[{owner.partition}] again from {start}, at its next attempt; "
-        "the aborted copies stay in the log, hidden from read_committed readers"
-    )
+    group, (topic, partition) = case.position
+    position = groups.get(group, {}).get((topic, partition))
+    if case.sink is not None:
+        batch = "its first batch" if position is None else f"batch {position}"
+        again = f"sink {group} writes {batch} again, at its query's next attempt"
+    else:
+        start = "its first offset" if position is None else f"offset {position}"
+        again = f"group {group} reads {topic}[{partition}] again from {start}, at its next attempt"
+    return f"{again}; the aborted copies stay in the log, hidden from read_committed readers"
 
 
 def kafka_abort_command(bootstrap: str, held: PartitionTransaction) -> str:

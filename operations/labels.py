@@ -150,6 +150,8 @@ def of_run(run: Run) -> str:
     parts.append(f"producer {run.producer_id} epoch {run.epoch}" if run.producer_id >= 0 else "no producer id")
     if run.first is not None and run.last is not None:
         parts.append(_of_source(run.first, run.last))
+    if run.sink is not None:
+        parts.append(printable(str(run.sink)))
     if run.earlier.records or not run.earlier.whole:
         parts.append("its transaction begins before this window")
     if run.marker is not None:

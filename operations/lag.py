@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,6 +29,7 @@ from brew.kafka.raw_log import FirstVisible, first_visible
 from brew.kafka.transactions_admin import TransactionsAdmin, open_transactions_admin
 from brew.names import READ_UNCOMMITTED, ExitCode, TransactionalId
 from brew.offsets import Committed, LogOffsets
+from brew.sink.position import Mark
 from operations.options import (
     advised,
     bootstrap_option,
@@ -276,6 +277,11 @@ def lag(
         raise UsageError("--watch has no end to fail at: say --fail-... without it, and a longer --interval")
     with Observer(connected(bootstrap), topic, group, exact) as observer:
         before = observer.snapshot(Deadline(_ASK_S))
+        if (sink := sink_position(before)) is not None:
+            if watch or fail_on or fail_older_than is not None:
+                raise Refused(_of_sink(group, sink))
+            print_json({"sink": group, "topic": topic, **sink}) if as_json else click.echo(_of_sink(group, sink))
+            return ExitCode.DONE
         if not watch:
             document = _next(observer, before, interval)[1]
             print_json(document | {"topic": topic, "group": group}) if as_json else show(
@@ -285,6 +291,24 @@ def lag(
             return ExitCode.VIOLATION if bad else ExitCode.DONE
         _watch(observer, before, interval, topic, group, as_json=as_json)
     return ExitCode.DONE
+
+
+def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:
+    """What the group says where it is that of a sink: the next batch, and the query; None for any other group."""
+    committed = snapshots[0].committed
+    try:
+        mark = None if committed is None else Mark.parse(committed.metadata)
+    except ValueError:
+        return None
+    return None if committed is None or mark is None else {"next_batch": committed.offset, "query": mark.query}
+
+
+def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
+    query = "write() of a batch job" if sink["query"] is None else f"query {sink['query']}"
+    return (
+        f"group {group} is the position of a sink: batch {sink['next_batch']} is the next one to write, by {query}; it "
+        "reads nothing, so it has no lag: ask for the source_group of the sink, in the topic that its query reads"
+    )
 
 
 def late(document: Mapping[str, Any], limit_s: float | None) -> bool:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from brew.connection import Connection
-from brew.deadline import Deadline
 from brew.driver.progress import RunProgress
 from brew.observability.settings import ProbeSettings, probe_settings
 from brew.settings import PipelineSettings
@@ -58,7 +55,7 @@ def observed_progress(
     recorder = recorder_of(settings, probes or ProbeSettings())
     with contextlib.ExitStack() as ending:
         if probes is not None:
-            ending.enter_context(serving(probes, recorder, Producers(functools.partial(_holders, settings.connection))))
+            ending.enter_context(serving(probes, recorder, Producers.of(settings.connection)))
         progress = ObservedProgress(recorder, settings)
         if exporter != NO_SPANS:
             from brew.observability.tracing import Spans, provider  # noqa: PLC0415 - an extra dependency, and slow to import
@@ -67,14 +64,3 @@ def observed_progress(
             ending.callback(spans.close)
             progress.spans = spans
         yield progress
-
-
-def _holders(connection: Connection, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
-    """Producer id and epoch of these transactional ids, by their coordinators."""
-    from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, for who asks
-
-    with open_transactions_admin(connection, deadline) as admin:
-        return {
-            transaction.transactional_id: (transaction.producer_id, transaction.producer_epoch)
-            for transaction in admin.named(names)
-        }

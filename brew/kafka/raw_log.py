@@ -19,7 +19,7 @@ from brew.kafka.kafka_python import (
     batches_with_bytes,
     kafka_python_admin,
 )
-from brew.offsets import SourcePosition
+from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
@@ -114,20 +114,23 @@ _CONTINUATION_BIT = 0x80
 Sources = tuple[SourcePosition, SourcePosition]
 
 
-def source_positions(content: memoryview) -> Sources | None:
+def source_positions(content: memoryview) -> Sources | SinkBatch | None:
     """
-    The source positions of the first and the last record of one batch, by their headers.
+    The source positions of the first and the last record of one batch, by their headers, or the sink that wrote it.
 
-    None if a record has no source headers, or if the batch is compressed: all of it would have to be decompressed.
+    None if a record has neither, or if the batch is compressed: all of it would have to be decompressed.
     """
     fields = _HEADER.unpack_from(content)
     if fields[5] & _CODEC_MASK or not fields[12]:
         return None
     first = last = _HEADER.size
+    headers = _headers(content, first)
+    if (sink := SinkBatch.of(headers)) is not None:
+        return sink
     for _ in range(fields[12] - 1):
         length, position = _varint(content, last)
         last = position + length
-    overlapping = SourcePosition.of(_headers(content, first)), SourcePosition.of(_headers(content, last))
+    overlapping = SourcePosition.of(headers), SourcePosition.of(_headers(content, last))
     return None if overlapping[0] is None or overlapping[1] is None else (overlapping[0], overlapping[1])
 
 

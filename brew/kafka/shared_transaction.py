@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from brew.acl import advice
 from brew.deadline import Deadline, retry_until
 from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, KafkaFailure, Retriable
 from brew.kafka.committed_offset import locator
-from brew.kafka.sink_transaction import SharedEpoch, SourceOffsets
+from brew.kafka.sink_transaction import SharedEpoch, SourceOffsets, send_offsets_step
 from brew.kafka.transaction import TransactionSettings
-from brew.names import TransactionalId
+from brew.names import SinkTransactionalId
 from brew.offsets import Committed
 
 with warnings.catch_warnings():
@@ -59,7 +58,7 @@ class SharedTransaction:
 
     def __init__(self, settings: TransactionSettings, topic: str) -> None:
         self._settings, self._topic = settings, topic
-        self._id = str(TransactionalId(settings.group, topic, 0))
+        self._id = str(SinkTransactionalId(settings.group, topic))
         self._locator = locator(settings.connection, settings.group)
         self._located: Committed | None = None
         self._producer_id = self._epoch = -1
@@ -148,7 +147,8 @@ class SharedTransaction:
     def _send_offsets(self, group: str, offsets: dict[str, dict[int, tuple[int, str]]], deadline: Deadline) -> None:
         producer = {"producer_id": self._producer_id, "producer_epoch": self._epoch}
         added = AddOffsetsToTxnRequest(transactional_id=self._id, group_id=group, max_version=3, **producer)
-        self._sent("send-offsets", added, (_TRANSACTION, self._id), deadline)
+        step = send_offsets_step(group, *offsets)
+        self._sent(step, added, (_TRANSACTION, self._id), deadline)
         topic_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         partition_type = topic_type.TxnOffsetCommitRequestPartition
         topics = [
@@ -173,7 +173,7 @@ class SharedTransaction:
             max_version=3,
             **producer,
         )
-        self._sent("send-offsets", request, (_GROUP, group), deadline)
+        self._sent(step, request, (_GROUP, group), deadline)
 
     def _sent(self, step: str, request: Any, coordinator: tuple[int, str], deadline: Deadline) -> Any:
         """
@@ -206,12 +206,11 @@ class SharedTransaction:
 
     def _failure(self, step: str, error: type[Exception]) -> BrewError:
         """The broker's answer as a leaf of the tree; nothing unknown is retried."""
-        connection = self._settings.connection
         text = f"{step}: {error.__name__} for transactional id {self._id}"
         if issubclass(error, _FENCED):
             return Fenced(f"{text}: a newer attempt has the id, or the batch outlived its transaction time-out")
         if issubclass(error, _DENIED):
-            return Denied(f"{text}; {advice(text, connection.user, {}, connection.source)}")
+            return Denied(text)
         if issubclass(error, errors.RetriableError):
             return Retriable(text)
         return Abortable(text) if issubclass(error, errors.InvalidTxnStateError) else Fatal(text)

@@ -1,7 +1,7 @@
 """
 A task's side of a shared transaction: write records under the driver's producer id and epoch, through aiokafka.
 
-It adopts them by a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_adopted.py fails when it
+It adopts them by a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_shares.py fails when it
 goes away). aiokafka adds partitions to the transaction by itself, and its record builder is written in C.
 
 Sequence numbers begin at 0 in each process, and brokers take a repeated one for a duplicate whatever it holds. So each
@@ -19,11 +19,14 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as client_errors
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.helpers import create_ssl_context
 
+from brew import sasl
 from brew.connection import CA, CERTIFICATE, KEY, KEY_PASSWORD, MECHANISM, PASSWORD, PROTOCOL, USERNAME
 from brew.deadline import delivery_ms
 from brew.errors import Abortable, DeadlineExceeded, Denied, Fenced
+from brew.kafka import oauth
 from brew.kafka.sink_transaction import SharedEpoch
 
 # Failures reach the caller as exceptions; the library would also print them.
@@ -170,6 +173,19 @@ async def _closed(producer: AIOKafkaProducer) -> None:
         return
 
 
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """The process's token (`brew.kafka.oauth`), for aiokafka."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = settings
+
+    async def token(self) -> str:
+        return (await asyncio.to_thread(oauth.token, self._settings)).text
+
+    def extensions(self) -> dict[str, str]:
+        return sasl.extensions(self._settings)
+
+
 def _security(epoch: SharedEpoch) -> dict[str, Any]:
     """The connection's settings in aiokafka's words."""
     settings = {name: str(value) for name, value in epoch.connection.settings().items()}
@@ -186,4 +202,7 @@ def _security(epoch: SharedEpoch) -> dict[str, Any]:
         found["sasl_mechanism"] = settings.get(MECHANISM) or settings.get("sasl.mechanisms")
         found["sasl_plain_username"] = settings.get(USERNAME)
         found["sasl_plain_password"] = settings.get(PASSWORD)
+    if oauth.uses_tokens(settings):
+        oauth.token(settings)  # a refusal is told here; aiokafka would take it for a broker that is away
+        found["sasl_oauth_token_provider"] = _Tokens(settings)
     return found

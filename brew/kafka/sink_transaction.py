@@ -17,7 +17,7 @@ from brew.kafka.committed_offset import locator
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, SinkTransactionalId
 
 SourceOffsets = Mapping[str, Mapping[int, int]]
 """Topic -> partition -> the offset behind the last record that a batch read."""
@@ -43,10 +43,14 @@ class SinkTransaction(KafkaTransaction):
     """A `KafkaTransaction` that also commits a batch's source offsets, under a group that only lag tools read."""
 
     def __init__(
-        self, settings: TransactionSettings, topic: str, source_group: str | None, source_offsets: SourceOffsets
+        self,
+        settings: TransactionSettings,
+        topic: str,
+        source_group: str | None = None,
+        source_offsets: SourceOffsets | None = None,
     ) -> None:
-        super().__init__(settings, topic, 0)
-        self._source = None
+        super().__init__(settings, topic, 0, SinkTransactionalId(settings.group, topic))
+        self._source, self._group, self._source_group = None, settings.group, source_group or ""
         if source_group is not None and source_offsets:
             offsets = [TopicPartition(name, p, at) for name, found in source_offsets.items() for p, at in found.items()]
             self._source = (locator(settings.connection, source_group), offsets)
@@ -60,8 +64,17 @@ class SinkTransaction(KafkaTransaction):
                 facts = group.client().consumer_group_metadata()
                 self._producer.send_offsets_to_transaction(offsets, facts, timeout)
 
-            self._call("send-offsets", send, deadline)
+            self._call(send_offsets_step(self._source_group, *{one.topic for one in offsets}), send, deadline)
         super().send_offsets(until, metadata, deadline)
+
+    def _step_name(self, step: str) -> str:
+        name = super()._step_name(step)
+        return send_offsets_step(self._group, self._topic) if name == "send-offsets" else name
+
+
+def send_offsets_step(group: str, *topics: str) -> str:
+    """The step's name in errors, so that `brew.acl` can tell which of the two groups a refusal is about."""
+    return f"send-offsets of group {group} in topic {min(topics)}"
 
 
 def described(connection: Connection, topic: str, deadline: Deadline) -> topics.Topic:

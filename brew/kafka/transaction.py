@@ -16,7 +16,7 @@ from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Fatal
 from brew.kafka.clients import BATCH_BYTES, LOG, ConnectionFailures, mapped, producer
 from brew.kafka.committed_offset import locator
-from brew.names import TransactionalId
+from brew.names import SinkTransactionalId, TransactionalId
 from brew.offsets import Committed
 
 # A log line of rdkafka_txnmgr.c after a refused AddPartitionsToTxn; other partitions are logged as `not attempted`.
@@ -128,10 +128,16 @@ class KafkaTransaction:
     finds a newer epoch and is refused (docs/decisions/0002).
     """
 
-    def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        topic: str,
+        partition: int,
+        transactional_id: SinkTransactionalId | None = None,
+    ) -> None:
         self._topic, self._partition, self._connection = topic, partition, settings.connection
         self._connection_failures, self._refusals = ConnectionFailures(), AuthorizationFailures()
-        txn_id = str(TransactionalId(settings.group, topic, partition))
+        txn_id = str(transactional_id or TransactionalId(settings.group, topic, partition))
         self._producer: Producer = producer(
             settings.connection,
             txn_id,

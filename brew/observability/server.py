@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import orjson
 
+from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.observability.local import announced
@@ -45,6 +46,18 @@ class Producers:
         self._asked_at: float | None = None
         self._holders: Holders = {}
         self._silent = ""
+
+    @classmethod
+    def of(cls, connection: Connection) -> Producers:
+        """Asks the coordinators of a cluster."""
+
+        def ask(names: Sequence[str], deadline: Deadline) -> Holders:
+            from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, for who asks
+
+            with open_transactions_admin(connection, deadline) as admin:
+                return {one.transactional_id: (one.producer_id, one.producer_epoch) for one in admin.named(names)}
+
+        return cls(ask)
 
     def filled(self, status: Status) -> Status:
         """The same with producer ids from the brokers, or the reason why they did not answer within two seconds."""

@@ -1,5 +1,1 @@
 """The exactly-once sink: a micro-batch of any Structured Streaming query in one Kafka transaction."""
-
-from brew.sink.sink import ExactlyOnceSink
-
-__all__ = ["ExactlyOnceSink"]

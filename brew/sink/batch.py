@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 import orjson
 
+from brew.acl import Denial, denial_in
+from brew.attempt import TimedTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, Denied, Refused, UsageError
+from brew.errors import BrewError, Refused, UsageError
 from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, last_in_topic
 from brew.kafka.transaction import TransactionSettings
 from brew.names import SINK_BATCH, SINK_NAME, CrashMode, CrashPoint
@@ -47,6 +49,7 @@ class Result:
     An attempt's outcome, or one task's share of it.
 
     ``places``: the output partitions that the task wrote to, as `topic/partition`; ``stage``: Spark's id of its stage.
+    ``steps``: seconds of each of the six steps that was begun, in the process that ends the transaction.
     """
 
     status: Status
@@ -54,6 +57,7 @@ class Result:
     detail: str = ""
     places: list[str] = field(default_factory=list)
     stage: int = -1
+    steps: dict[str, float] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         return orjson.dumps(self)
@@ -64,10 +68,11 @@ class Result:
         return cls(Status(found.pop("status")), **found)
 
     @classmethod
-    def of(cls, error: BrewError) -> Self:
-        """A refusal ends the query; after any other error the next attempt's fence and locate decide."""
-        final = isinstance(error, Refused | Denied | UsageError)
-        return cls(Status.REFUSED if final else Status.FAILED, detail=f"{type(error).__name__}: {error}")
+    def of(cls, error: BrewError, steps: dict[str, float] | None = None) -> Self:
+        """A refusal ends the query, a missing right, too; else the next attempt's fence and locate decide."""
+        final = isinstance(error, Refused | UsageError) or denial_in(str(error)) is Denial.RIGHT
+        status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {error}"
+        return cls(status, detail=detail, steps=steps or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,7 @@ def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
     # The first rows come before the fence: what is computed before them may take its time.
     first = next(batches, None)
     kafka = SinkTransaction(job.settings, job.batch.topic, job.source_group, job.source_offsets)
-    count = 0
+    timed, count = TimedTransaction(kafka), 0
 
     def produce(deadline: Deadline) -> None:
         nonlocal count
@@ -169,15 +174,15 @@ def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
 
     try:
         with watched(f"batch {job.batch.batch_id} of sink {job.batch.sink}", FENCE_S + MAX_TIMEOUTS * job.timeout_s):
-            written = transact(kafka, decide, Deadline(FENCE_S), job.may_crash(kafka))
+            written = transact(timed, decide, Deadline(FENCE_S), job.may_crash(kafka))
     except BrewError as error:
-        return Result.of(error)
+        return Result.of(error, timed.steps)
     finally:
         kafka.close()
     if not written:
-        return Result(Status.ALREADY_OUT, sum(one.num_rows for one in batches))
+        return Result(Status.ALREADY_OUT, sum(one.num_rows for one in batches), steps=timed.steps)
     job.may_crash()(CrashPoint.BEFORE_REPORT)
-    return Result(Status.WRITTEN, count)
+    return Result(Status.WRITTEN, count, steps=timed.steps)
 
 
 def _produce(

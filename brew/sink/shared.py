@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
+from brew.attempt import TimedTransaction
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, Refused
 from brew.kafka.shared_transaction import SharedTransaction
@@ -52,6 +53,7 @@ class SharedWriter:
     def write(self, frame: DataFrame, job: BatchJob) -> Result:
         """Attempt a batch once; one that is out already runs its plan and drops its rows, for its state stores."""
         kafka, rows = self._kafka, 0
+        timed = TimedTransaction(kafka)
         kafka.source = None if job.source_group is None else (job.source_group, job.source_offsets)
 
         def produce(_deadline: Deadline) -> None:
@@ -65,16 +67,16 @@ class SharedWriter:
             return Write(produce, lambda: until, str(job.batch.mark), Deadline(_LONGEST_S))
 
         try:
-            written = transact(kafka, decide, Deadline(FENCE_S), job.may_crash(kafka))
+            written = transact(timed, decide, Deadline(FENCE_S), job.may_crash(kafka))
         except BrewError as error:
             kafka.invalidate()
             self._always_shuffle |= isinstance(error, Overlap)
-            return Result.of(error)
+            return Result.of(error, timed.steps)
         if not written:
             frame.write.format("noop").mode("overwrite").save()
-            return Result(Status.ALREADY_OUT)
+            return Result(Status.ALREADY_OUT, steps=timed.steps)
         job.may_crash()(CrashPoint.BEFORE_REPORT)
-        return Result(Status.WRITTEN, rows)
+        return Result(Status.WRITTEN, rows, steps=timed.steps)
 
     def _run_tasks(self, frame: DataFrame, job: BatchJob, epoch: SharedEpoch) -> int:
         """

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from brew.acl import advice
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, Refused, UsageError
-from brew.kafka.sink_transaction import check_brokers, described
-from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.errors import Abortable, BrewError, Refused, UsageError
+from brew.kafka.sink_transaction import SinkTransaction, check_brokers, described
+from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, checked_topic
-from brew.sasl import GSSAPI, OAUTHBEARER
+from brew.observability.status import Status as SinkStatus
+from brew.sasl import GSSAPI
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
 from brew.sink.position import Batch, Mark, fingerprint
 from brew.sink.query import batch_source, check_session, driver_processes, tasks_of
 from brew.sink.rows import checked_columns
+from brew.sink.telemetry import Telemetry
 from brew.transaction import Write, transact
 
 if TYPE_CHECKING:
@@ -73,6 +79,7 @@ class ExactlyOnceSink:
     ``headers``: add `brew.sink.name` and `brew.sink.batch` to each record; without them an expired position can't be
     told from a new sink.
     ``attempts``: how often a batch is tried before the query fails.
+    ``probe_port``: answer probes, `/metrics` and `/status` there (0: any free port), at ``probe_host``.
     """
 
     def __init__(
@@ -89,6 +96,8 @@ class ExactlyOnceSink:
         headers: bool = True,
         attempts: int = 5,
         allow_old_brokers: bool = False,
+        probe_port: int | None = None,
+        probe_host: str = "127.0.0.1",
         _crash: SinkCrash | None = None,
     ) -> None:
         self.name = _checked_name(name, "name")
@@ -112,10 +121,10 @@ class ExactlyOnceSink:
         if source_group is not None and _checked_name(source_group, "source_group") == name:
             raise UsageError(f"source_group is {source_group!r}, the sink's own group; choose another name")
         self.connection = _connection(bootstrap, client_config)
-        if writers == "tasks" and (login := _login_without_password(self.connection)) is not None:
+        if writers == "tasks" and GSSAPI in _mechanisms(self.connection):
             raise UsageError(
-                f'writers is "tasks" and sasl.mechanism {login}: tasks log in by password or certificate alone; use '
-                "writers=1, or SCRAM or PLAIN"
+                f'writers is "tasks" and sasl.mechanism {GSSAPI}: tasks do not log in by Kerberos; use writers=1, or '
+                "another login"
             )
         self.timeout_s, self.writers, self.headers = float(transaction_timeout_s), writers, headers
         self.source_group, self.attempts = source_group, attempts
@@ -123,6 +132,13 @@ class ExactlyOnceSink:
         self._shared: SharedWriter | None = None
         self.last_batch: BatchReport | None = None
         """The last batch that was written, or found out already."""
+        self._telemetry = Telemetry(name, place, self.topic, self.connection)
+        self.probes_url: str | None = None
+        """Where probes, `/metrics` and `/status` are answered."""
+        self._unwatch: Callable[[], object] = lambda: None
+        if probe_port is not None:
+            probes = self._telemetry.serve(probe_port, probe_host)
+            self.probes_url, self._unwatch = probes.url, weakref.finalize(self, probes.close)
 
     def __repr__(self) -> str:
         return f"ExactlyOnceSink({self.connection.bootstrap!r}, name={self.name!r}, topic={self.topic!r})"
@@ -137,13 +153,14 @@ class ExactlyOnceSink:
             Abortable: the batch was aborted as often as ``attempts`` allows; nothing of it is visible.
         """
         check_session(df)
-        frame = self._selected(df)
-        self._check_cluster()
-        source = batch_source(df, batch_id)
-        mark = Mark(source.query, fingerprint(source.offsets), self._topic_id)
-        previous = None if source.previous is None else fingerprint(source.previous)
-        batch = Batch(self.name, self.position_topic, batch_id, mark, previous)
-        self._run(frame, replace(self._job(batch), source_group=self.source_group, source_offsets=source.ends))
+        with self._telemetry.batch(batch_id), self._advised():
+            frame = self._selected(df)
+            self._check_cluster()
+            source = batch_source(df, batch_id)
+            mark = Mark(source.query, fingerprint(source.offsets), self._topic_id)
+            previous = None if source.previous is None else fingerprint(source.previous)
+            batch = Batch(self.name, self.position_topic, batch_id, mark, previous)
+            self._run(frame, replace(self._job(batch), source_group=self.source_group, source_offsets=source.ends))
 
     def write(self, df: DataFrame, batch_id: int) -> bool:
         """
@@ -155,11 +172,19 @@ class ExactlyOnceSink:
         check_session(df)
         if batch_id < 0:
             raise UsageError(f"batch_id is {batch_id}: it has to be 0 or more")
-        frame = self._selected(df)
-        self._check_cluster()
-        return self._run(
-            frame, self._job(Batch(self.name, self.position_topic, batch_id, Mark(None, "", self._topic_id)))
-        )
+        with self._telemetry.batch(batch_id), self._advised():
+            frame = self._selected(df)
+            self._check_cluster()
+            batch = Batch(self.name, self.position_topic, batch_id, Mark(None, "", self._topic_id))
+            return self._run(frame, self._job(batch))
+
+    def status(self) -> SinkStatus:
+        """Its position, the last batch with the seconds of its steps, and counts: the document of `/status`."""
+        return self._telemetry.recorder.status()
+
+    def close(self) -> None:
+        """Answer no probes any more; a sink that is garbage does so by itself."""
+        self._unwatch()
 
     def start_at(self, batch_id: int) -> None:
         """
@@ -169,11 +194,23 @@ class ExactlyOnceSink:
         """
         deadline = Deadline(FENCE_S)
         settings = TransactionSettings(self.connection, self.name, self.timeout_s)
-        kafka = KafkaTransaction(settings, self.position_topic, 0)
+        kafka = SinkTransaction(settings, self.position_topic)
         try:
             transact(kafka, lambda _: Write(lambda _: None, lambda: batch_id, "", deadline), deadline)
         finally:
             kafka.close()
+
+    @contextlib.contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Who is told no learns which right is missing, and how it is granted."""
+        try:
+            yield
+        except BrewError as error:
+            names = {"group": self.name, "output": self.topic or self.position_topic}
+            told = advice(str(error), self.connection.user, names, self.connection.source)
+            if told is None or told in str(error):
+                raise
+            raise type(error)(f"{error}; {told}") from error
 
     def _selected(self, df: DataFrame) -> DataFrame:
         """The columns to write."""
@@ -202,7 +239,7 @@ class ExactlyOnceSink:
             job = replace(job, crash=replace(self._crash, processes=driver_processes(frame) if pipeline else ()))
         batch_id, pause_s, result, began = job.batch.batch_id, _PAUSE_S, None, time.monotonic()
         for number in range(1, self.attempts + 1):
-            result = self._attempt(frame, job)
+            result = self._telemetry.attempt(batch_id, functools.partial(self._attempt, frame, job))
             took = time.monotonic() - began
             text = "sink %s: batch %d %s, %d rows in %.3f s (attempt %d)%s"
             detail = f": {result.detail}" if result.detail else ""
@@ -251,10 +288,9 @@ def _task(
     return task
 
 
-def _login_without_password(connection: Connection) -> str | None:
+def _mechanisms(connection: Connection) -> set[object]:
     settings = connection.settings()
-    mechanism = settings.get(MECHANISM) or settings.get("sasl.mechanisms")
-    return str(mechanism) if mechanism in {OAUTHBEARER, GSSAPI} else None
+    return {settings.get(MECHANISM), settings.get("sasl.mechanisms")}
 
 
 def _checked_name(name: str, setting: str) -> str:

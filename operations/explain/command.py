@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from brew.cli import as_bytes, as_text
@@ -19,9 +20,10 @@ from brew.kafka.log_reader import LogRecord
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.load import load
 from brew.names import ExitCode
-from brew.offsets import SourcePosition
+from brew.offsets import SinkBatch, SourcePosition
 from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
+from operations.labels import printable
 from operations.options import (
     advised,
     also_output_option,
@@ -102,17 +104,17 @@ def remarks(summary: Mapping[str, Any]) -> list[Text]:
 
 def render(history: dict[str, Any]) -> Group:
     """One order for people."""
-    copies = table(
-        ["where", "fate", "transaction", "read_committed sees it?"],
-        [_cells(row) for row in (history["input"], *history["copies"]) if row is not None],
-        narrow=["fate"],
-    )
+    copies = _copies([row for row in (history["input"], *history["copies"]) if row is not None])
     style = "bold red" if history["answer"] in {status.value for status in BROKEN} else "bold"
     head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")
     lines = [Text(f"group: {history['group']['view']}")]
     if history["replay_of"] is not None:
         lines.append(Text(f"written back from dead letter {history['replay_of']}"))
     return Group(head, copies, *lines)
+
+
+def _copies(rows: Iterable[dict[str, Any]]) -> Table:
+    return table(["where", "fate", "transaction", "read_committed sees it?"], map(_cells, rows), narrow=["fate"])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, Text, str, Text]:
@@ -162,7 +164,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
 
     Takes a key, an order_id, or a place on the input, an output or the dead-letter topic. Reads the logs, which takes a
     while where they are long; a key or id is searched from --since on. Several records are held against each other:
-    written twice by upstream, delivered twice by the pipeline, or written back from the dead letters.
+    written twice by upstream, delivered twice by the pipeline, or written back from the dead letters. Of a record that
+    a sink wrote (name its topic with --output) it tells the sink, and the batch.
 
     \b
     Examples:
@@ -188,7 +191,11 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     connection = connected(bootstrap)
     with open_transactions_admin(connection, Deadline(_ALL_S)) as transactions, progress() as report:
         tracer = OrderSearch(connection, places, transactions, report, function)
-        tracer.check(places.input, *([] if place is None else [place.topic]))
+        if place is not None:
+            tracer.check(place.topic)
+            if (written := tracer.sink_record(place)) is not None:
+                return _sink_record(what, *written, tracer.unavailable, as_json=as_json)
+        tracer.check(places.input)
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:
@@ -213,6 +220,17 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
     return ExitCode.VIOLATION if BROKEN & {delivery_status(history)[0] for history in histories} else ExitCode.DONE
+
+
+def _sink_record(what: str, batch: SinkBatch, copy: Copy, unavailable: list[str], *, as_json: bool) -> ExitCode:
+    """A record of a sink: its query may have made it of any number of records, so there is no way to tell."""
+    summary, record = {"what": what, "unavailable": unavailable}, _copy(copy)
+    if as_json:
+        print_json(summary | {"sink": batch.name, "batch": batch.number, "record": record})
+    else:
+        head = Text(f"{copy.place}: written by ").append(printable(str(batch)), "bold")
+        show(head, _copies([record]), *remarks(summary | {"verdict": None}))
+    return ExitCode.DONE
 
 
 def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:

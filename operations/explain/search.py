@@ -18,8 +18,8 @@ from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
 from brew.kafka.raw_log import offset_batches
 from brew.kafka.transactions_admin import TransactionsAdmin
-from brew.names import READ_UNCOMMITTED, SINK_BATCH, SINK_NAME
-from brew.offsets import LogOffsets, SourcePosition
+from brew.names import READ_UNCOMMITTED
+from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
@@ -93,6 +93,16 @@ class OrderSearch:
             if not self.logs(topic):
                 topics.describe_one(self._admin, topic, Deadline(_ASK_S))
 
+    def sink_record(self, position: SourcePosition) -> tuple[SinkBatch, Copy] | None:
+        """The record at this place with the batch of the sink that wrote it; None where a sink did not."""
+        record = self._at(position.topic, position.partition, position.offset)
+        batch = None if record is None else SinkBatch.of(record.headers())
+        if batch is None:
+            return None
+        copy = self._copy("sink", position.topic, position.partition, position.offset)
+        producer = copy.written.producer_id
+        return batch, replace(copy, transactional_id=self._ids([producer]).get(producer))
+
     def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
         """
         Where the record at this place came from; the place itself on the input.
@@ -109,7 +119,7 @@ class OrderSearch:
             return SourcePosition(topic, partition, offset)
         source = None if record is None else _source(record)
         if source is None:
-            what = "no record is there (a marker, or gone)" if record is None else _unsourced(record)
+            what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
             raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
         return source
 
@@ -229,14 +239,7 @@ class OrderSearch:
         producers = {
             copy.written.producer_id for some in copies.values() for copy in some if copy.written.producer_id >= 0
         }
-        names: dict[int, str] = {}
-        try:
-            names = {
-                of_producer.producer_id: of_producer.transactional_id
-                for of_producer in self._transactions.of_producers(producers)
-            }
-        except BrewError as error:
-            self.unavailable.append(str(error))
+        names = self._ids(producers)
         known = self._spans if producers else {}
 
         def name(position: SourcePosition, copy: Copy) -> Copy:
@@ -244,6 +247,14 @@ class OrderSearch:
             return replace(copy, transactional_id=names.get(copy.written.producer_id), span=span)
 
         return name
+
+    def _ids(self, producers: Iterable[int]) -> dict[int, str]:
+        """Producer id -> transactional id, as far as the coordinators tell."""
+        try:
+            return {one.producer_id: one.transactional_id for one in self._transactions.of_producers(producers)}
+        except BrewError as error:
+            self.unavailable.append(str(error))
+            return {}
 
     @cached_property
     def _spans(self) -> Spans:
@@ -306,17 +317,6 @@ def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
             positions[origin] = None
             new.append(origin)
     return list(positions)
-
-
-def _unsourced(record: LogRecord) -> str:
-    """Who wrote a record that names no source: a sink names its batch."""
-    headers = {name: printable((value or b"").decode("utf-8", "replace")) for name, value in record.headers() or ()}
-    if SINK_NAME not in headers or SINK_BATCH not in headers:
-        return "it carries no source headers"
-    return (
-        f"it was written by batch {headers[SINK_BATCH]} of sink {headers[SINK_NAME]}, by a query that may have made it "
-        "of any number of records"
-    )
 
 
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brew.cluster import RawBatch
-from brew.offsets import LogOffsets, SourcePosition
+from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 
 Sources = tuple[SourcePosition, SourcePosition]
 """Of a run's first and last record."""
@@ -58,6 +58,7 @@ class Run:
 
     ``written_ms`` and ``ended_ms`` are the brokers' times (see `clock`), ``marker`` is where its transaction ended.
     ``earlier`` is of a transaction's first run in the window, or of its marker where the window holds nothing else.
+    ``sink``: which batch of which sink wrote it.
     """
 
     start: int
@@ -72,6 +73,7 @@ class Run:
     first: SourcePosition | None = None
     last: SourcePosition | None = None
     earlier: BeforeWindow = BeforeWindow()
+    sink: SinkBatch | None = None
 
     @property
     def offsets(self) -> int:
@@ -106,11 +108,11 @@ class Strip:
 class _Below:
     whole: bool
     records: int = 0
-    sources: Callable[[], Sources | None] | None = None
+    sources: Callable[[], Sources | SinkBatch | None] | None = None
 
     def result(self) -> BeforeWindow:
         read = self.sources() if self.sources is not None else None
-        return BeforeWindow(self.records, self.whole, None if read is None else read[0])
+        return BeforeWindow(self.records, self.whole, read[0] if isinstance(read, tuple) else None)
 
 
 class RunBuilder:
@@ -126,7 +128,7 @@ class RunBuilder:
         self._start, self._until, self._grain = start, until, grain
         self.runs: list[Run] = []
         self._open: dict[int, list[Run]] = {}
-        self._ends: dict[int, Callable[[], Sources | None]] = {}
+        self._ends: dict[int, Callable[[], Sources | SinkBatch | None]] = {}
         self._origin = origin
         self._below: dict[int, _Below] = {}
         self._ended: set[int] = set()
@@ -136,7 +138,7 @@ class RunBuilder:
         """Some transaction's marker has not been seen yet."""
         return bool(self._open)
 
-    def add(self, batch: RawBatch, sources: Callable[[], Sources | None] = lambda: None) -> None:
+    def add(self, batch: RawBatch, sources: Callable[[], Sources | SinkBatch | None] = lambda: None) -> None:
         """``sources`` reads the batch's first and last source; it is called for the ends of transactional runs."""
         if batch.control:
             self._end(batch)
@@ -146,7 +148,7 @@ class RunBuilder:
         if max(batch.base_offset, self._start) <= min(batch.last_offset, self._until - 1):
             self._records(batch, sources)
 
-    def _note(self, batch: RawBatch, sources: Callable[[], Sources | None]) -> None:
+    def _note(self, batch: RawBatch, sources: Callable[[], Sources | SinkBatch | None]) -> None:
         """Count what a transaction wrote below the window; a producer's sequence numbers begin at 0 in each epoch."""
         below = self._below.get(batch.producer_id)
         if below is None:
@@ -157,7 +159,7 @@ class RunBuilder:
             below.records += batch.records - min(batch.records, inside)
             below.sources = below.sources or sources
 
-    def _records(self, batch: RawBatch, sources: Callable[[], Sources | None]) -> None:
+    def _records(self, batch: RawBatch, sources: Callable[[], Sources | SinkBatch | None]) -> None:
         writer = (batch.producer_id, batch.producer_epoch)
         kind = Kind.OPEN if batch.transactional else Kind.PLAIN
         last = self.runs[-1] if self.runs else None
@@ -181,7 +183,8 @@ class RunBuilder:
                 run.earlier = self._below.pop(batch.producer_id).result()
             self._open.setdefault(batch.producer_id, []).append(run)
             ends = sources()
-            run.first, run.last = ends or (None, None)
+            run.sink = ends if isinstance(ends, SinkBatch) else None
+            run.first, run.last = ends if isinstance(ends, tuple) else (None, None)
 
     def _end(self, batch: RawBatch) -> None:
         """A marker ends what its producer id has open, whatever the epoch: a fence's marker carries the next one."""
@@ -206,7 +209,7 @@ class RunBuilder:
         """Read the last source where the run had more batches than one."""
         if (read := self._ends.pop(id(run), None)) is not None:
             sources = read()
-            run.last = None if sources is None else sources[1]
+            run.last = sources[1] if isinstance(sources, tuple) else None
 
     def finish(self) -> list[Run]:
         """The runs in offset order, those of transactions without an end included."""

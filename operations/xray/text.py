@@ -138,6 +138,7 @@ def _run(run: Run) -> dict[str, Any]:
         "ended_ms": run.ended_ms,
         "marker": run.marker,
         "source": source,
+        "sink": run.sink and {"name": run.sink.name, "batch": run.sink.number},
     }
 
 

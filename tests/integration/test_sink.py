@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,15 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 import brew
 from brew.errors import Refused, UsageError
-from brew.names import ExitCode
+from brew.names import STEPS, ExitCode
+from brew.observability.status import Transactions, from_json
 from brew.sink.position import Mark
+
+
+def page(sink: brew.ExactlyOnceSink, name: str) -> str:
+    with urllib.request.urlopen(f"{sink.probes_url}/{name}", timeout=10) as answer:
+        return str(answer.read().decode())
+
 
 BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
 
@@ -91,13 +100,27 @@ def test_rows_may_name_partition_topic_and_headers(make: Any, writers: Any) -> N
 
 @BOTH
 def test_a_batch_that_is_out_already_runs_its_plan_and_drops_its_rows(make: Any, writers: Any) -> None:
-    """As after a kill between commit and Spark's commit log; without the plan its state would not go on either."""
+    """
+    As after a kill between commit and Spark's commit log; without the plan its state would not go on either.
+
+    `/status` and `/metrics` of the sink tell both batches.
+    """
     it = make(writers)
     it.feed(40)
     it.run(it.counted(), it.sink(), "update")
     it.forget_last_commit()
     it.feed(40, start=40)
-    it.run(it.counted(), it.sink(), "update")
+    sink = it.sink(probe_port=0)
+    it.run(it.counted(), sink, "update")
+    with closing(sink):
+        (row,) = from_json(page(sink, "status?producers")).partitions
+        assert (row.topic, row.position, row.lag, row.records) == (it.stage.names.output, 2, 0, 4)
+        assert row.transactions == Transactions(committed=1, refused=1)
+        last = row.last_transaction
+        assert last is not None
+        assert (last.transactional_id, tuple(last.steps)) == (f"{it.name}:{it.stage.names.output}:sink", STEPS)
+        assert last.producer_id is not None, last.producer_unknown
+        assert f'brew_txn_total{{outcome="refused",partition="0",topic="{row.topic}"}} 1.0' in page(sink, "metrics")
     assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
 
 
@@ -212,15 +235,22 @@ def test_the_sources_offsets_are_committed_with_the_batch_so_that_lag_tools_see_
     assert [row["remaining"] for row in told["partitions"]] == [2, 2, 2]
 
 
-def test_explain_tells_which_batch_wrote_a_record(make: Any) -> None:
-    it = make()
+def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_group_has_none(make: Any) -> None:
+    it = make("tasks")
     it.feed(3)
     it.run(it.copied(), it.sink())
-    record = it.stage.records(it.stage.names.output)[0]
-    place = f"{it.stage.names.output}/{record.partition()}/{record.offset()}"
-    code, text = pipeline(it.stage, "explain", place)
+    output = it.stage.names.output
+    record = it.stage.records(output)[0]
+    told = asked(it.stage, "explain", f"{output}/{record.partition()}/{record.offset()}")
+    assert (told["sink"], told["batch"], told["record"]["fate"]) == (it.name, 0, "committed")
+    assert told["record"]["transactional_id"] == f"{it.name}:{output}:sink"
+    strips = asked(it.stage, "xray", "--topic", output)["strips"]
+    sinks = [run["sink"] for strip in strips for run in strip["runs"] if run["kind"] == "committed"]
+    assert sinks == [{"name": it.name, "batch": 0}] * len(sinks) != []
+    assert asked(it.stage, "lag", "--input", output)["next_batch"] == 1
+    code, text = pipeline(it.stage, "lag", "--input", output, "--fail-on", "stuck")
     assert code == ExitCode.REFUSED
-    assert f"it was written by batch 0 of sink {it.name}" in " ".join(text.split())
+    assert f"group {it.name} is the position of a sink: batch 1 is the next one" in " ".join(text.split())
 
 
 def test_a_partition_may_be_added_while_the_query_runs(make: Any) -> None:

@@ -26,7 +26,7 @@ from brew.errors import BrewError
 from brew.kafka import cluster_admin, offsets
 from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import LogRecord, scan
-from brew.names import READ_COMMITTED, SINK_BATCH, CrashMode, CrashPoint, TransactionalId
+from brew.names import READ_COMMITTED, SINK_BATCH, CrashMode, CrashPoint, SinkTransactionalId
 from proof.campaign.cell import CellTable, Need
 from proof.campaign.cells.spark import SPECULATION, executor_workers, standalone
 from proof.campaign.effects import OPEN, signal_all, tree
@@ -154,7 +154,7 @@ class SinkPlay:
 
     @property
     def transactional_id(self) -> str:
-        return str(TransactionalId(self.stage.names.group, self.stage.names.output, 0))
+        return str(SinkTransactionalId(self.stage.names.group, self.stage.names.output))
 
     def stopped_in_transaction(self, program: Program) -> list[psutil.Process]:
         """The query with its JVM and workers, stopped with a transaction open; empty if it did not come to that."""

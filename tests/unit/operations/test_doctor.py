@@ -10,7 +10,7 @@ from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
-from brew.names import TransactionalId
+from brew.names import SinkTransactionalId, TransactionalId
 from operations import doctor
 from operations.hanging_transactions import (
     AgeLimits,
@@ -107,7 +107,9 @@ def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
     """Others are told as they are."""
     assert case(Kind.OPEN, known()).owner == TransactionalId("g", "in", 2)
     assert case(Kind.OPEN, known(transactional_id="flink-7")).owner is None
-    assert case(Kind.UNKNOWN).owner is None
+    assert case(Kind.UNKNOWN).owner is case(Kind.UNKNOWN).sink is case(Kind.UNKNOWN).position is None
+    sink = case(Kind.OPEN, known(transactional_id="revenue:out:sink"))
+    assert (sink.owner, sink.sink) == (None, SinkTransactionalId("revenue", "out"))
     assert case(Kind.OPEN, known()).names == ("g:in:2", "out/2/7")
     assert case(Kind.HANGING, known(producer_epoch=4)).names == ("out/2/7",)
 
@@ -117,6 +119,14 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
     groups = {"ledger": {("out", 2): 90}, "audit": {("out", 2): 12}, "other": {("out", 1): 99}}
     (told,) = blocked_partitions(case(), {("out", 2): ReadBounds(90, 130)}, groups)
     assert (told.offsets, told.blocked_groups, told.approaching_groups) == (40, ("ledger",), ("audit",))
+
+
+def test_a_sinks_own_group_waits_for_nothing_where_its_transaction_holds_back_its_topic() -> None:
+    """What it has there is the id of its next batch."""
+    sink = case(Kind.OPEN, known(transactional_id="revenue:out:sink"), replace(HELD, partition=0))
+    groups = {"ledger": {("out", 0): 90}, "revenue": {("out", 0): 4}}
+    (told,) = blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
+    assert (told.blocked_groups, told.approaching_groups) == (("ledger",), ())
 
 
 def test_what_is_ended_is_named_or_sick() -> None:
@@ -206,6 +216,12 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
         (case(Kind.LINGERING, known()), True, "reads in[2] again from offset 17"),
         (case(Kind.LINGERING, known(transactional_id="h:in:2")), True, "again from its first offset"),
         (case(Kind.OPEN, known(transactional_id="flink-7")), True, "its owner is fenced"),
+        (
+            case(Kind.LINGERING, known(transactional_id="g:in:sink")),
+            True,
+            "sink g writes batch 4 again, at its",
+        ),
+        (case(Kind.LINGERING, known(transactional_id="h:in:sink")), True, "sink h writes its first batch again"),
         (case(Kind.HANGING, known("Empty")), False, "nothing"),
         (case(Kind.HANGING, known(producer_epoch=4)), False, "nothing"),
         (case(Kind.UNKNOWN), False, "nothing"),
@@ -216,7 +232,7 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(
 ) -> None:
     """The rest takes a marker by hand."""
     assert aborted_by_fence(told) is fence
-    assert text in reprocessed_after_abort(told, {"g": {("in", 2): 17}})
+    assert text in reprocessed_after_abort(told, {"g": {("in", 2): 17, ("in", 0): 4}})
 
 
 def test_kafkas_own_command_is_complete() -> None:

@@ -7,7 +7,7 @@ import pytest
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets
-from operations.lag import document_of, lag_table, late
+from operations.lag import document_of, lag_table, late, sink_position
 from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, State, classify
 
 NOW_MS = 1_000_000
@@ -156,3 +156,20 @@ def test_an_age_limit_is_never_passed_by_what_is_not_told() -> None:
     assert (late(partly, 74), late(partly, None)) == (True, False)
     with pytest.raises(Refused, match=r"--fail-older-than is 75 and the age .* partition 0 is not told"):
         late(partly, 75)
+
+
+@pytest.mark.parametrize(
+    ("committed", "told"),
+    [
+        (None, None),
+        (Committed(17, ""), None),
+        (Committed(17, "topic-id=abc"), None),
+        (Committed(17, '{"query":"q","offsets":"a","topic":"t"}'), {"next_batch": 17, "query": "q"}),
+        (Committed(17, '{"query":null,"offsets":"","topic":"t"}'), {"next_batch": 17, "query": None}),
+    ],
+)
+def test_a_group_that_is_a_sinks_position_is_told_as_one(
+    committed: Committed | None, told: dict[str, object] | None
+) -> None:
+    """Its offset is the id of the next batch, and no place in the topic."""
+    assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == told

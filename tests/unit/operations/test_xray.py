@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.errors import UsageError
 from brew.journal import Entry, Phase, Step
-from brew.offsets import LogOffsets, SourcePosition
+from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations import labels
 from operations.xray import html as xray_html
 from operations.xray import text
@@ -151,6 +151,16 @@ def test_a_transactions_batches_are_one_run_and_another_producers_between_them_c
     assert first.first is not None
     assert first.last is not None
     assert (first.first.offset, first.last.offset) == (0, 7)
+
+
+def test_a_sinks_run_tells_its_batch() -> None:
+    """In words, and as JSON."""
+    fold = RunBuilder(0, 5)
+    for one in (batch(0, 2, 7), batch(2, 2, 7), marker(4, 7, "commit")):
+        fold.add(one, lambda: SinkBatch("revenue", 17))
+    (run, _) = fold.finish()
+    assert labels.of_run(run).endswith("producer 7 epoch 0; batch 17 of sink revenue; ended by the marker at 4")
+    assert text._run(run)["sink"] == {"name": "revenue", "batch": 17}
 
 
 def test_times_follow_the_log_not_the_producers_clock() -> None:

@@ -13,7 +13,7 @@ from brew.errors import Refused
 from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import parse_batches
 from brew.kafka.raw_log import FirstVisible, _first, first_visible, offset_batches, source_positions
-from brew.offsets import SourcePosition
+from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -219,6 +219,15 @@ def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int
     """By their headers, behind the input's own."""
     found = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
     assert source_positions(written(*offsets, value=value)) == found
+
+
+def test_a_sinks_batch_is_told_by_its_first_record() -> None:
+    builder = MemoryRecordsBuilder(2, 0, 1_000_000, 0, True, 7, 1, 0)
+    ours = [("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
+    for _ in range(2):
+        builder.append(1_780_000_000_000, b"key", b"value", [("trace", b"x"), *ours])
+    builder.close()
+    assert source_positions(memoryview(bytes(builder.buffer()))) == SinkBatch("revenue", 17)
 
 
 def test_a_batch_without_sources_or_compressed_tells_none() -> None:

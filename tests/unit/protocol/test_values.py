@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from brew.deadline import Deadline, retry_until
 from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
 from brew.kafka.clients import KafkaException, mapped
-from brew.names import TransactionalId, checked_topic
-from brew.offsets import OffsetRange, SourcePosition
+from brew.names import SinkTransactionalId, TransactionalId, checked_topic
+from brew.offsets import OffsetRange, SinkBatch, SourcePosition
 
 _topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 
@@ -31,6 +31,21 @@ def test_what_is_not_one_of_our_ids_is_not_read_as_one(text: str) -> None:
         TransactionalId.parse(text)
 
 
+@given(name=st.text(min_size=1, max_size=20), topic=_topics)
+def test_a_sinks_transactional_id_is_read_back_whole_and_is_no_pipelines(name: str, topic: str) -> None:
+    identity = SinkTransactionalId(name, topic)
+
+    assert SinkTransactionalId.parse(str(identity)) == identity
+    with pytest.raises(ValueError, match="not a transactional id of this pipeline"):
+        TransactionalId.parse(str(identity))
+
+
+@pytest.mark.parametrize("text", ["", "g", "g:sink", ":t:sink", "g::sink", "g:t:0", "g:t:sinks", "g:a b:sink"])
+def test_what_is_not_a_sinks_id_is_not_read_as_one(text: str) -> None:
+    with pytest.raises(ValueError, match="not a transactional id of a sink"):
+        SinkTransactionalId.parse(text)
+
+
 @given(topic=_topics, partition=st.integers(0, 10**6), offset=st.integers(0, 2**62))
 def test_a_source_position_survives_its_headers(topic: str, partition: int, offset: int) -> None:
     """And the last header of a name counts: the input may come from another pipeline."""
@@ -38,6 +53,32 @@ def test_a_source_position_survives_its_headers(topic: str, partition: int, offs
     older = SourcePosition("older", 1, 2).headers()
 
     assert SourcePosition.of([*older, ("x", None), *position.headers()]) == position
+
+
+SINKS = [("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
+
+
+def test_a_sinks_record_names_its_batch() -> None:
+    """Its headers are the last: the query may have taken over those of its input."""
+    before = SourcePosition("in", 1, 2).headers()
+    assert SinkBatch.of([("a", None), *before, *SINKS]) == SinkBatch("revenue", 17)
+    assert str(SinkBatch("revenue", 17)) == "batch 17 of sink revenue"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None,
+        [],
+        SINKS[:1],
+        SINKS[1:],
+        [SINKS[0], ("brew.sink.batch", b"x")],
+        [*SINKS, *SourcePosition("in", 1, 2).headers()],
+    ],
+)
+def test_another_writers_record_names_no_batch(headers: list[tuple[str, bytes]] | None) -> None:
+    """Also that of a pipeline that read a sink's records and kept their headers."""
+    assert SinkBatch.of(headers) is None
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,11 @@ def test_a_wrong_setting_is_refused_before_anything_is_asked(settings: dict[str,
     assert said in str(refused.value)
 
 
-def test_tasks_cannot_log_in_by_token(tmp_path: Path) -> None:
-    """The client that they write with knows passwords and certificates; one writer uses librdkafka."""
+def test_tasks_cannot_log_in_by_kerberos(tmp_path: Path) -> None:
+    """Their client would take a package of its own; one writer uses librdkafka."""
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\n")
-    with pytest.raises(UsageError, match=r"sasl\.mechanism GSSAPI: tasks log in by password or certificate alone"):
+    with pytest.raises(UsageError, match=r"sasl\.mechanism GSSAPI: tasks do not log in by Kerberos; use writers=1"):
         sink(writers="tasks", client_config=file)
 
 

@@ -48,7 +48,8 @@ def test_tasks_get_the_id_and_epoch_of_the_last_fence(monkeypatch: pytest.Monkey
     kafka, _ = driver(monkeypatch, 0)
     kafka.fence(Deadline(5))
     epoch = kafka.epoch
-    assert (epoch.transactional_id, epoch.producer_id, epoch.epoch, epoch.timeout_s) == ("revenue:out:0", 4711, 7, 60.0)
+    told = (epoch.transactional_id, epoch.producer_id, epoch.epoch, epoch.timeout_s)
+    assert told == ("revenue:out:sink", 4711, 7, 60.0)
 
 
 def test_a_transaction_that_is_being_ended_is_waited_for_on_the_same_connection(
@@ -74,7 +75,7 @@ def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(
 )
 def test_other_answers_end_the_attempt(monkeypatch: pytest.MonkeyPatch, code: int, leaf: type[BrewError]) -> None:
     kafka, coordinator = driver(monkeypatch, code)
-    with pytest.raises(leaf, match="transactional id revenue:out:0"):
+    with pytest.raises(leaf, match="transactional id revenue:out:sink"):
         kafka.commit(Deadline(5))
     assert coordinator.asked == 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from brew.connection import Connection
 from brew.errors import Abortable, Denied, Fenced, Refused
+from brew.kafka import oauth
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
 from brew.sink.batch import Result, Status
@@ -18,7 +21,7 @@ from brew.sink.query import kafka_offsets
 from brew.sink.shared import Overlap, checked
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]))
-EPOCH = SharedEpoch(Connection("nowhere:1"), "revenue:out:0", 4711, 7, 60.0)
+EPOCH = SharedEpoch(Connection("nowhere:1"), "revenue:out:sink", 4711, 7, 60.0)
 
 
 def test_an_adopted_producer_writes_under_the_drivers_id_and_epoch_and_asks_for_none() -> None:
@@ -37,8 +40,27 @@ def test_an_adopted_producer_writes_under_the_drivers_id_and_epoch_and_asks_for_
 
     producer, has_id, producer_id, epoch, begun = asyncio.run(look())
     assert (has_id, producer_id, epoch, begun) == (True, 4711, 7, True)
-    assert producer._txn_manager.transactional_id == "revenue:out:0"
+    assert producer._txn_manager.transactional_id == "revenue:out:sink"
     producer._closed = True  # it was never started, and would say so
+
+
+def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same that librdkafka and kafka-python get, and the extensions beside it."""
+    found = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
+    found |= {"sasl.oauthbearer.client.id": "sink", "sasl.oauthbearer.extensions": "logicalCluster=lkc-1"}
+    now = time.time()
+    monkeypatch.setattr(oauth, "_fetched", lambda *_: oauth.Token("a-token", now + 60, now + 60))
+
+    async def look() -> tuple[str, dict[str, str]]:
+        producer = adopted(replace(EPOCH, connection=Connection("nowhere:1", found)))
+        producer._closed = True
+        provider = producer.client._sasl_oauth_token_provider
+        return await provider.token(), provider.extensions()
+
+    try:
+        assert asyncio.run(look()) == ("a-token", {"logicalCluster": "lkc-1"})
+    finally:
+        oauth.forget()
 
 
 def test_all_tasks_through_and_no_partition_twice_is_right() -> None:
