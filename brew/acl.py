@@ -110,6 +110,7 @@ class ResourceNames:
     totals: str = names.TOTALS_TOPIC
     downstream: str = "brew-"
     upstream: str = "seed:"
+    source_group: str = "brew-source"
 
     def fields(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -242,6 +243,26 @@ EXTRA_RIGHTS = (
 )
 """The rights that each `Purpose` needs in addition."""
 
+_SINK = "sink"
+_OF_QUERY = "of the query's source, for lag tools, where `source_group` is set"
+SINK_RIGHTS = (
+    Right(_SINK, Kind.TOPIC, "{output}", Operation.WRITE, "writes the rows", _TOPIC_DENIED),
+    Right(_SINK, Kind.TOPIC, "{output}", Operation.READ, "the position is committed under it", _TOPIC_DENIED),
+    Right(_SINK, Kind.GROUP, "{group}", Operation.READ, "locate and send-offsets: the position", _GROUP_DENIED),
+    Right(
+        _SINK,
+        Kind.TRANSACTIONAL_ID,
+        "{group}:",
+        Operation.WRITE,
+        "fence, produce, send-offsets and commit",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        prefix=True,
+    ),
+    Right(_SINK, Kind.GROUP, "{source_group}", Operation.READ, f"send-offsets: those {_OF_QUERY}", _GROUP_DENIED),
+    Right(_SINK, Kind.TOPIC, "{input}", Operation.READ, f"send-offsets: those {_OF_QUERY}", _TOPIC_DENIED),
+)
+"""Of an exactly-once sink, the same for both ways to write: ``group`` is its name, ``output`` its topic."""
+
 USERS = tuple(dict.fromkeys(right.user for right in RIGHTS))
 
 
@@ -276,6 +297,11 @@ def rights_table() -> str:
     return "\n".join(_rows(RIGHTS))
 
 
+def sink_rights_table() -> str:
+    """The rows of `SINK_RIGHTS`, as docs/SECURITY.md has them."""
+    return "\n".join(_rows(SINK_RIGHTS))
+
+
 def extra_rights_table() -> str:
     """The rows of `EXTRA_RIGHTS` as docs/SECURITY.md has them: one row for all operations on a resource."""
     operations_of: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
@@ -302,6 +328,7 @@ _CONFIG = re.compile(r"configuration of (?:topic )?'?([\w.-]*[\w-])")
 _NO_TOPIC = re.compile(r"topic '([\w.-]+)' is missing and could not be made")
 _OTHER = re.compile(r"\b(?:topic|scan of|read of(?! topic)) '?([\w.-]*[\w-])")
 _FENCE = re.compile(r"\bfence of (\S+): ")
+_SENT = re.compile(r"\bsend-offsets of group (.+?) in topic ([\w.-]*[\w-]): ")  # as a sink says it
 _AS = re.compile(r"\bas ([\w.-]*[\w-]): ")
 # As `brew.preflight.checks` says it.
 _PREFLIGHT = re.compile(r"this principal on (topic|group) (\S+) \(kafka-acls\.sh\)\): ([A-Z_, ]+) is not granted")
@@ -360,6 +387,9 @@ def _missing(text: str, names: Mapping[str, str], *, read_only: bool) -> list[Ri
         return [Right("", Kind.TRANSACTIONAL_ID, match[1], Operation.WRITE, "")]
     if _TRANSACTION.search(text):
         return [Right("", Kind.TRANSACTIONAL_ID, f"{group}:", Operation.WRITE, "", prefix=True)]
+    if match := _SENT.search(text):
+        kind = Kind.GROUP if _GROUP.search(text) else Kind.TOPIC
+        return [Right("", kind, match[1] if kind is Kind.GROUP else match[2], Operation.READ, "")]
     if match := _PREFLIGHT.search(text):
         kind, name = Kind(match[1]), match[2]
         return [Right("", kind, name, _OPERATION_NAMES[one.strip()], "") for one in match[3].split(",")]

@@ -30,7 +30,12 @@ GROUPS = {
         "scenarios/test_brokers_away.py",
         "scenarios/test_store_kills.py",
     ),
-    "secure": ("integration/test_acls.py", "scenarios/test_secure.py", "scenarios/test_secure_canary.py"),
+    "secure": (
+        "integration/test_acls.py",
+        "integration/test_sink_rights.py",
+        "scenarios/test_secure.py",
+        "scenarios/test_secure_canary.py",
+    ),
     "sandbox": ("integration/test_sandbox.py", "integration/test_sandbox_faults.py"),
     "wheel": ("integration/test_wheel.py",),
     "oauth": ("integration/test_oauth.py",),

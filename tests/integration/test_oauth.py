@@ -1,7 +1,8 @@
 """
 Logins by token against a real broker: it checks signatures with the public key of the test's own token endpoint.
 
-All three client libraries log in: librdkafka (a run), kafka-python (`doctor`, `lag`), and Spark's Java consumer.
+All four client libraries log in: librdkafka (a run), kafka-python (`doctor`, `lag`), aiokafka (tasks of a sink), and
+Spark's Java consumer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from harness.pipeline import environment
 
+from brew.client_config import load
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.shared_transaction import SharedTransaction
+from brew.kafka.shared_writer import Record, Written, write
+from brew.kafka.transaction import TransactionSettings
+from brew.names import GROUP_ID, OUTPUT_TOPIC
+from brew.offsets import Committed
+from brew.transaction import Write, transact
 from sandbox.kafka import Cluster
 from sandbox.launch import Settings
 from sandbox.secure import Security
@@ -171,3 +181,19 @@ def test_an_owner_without_rights_is_told_whose_they_are(place: Place) -> None:
     done = place.call("nobody", "pipeline", "run", "--master", "none")
     assert done.returncode == 3, done.stderr
     assert "client nobody" in done.stderr
+
+
+def test_the_tasks_of_a_sink_log_in_by_token(place: Place) -> None:
+    """The driver through kafka-python, tasks through aiokafka; the last test, since `verify` would see the record."""
+    found = load(place.config("pipeline"))
+    connection = Connection(place.cluster.bootstrap, found.properties, found.secrets, found.source)
+    kafka = SharedTransaction(TransactionSettings(connection, GROUP_ID, 20.0), OUTPUT_TOPIC)
+    written = []
+
+    def produce(_deadline: Deadline) -> None:
+        written.append(write(kafka.epoch, iter([[Record(OUTPUT_TOPIC, 0, b"key", b"value", [])]])))
+
+    assert transact(kafka, lambda _: Write(produce, lambda: 1, "", Deadline(30)), Deadline(30))
+    assert written == [Written(1, {(OUTPUT_TOPIC, 0)})]
+    assert kafka.locate(Deadline(10)) == Committed(1, "")
+    kafka.invalidate()

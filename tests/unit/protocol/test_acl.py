@@ -138,6 +138,7 @@ _WITHOUT = {"campaign", "replay"}
 
 def test_the_table_of_rights_is_the_one_in_the_code() -> None:
     assert acl.rights_table() in SECURITY
+    assert acl.sink_rights_table() in SECURITY
 
 
 def test_every_setting_that_is_let_through_is_told() -> None:
