@@ -27,7 +27,7 @@ from brew.kafka.kafka_python import RawLogs
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.raw_log import FirstVisible, first_visible
 from brew.kafka.transactions_admin import TransactionsAdmin, open_transactions_admin
-from brew.names import READ_UNCOMMITTED, ExitCode, TransactionalId
+from brew.names import READ_UNCOMMITTED, ExitCode, SinkTransactionalId, TransactionalId
 from brew.offsets import Committed, LogOffsets
 from brew.sink.position import Mark
 from operations.options import (
@@ -109,10 +109,7 @@ class Observer:
         blocked = [snapshot.partition for snapshot in snapshots if snapshot.log.last_stable < snapshot.log.end]
         behind = [snapshot.partition for snapshot in snapshots if snapshot.position < snapshot.log.last_stable]
         holders = self._if_told(lambda: self._holders(transactions, blocked))
-        ids = {str(TransactionalId(self._group, self._topic, p)): p for p in behind}
-        own = self._if_told(
-            lambda: {ids[transaction.transactional_id]: transaction for transaction in transactions.named(ids)}
-        )
+        own = self._if_told(lambda: self._own(transactions, [snapshots[p] for p in behind]))
         deep = [
             PartitionSnapshot(
                 snapshot.partition,
@@ -149,6 +146,17 @@ class Observer:
         except BrewError as error:
             self.unavailable = str(error)
             return {}
+
+    def _own(
+        self, transactions: TransactionsAdmin, behind: list[PartitionSnapshot]
+    ) -> Mapping[int, CoordinatorTransaction]:
+        """The pipeline's transaction of each partition; the one of a sink that has committed its source's offsets."""
+        sinks = {one.partition: sink_of(one.committed) for one in behind}
+        ids = {p: str(sink or TransactionalId(self._group, self._topic, p)) for p, sink in sinks.items()}
+        known = {one.transactional_id: one for one in transactions.named(set(ids.values()))}
+        found = {p: known[name] for p, name in ids.items() if name in known}
+        # A sink's epochs grow with each batch, also while this partition waits: that is no rival's doing.
+        return {p: transaction for p, transaction in found.items() if sinks[p] is None or transaction.open}
 
     def _holders(
         self, transactions: TransactionsAdmin, blocked: list[int]
@@ -291,6 +299,16 @@ def lag(
             return ExitCode.VIOLATION if bad else ExitCode.DONE
         _watch(observer, before, interval, topic, group, as_json=as_json)
     return ExitCode.DONE
+
+
+def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
+    """The sink that committed a source's offset, as its metadata says (`brew.kafka.sink_transaction`)."""
+    metadata = "" if committed is None else committed.metadata
+    try:
+        # librdkafka may append stray bytes to the metadata that it returns (its issue 4649).
+        return SinkTransactionalId.parse(metadata[: metadata.rfind(":") + len(":sink")])
+    except ValueError:
+        return None
 
 
 def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:

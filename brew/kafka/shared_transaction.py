@@ -115,7 +115,7 @@ class SharedTransaction:
         if self.source is not None:
             group, offsets = self.source
             self._send_offsets(
-                group, {name: {p: (at, "") for p, at in ps.items()} for name, ps in offsets.items()}, left
+                group, {name: {p: (at, self._id) for p, at in ps.items()} for name, ps in offsets.items()}, left
             )
         self._send_offsets(self._settings.group, {self._topic: {0: (until, metadata)}}, left)
         self._locator.confirmation.confirm(self._topic, 0, self._located, left)

@@ -40,7 +40,11 @@ class SharedEpoch:
 
 
 class SinkTransaction(KafkaTransaction):
-    """A `KafkaTransaction` that also commits a batch's source offsets, under a group that only lag tools read."""
+    """
+    A `KafkaTransaction` that also commits a batch's source offsets, under a group that only lag tools read.
+
+    Their metadata is the sink's transactional id, so that such a tool finds out whether a batch is at work.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,10 @@ class SinkTransaction(KafkaTransaction):
         super().__init__(settings, topic, 0, SinkTransactionalId(settings.group, topic))
         self._source, self._group, self._source_group = None, settings.group, source_group or ""
         if source_group is not None and source_offsets:
-            offsets = [TopicPartition(name, p, at) for name, found in source_offsets.items() for p, at in found.items()]
+            ours = str(SinkTransactionalId(settings.group, topic))
+            offsets = [
+                TopicPartition(name, p, at, ours) for name, found in source_offsets.items() for p, at in found.items()
+            ]
             self._source = (locator(settings.connection, source_group), offsets)
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.errors import Refused
+from brew.names import SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
-from operations.lag import document_of, lag_table, late, sink_position
+from operations.lag import document_of, lag_table, late, sink_of, sink_position
 from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, State, classify
 
 NOW_MS = 1_000_000
@@ -173,3 +174,14 @@ def test_a_group_that_is_a_sinks_position_is_told_as_one(
 ) -> None:
     """Its offset is the id of the next batch, and no place in the topic."""
     assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == told
+
+
+@pytest.mark.parametrize("metadata", ["a:revenue:out:sink", "a:revenue:out:sink\x00?"])
+def test_a_source_offset_names_the_sink_that_committed_it(metadata: str) -> None:
+    """Also where librdkafka appends stray bytes."""
+    assert sink_of(Committed(17, metadata)) == SinkTransactionalId("a:revenue", "out")
+
+
+@pytest.mark.parametrize("committed", [None, Committed(17, ""), Committed(17, "topic-id=abc"), Committed(17, "a:b:7")])
+def test_another_programs_offset_names_no_sink(committed: Committed | None) -> None:
+    assert sink_of(committed) is None
