@@ -306,7 +306,7 @@ def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
     metadata = "" if committed is None else committed.metadata
     try:
         # librdkafka may append stray bytes to the metadata that it returns (its issue 4649).
-        return SinkTransactionalId.parse(metadata[: metadata.rfind(":") + len(":sink")])
+        return SinkTransactionalId.parse(metadata[: metadata.rfind(":sink") + len(":sink")])
     except ValueError:
         return None
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from brew.acl import Denial, denial_in
 from brew.deadline import Deadline, retry_until
 from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, KafkaFailure, Retriable
 from brew.kafka.committed_offset import locator
@@ -195,6 +196,8 @@ class SharedTransaction:
                 told = client.ask(step, call, deadline.part(_REQUEST_S))
             except (KafkaFailure, DeadlineExceeded) as error:
                 confirmation.forget(client)  # it may know a coordinator that is none any more
+                if denial_in(str(error)) is Denial.RIGHT:
+                    raise Denied(str(error)) from error
                 raise Retriable(str(error)) from error
             for answer in map(errors.for_code, filter(None, _codes(told))):
                 if not issubclass(answer, _SAME_CONNECTION):

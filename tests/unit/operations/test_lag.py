@@ -176,7 +176,7 @@ def test_a_group_that_is_a_sinks_position_is_told_as_one(
     assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == told
 
 
-@pytest.mark.parametrize("metadata", ["a:revenue:out:sink", "a:revenue:out:sink\x00?"])
+@pytest.mark.parametrize("metadata", ["a:revenue:out:sink", "a:revenue:out:sink\x00:?"])
 def test_a_source_offset_names_the_sink_that_committed_it(metadata: str) -> None:
     """Also where librdkafka appends stray bytes."""
     assert sink_of(Committed(17, metadata)) == SinkTransactionalId("a:revenue", "out")

@@ -202,3 +202,17 @@ def test_every_command_that_is_told_where_brokers_are_is_told_who_it_is(group: c
 
 def test_make_hands_the_file_on() -> None:
     assert "$(call option,--client-config,CLIENT_CONFIG)" in MAKEFILE
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        ("x (GROUP_AUTHORIZATION_FAILED)", "Read on group a source"),
+        ("TopicAuthorizationFailedError", "Read on topic in.1"),
+    ],
+)
+def test_a_sinks_refused_offsets_name_the_group_or_topic_of_the_two_that_it_sends(error: str, lacks: str) -> None:
+    """Its position's, and those of its query's source."""
+    told = advice(f"send-offsets of group a source in topic in.1: {error}", ME, NAMES, None)
+    assert told is not None
+    assert f"lacks {lacks}:" in told

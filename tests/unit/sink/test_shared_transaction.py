@@ -80,6 +80,14 @@ def test_other_answers_end_the_attempt(monkeypatch: pytest.MonkeyPatch, code: in
     assert coordinator.asked == 1
 
 
+def test_a_coordinator_that_may_not_be_asked_for_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers tell it to those who may describe the id."""
+    kafka, coordinator = driver(monkeypatch, Fatal("fence: (TransactionalIdAuthorizationFailedError)"), 0)
+    with pytest.raises(Denied):
+        kafka.fence(Deadline(5))
+    assert coordinator.asked == 1
+
+
 def test_a_commit_without_an_answer_is_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt's locate answers it."""
     kafka, _ = driver(monkeypatch, Retriable("cut off"))
