@@ -59,6 +59,7 @@ for wanted in "$@"; do
                 command -v runc >/dev/null || missing+=(runc)
                 [[ -x /usr/lib/podman/netavark ]] || missing+=(netavark aardvark-dns)
                 command -v iptables >/dev/null || missing+=(iptables)
+                command -v catatonit >/dev/null || missing+=(catatonit) # the first process of a pod; Debian only recommends it
                 command -v debootstrap >/dev/null || missing+=(debootstrap)
             fi
             if needs_podman_settings; then settings_needed=yes; fi
