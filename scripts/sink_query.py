@@ -1,4 +1,4 @@
-"""A stateful query through the sink, or through Spark's own, as a program: what the campaign breaks."""
+"""A query through the sink, or through Spark's own, as a program: what campaign and tests break."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _LOOK_S = 0.2
 @click.option("--crash-batch", default=0, show_default=True)
 @click.option("--crash-mode", type=click.Choice([mode.value for mode in CrashMode]), default=CrashMode.PIPELINE.value)
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+@click.option("--copy", is_flag=True, help="Pass records on as they are instead.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM.")
 def query(
     bootstrap: str,
@@ -48,6 +49,7 @@ def query(
     crash_batch: int,
     crash_mode: str,
     conf: tuple[str, ...],
+    copy: bool,
     follow: bool,
 ) -> None:
     """Count records by the first part of their key, in update mode."""
@@ -58,7 +60,8 @@ def query(
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
         records = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(most)).load()
         kind = sf.substring_index(sf.col("key").cast("string"), "-", 1).alias("key")
-        rows = records.groupBy(kind).count().select("key", sf.col("count").cast("string").alias("value"))
+        counted = records.groupBy(kind).count().select("key", sf.col("count").cast("string").alias("value"))
+        rows = records.select("key", "value") if copy else counted
         writer = rows.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
         if writers == "spark":
             writer = writer.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "topic": output})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import ROOT, Stage
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from sandbox.spark import Settings, SparkCluster
 
@@ -67,4 +71,38 @@ def installed_wheel(bare_python: Path, tmp_path_factory: pytest.TempPathFactory)
     subprocess.run(words, env=plain, cwd=place, check=True)
     borrowed = next(bare_python.parents[1].glob("lib/python3*/site-packages/borrowed.pth"))
     next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(borrowed.read_text())
+    for script in ("spark-submit", "find-spark-home", "find_spark_home.py"):  # with pyspark, pip puts them there
+        (venv / "bin" / script).symlink_to(Path(sys.executable).with_name(script))
     return venv / "bin/brew-pipeline"
+
+
+@pytest.fixture(scope="session")
+def packed_environment(installed_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """
+    Spark's settings for an archive as `tar` makes it of an environment that pip filled, without pyspark: that is there.
+
+    Its interpreter is a symbolic link to one that each worker has at the same place.
+    """
+    file, venv = tmp_path_factory.mktemp("packed") / "environment.tar.gz", installed_wheel.parents[1]
+    (site,) = venv.glob("lib/python3*/site-packages")
+    with tarfile.open(file, "w:gz", compresslevel=1) as archive:
+        archive.add(venv, ".", filter=lambda one: None if one.name.endswith("borrowed.pth") else one)
+        for one in sorted(required("brew", {"pyspark"}) - {"pyspark"}):
+            for path in metadata.files(one) or ():
+                if ".." not in path.parts:
+                    archive.add(path.locate(), str(site.relative_to(venv) / path))
+    return {
+        "spark.archives": f"{file}#environment",
+        "spark.pyspark.python": "./environment/bin/python",
+        "spark.pyspark.driver.python": str(installed_wheel.with_name("python")),
+    }
+
+
+def required(name: str, known: set[str]) -> set[str]:
+    """Names of the distributions that one requires, theirs included, and ``known`` ones, whose own are not asked."""
+    for text in metadata.requires(name) or ():
+        one = Requirement(text)
+        own = canonicalize_name(one.name)
+        if own not in known and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            known |= required(own, known | {own})
+    return known
