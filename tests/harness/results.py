@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ class Results:
             self._tests[report.nodeid] = {
                 "outcome": report.outcome if report.when == "call" else f"{report.when} {report.outcome}",
                 "seconds": round(report.duration, 1),
+                "load": round(os.getloadavg()[0], 1),  # whoever reads the times has to know it
                 "commit": _said("git", "rev-parse", "--short=12", "HEAD"),
                 "date": dt.datetime.now(dt.UTC).date().isoformat(),
                 **({"measured": dict(report.user_properties)} if report.user_properties else {}),
