@@ -78,27 +78,29 @@ def _holders(stage: CellEnvironment, cluster: _Cluster) -> int:
     return len({entry.pid for entry in stage.journals.entries} & below)
 
 
-def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> list[psutil.Process]:
-    """A worker with its executor, stopped while the brokers hold a transaction of theirs open; empty if never."""
+def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> tuple[list[psutil.Process], set[int]]:
+    """A worker with its executor, stopped while brokers hold transactions of theirs open, and in which partitions."""
     for worker in stage.random.sample(found := cluster.workers(), len(found)):
-        if caught_open(stage, victims := tree(worker)):
-            return victims
+        if partitions := caught_open(stage, victims := tree(worker)):
+            return victims, partitions
     stage.doubts.append("no worker was caught with a transaction that the brokers know as open")
-    return []
+    return [], set()
 
 
 @CELLS("F06-cluster-worker", "SIGKILL", "worker and its executor", needed={"kills": 1, OPEN: 1})
 def worker_killed(stage: CellEnvironment) -> None:
     """A worker dies with its executor in mid transaction, as when its machine loses power; the others do its work."""
     with _at_work(stage) as cluster:
-        if not (victims := _stopped_at_work(stage, cluster)):
+        victims, partitions = _stopped_at_work(stage, cluster)
+        if not victims:
             return
         killed = time.time()
         for process in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         stage.fire("kills")
-        stage.recovered(killed)
+        for partition in sorted(partitions):
+            stage.recovered(killed, [partition])
         stage.await_commits(8)
 
 
@@ -106,12 +108,14 @@ def worker_killed(stage: CellEnvironment) -> None:
 def worker_frozen(stage: CellEnvironment) -> None:
     """A worker stands still in mid transaction until others have done its part; then it wakes up, and is fenced."""
     with _at_work(stage) as cluster:
-        if not (victims := _stopped_at_work(stage, cluster)):
+        victims, partitions = _stopped_at_work(stage, cluster)
+        if not victims:
             return
         pids, asleep = {process.pid for process in victims}, time.time()
         try:
             stage.fire("pauses")
-            stage.recovered(asleep, without=pids)
+            for partition in sorted(partitions):  # a commit elsewhere comes at once, long before anybody takes over
+                stage.recovered(asleep, [partition], without=pids)
             stage.await_commits(8)
         finally:
             woken = time.time()
