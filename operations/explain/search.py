@@ -97,9 +97,9 @@ class OrderSearch:
         """The record at this place with the batch of the sink that wrote it; None where a sink did not."""
         record = self._at(position.topic, position.partition, position.offset)
         batch = None if record is None else SinkBatch.of(record.headers())
-        if batch is None:
+        if record is None or batch is None:
             return None
-        copy = self._copy("sink", position.topic, position.partition, position.offset)
+        copy = self._copy("sink", position.topic, record)
         producer = copy.written.producer_id
         return batch, replace(copy, transactional_id=self._ids([producer]).get(producer))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -200,6 +201,7 @@ class Family:
     def answer(self) -> str:
         with suppress(BrokenPipeError):
             os.write(self._to_child, b"\n")
+        assert select.select([self._from_child], [], [], 30)[0], f"neither answer nor end: {self.child.status()}"
         return self._from_child.readline()
 
     def close(self) -> None:
@@ -224,6 +226,8 @@ def test_a_process_that_sigstop_holds_is_ended_with_its_parent() -> None:
     """The reason for the freezer: POSIX ends an orphaned process group that has stopped members."""
     with family() as one:
         one.child.suspend()
+        # A signal takes effect later: only a member that has stopped by then ends with its parent.
+        until(lambda: one.child.status() == psutil.STATUS_STOPPED, "the child to stop")
         one.kill_parent()
         assert one.answer() == ""
 
@@ -232,6 +236,7 @@ def test_a_frozen_process_outlives_its_parent_and_goes_on_when_released() -> Non
     """Root may use the freezer; for anybody else it says that it can't be used."""
     with family() as one:
         one.child.suspend()
+        until(lambda: one.child.status() == psutil.STATUS_STOPPED, "the child to stop")
         if os.geteuid() != 0:
             with pytest.raises(PermissionError):
                 Freezer()
