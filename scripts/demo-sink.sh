@@ -3,17 +3,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-mkdir -p .sandbox
-place=$(mktemp -d .sandbox/sink-XXXXXX)
-clean_up() {
-    .venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true
-    rm -rf "$place"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+# shellcheck source=scripts/story.sh
+source scripts/story.sh
 
-told=$(.venv/bin/python -m sandbox up --quick --port 0 --dir "$place")
-bootstrap=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' <<<"$told")
+own_broker sink
 .venv/bin/python scripts/demo_sink.py --bootstrap "$bootstrap"
 printf '\nThat took %s s. How it works: docs/guide/sink.md\n' "$SECONDS"

@@ -12,17 +12,8 @@ unset CRASH_PROB CRASH_POINT CRASH_MODE FOLLOW STAND_BY SHARE PARTITIONS
 # shellcheck source=scripts/story.sh
 source scripts/story.sh
 
-mkdir -p .sandbox
-place=$(mktemp -d .sandbox/demo-XXXXXX)
+own_place demo
 output=$place/output
-
-clean_up() {
-    .venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true
-    rm -rf "$place"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
 
 # counts NUMBER MEANING: the last output speaks of exactly so many records.
 counts() { says "(^|[^0-9,.])$1 records" "$2"; }

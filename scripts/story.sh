@@ -1,5 +1,22 @@
 #!/usr/bin/env bash
-# How a story is told: commands shown, run, and held against what they have to say. Sourced; it needs `output`, a file.
+# How a story is told: commands shown, run, and held against what they have to say. Sourced; `run` and `says` need `output`, a file.
+
+# own_place NAME: sets `place`, a new folder; a broker that runs there is gone with it when the script ends, however it does.
+own_place() {
+    mkdir -p .sandbox
+    place=$(mktemp -d ".sandbox/$1-XXXXXX")
+    trap '.venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true; rm -rf "$place"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+}
+
+# own_broker NAME: the same with a broker in it; sets `bootstrap`, and `told` to what its start said.
+own_broker() {
+    own_place "$1"
+    told=$(.venv/bin/python -m sandbox up --quick --port 0 --dir "$place")
+    bootstrap=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' <<<"$told")
+    [[ -n $bootstrap ]] || { echo "the sandbox did not say where Kafka is" >&2 && exit 1; }
+}
 
 if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
     bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'

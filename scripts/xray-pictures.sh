@@ -9,19 +9,13 @@ unset CRASH_MODE FOLLOW STAND_BY SHARE READER JOURNAL
 into=${XRAY_OUT:-docs/pictures}
 orders=${SEED_COUNT:-30}
 
-mkdir -p .sandbox "$into"
-place=$(mktemp -d .sandbox/xray-XXXXXX)
-clean_up() {
-    .venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true
-    rm -rf "$place"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+# shellcheck source=scripts/story.sh
+source scripts/story.sh
 
-.venv/bin/python -m sandbox up --quick --port 0 --dir "$place" | tee "$place/output"
-BOOTSTRAP=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' "$place/output")
-[[ -n $BOOTSTRAP ]] || { echo "the sandbox did not say where Kafka is" >&2 && exit 1; }
+mkdir -p "$into"
+own_broker xray
+echo "$told"
+BOOTSTRAP=$bootstrap
 export BOOTSTRAP
 
 pipeline() { .venv/bin/python -m pipeline "$@"; }
