@@ -75,6 +75,7 @@ class Store:
         Raises:
             Refused: it is not installed, its port is taken, or it did not start.
         """
+        cls.fetch()
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         kept_store = cls.open(directory)
@@ -103,6 +104,10 @@ class Store:
             raise Refused(f"{file} is not readable as a server's state ({error}); remove it if none runs") from error
 
     # What a subclass says.
+
+    @classmethod
+    def fetch(cls) -> None:
+        """Get the program where the machine has none; a download has a deadline of its own."""
 
     @property
     def url(self) -> str:
@@ -441,17 +446,8 @@ class Registry(Store):
     start_s: ClassVar[float] = 120.0  # 9 s on a machine that does nothing else
 
     @classmethod
-    def start(
-        cls,
-        directory: Path,
-        *,
-        port: int | None = None,
-        properties: Mapping[str, str] | None = None,
-        leashed: bool = True,
-    ) -> Self:
-        """As every server does; a download has a deadline of its own."""
+    def fetch(cls) -> None:
         dependencies.fetch(Part.REGISTRY, dependencies.home())
-        return super().start(directory, port=port, properties=properties, leashed=leashed)
 
     @property
     def url(self) -> str:
