@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as client_errors
@@ -41,14 +41,9 @@ _DENIED = (client_errors.TopicAuthorizationFailedError, client_errors.Transactio
 _FENCED = (client_errors.ProducerFenced, client_errors.InvalidProducerEpoch)
 
 
-class Record(NamedTuple):
-    """One record with its place."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+Headers = list[tuple[str, bytes | None]]
+Record = tuple[str, int, bytes | None, bytes | None, Headers]
+"""Topic, partition, key, value and headers."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from brew.errors import Refused, UsageError
 
@@ -24,14 +24,8 @@ _WANTED = {
 Headers = list[tuple[str, bytes | None]]
 
 
-class Row(NamedTuple):
-    """One record to write; ``partition`` None leaves it to the key."""
-
-    value: bytes | None
-    key: bytes | None
-    topic: str
-    partition: int | None
-    headers: Headers | None
+Row = tuple[bytes | None, bytes | None, str, int | None, Headers | None]
+"""Value, key, topic, partition and headers of one record to write; the partition None leaves it to the key."""
 
 
 def checked_columns(found: Mapping[str, str], topic: str | None) -> list[str]:
@@ -71,8 +65,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     topics = [topic] * count if topic is not None else batch.column("topic").to_pylist()
     if None in topics:
         raise Refused("the sink got a row whose topic is null; every row needs a topic, or give the sink one")
-    headers = [_headers_of(one) for one in column("headers")]
-    return map(Row, column("value"), column("key"), topics, column("partition"), headers)
+    return zip(column("value"), column("key"), topics, column("partition"), _headers_of(column("headers")), strict=True)
 
 
 def _bytes_of(column: pa.Array) -> list[Any]:
@@ -85,8 +78,8 @@ def _bytes_of(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def _headers_of(found: list[dict[str, Any]] | None) -> Headers | None:
-    return None if found is None else [(one["key"], one["value"]) for one in found]
+def _headers_of(found: list[list[dict[str, Any]] | None]) -> list[Headers | None]:
+    return [None if one is None else [(pair["key"], pair["value"]) for pair in one] for one in found]
 
 
 _M = 0x5BD1E995

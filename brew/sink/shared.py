@@ -204,10 +204,8 @@ def _write_share(job: BatchJob, epoch: SharedEpoch, batches: Iterator[pa.RecordB
 
 
 def _records(job: BatchJob, batch: pa.RecordBatch) -> Iterator[Record]:
-    from brew.kafka.shared_writer import Record  # noqa: PLC0415 - as above
-
     ours = job.sink_headers
     for value, key, topic, partition, headers in rows_of(batch, job.topic):
         if partition is None or partition < 0:
             raise Refused(f"the sink got a row with partition {partition}; partitions begin at 0")
-        yield Record(topic, partition, key, value, ours if not headers else [*headers, *ours])
+        yield topic, partition, key, value, ours if not headers else [*headers, *ours]

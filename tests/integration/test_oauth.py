@@ -29,7 +29,7 @@ from brew.client_config import load
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.shared_transaction import SharedTransaction
-from brew.kafka.shared_writer import Record, Written, write
+from brew.kafka.shared_writer import Written, write
 from brew.kafka.transaction import TransactionSettings
 from brew.names import GROUP_ID, OUTPUT_TOPIC
 from brew.offsets import Committed
@@ -191,7 +191,7 @@ def test_the_tasks_of_a_sink_log_in_by_token(place: Place) -> None:
     written = []
 
     def produce(_deadline: Deadline) -> None:
-        written.append(write(kafka.epoch, iter([[Record(OUTPUT_TOPIC, 0, b"key", b"value", [])]])))
+        written.append(write(kafka.epoch, iter([[(OUTPUT_TOPIC, 0, b"key", b"value", [])]])))
 
     assert transact(kafka, lambda _: Write(produce, lambda: 1, "", Deadline(30)), Deadline(30))
     assert written == [Written(1, {(OUTPUT_TOPIC, 0)})]

@@ -16,7 +16,7 @@ from brew import acl
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.committed_offset import locator
-from brew.kafka.shared_writer import Record, write
+from brew.kafka.shared_writer import write
 from brew.sink.batch import BatchJob, Result, write_alone
 from brew.sink.position import Batch, Mark
 from brew.sink.shared import SharedWriter
@@ -34,7 +34,7 @@ class Query:
         if self._sink.writers == 1:
             return write_alone(job, iter([pa.RecordBatch.from_pydict({"value": [value]})]))
         shared = self._sink._shared = self._sink._shared or SharedWriter(job)
-        row = Record(topic, 0, None, value, job.sink_headers)
+        row = (topic, 0, None, value, job.sink_headers)
         shared._run_tasks = lambda _frame, _job, epoch: write(epoch, iter([[row]])).records  # type: ignore[method-assign]
         return shared.write(None, job)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.errors import Refused, UsageError
-from brew.sink.rows import Row, checked_columns, partitions_of, rows_of
+from brew.sink.rows import checked_columns, partitions_of, rows_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -78,8 +78,8 @@ def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
         "headers": pa.array([[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None]),
     })  # fmt: skip
     assert list(rows_of(batch, "out")) == [
-        Row("ä".encode(), b"k", "out", 1, [("h", b"1"), ("n", None)]),
-        Row(None, None, "out", None, None),
+        ("ä".encode(), b"k", "out", 1, [("h", b"1"), ("n", None)]),
+        (None, None, "out", None, None),
     ]
 
 
