@@ -21,7 +21,7 @@ from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, last_in_
 from brew.kafka.transaction import TransactionSettings
 from brew.names import SINK_BATCH, SINK_NAME, CrashMode, CrashPoint
 from brew.offsets import Committed
-from brew.sink.position import Batch, is_new
+from brew.sink.position import Batch, PositionBehind, is_new
 from brew.sink.rows import Headers, rows_of
 from brew.transaction import Transaction, Write, queue, transact
 from brew.watchdog import MAX_TIMEOUTS, watched
@@ -41,6 +41,7 @@ class Status(enum.StrEnum):
     ALREADY_OUT = "already-out"
     FAILED = "failed"
     REFUSED = "refused"
+    BEHIND = "position-behind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Result:
         """A refusal ends the query, a missing right, too; else the next attempt's fence and locate decide."""
         final = isinstance(error, Refused | UsageError) or denial_in(str(error)) is Denial.RIGHT
         status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {error}"
-        return cls(status, detail=detail, steps=steps or {})
+        return cls(Status.BEHIND if isinstance(error, PositionBehind) else status, detail=detail, steps=steps or {})
 
 
 @dataclass(frozen=True, slots=True)

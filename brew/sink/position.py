@@ -15,6 +15,15 @@ from dataclasses import dataclass
 from brew.errors import Refused
 from brew.offsets import Committed
 
+
+class PositionBehind(Refused):
+    """
+    Kafka's position is behind the checkpoint: somebody moved it back, or the answer is old.
+
+    A coordinator that is cut off from the other brokers tells of the past (docs/decisions/0012), so it is asked again.
+    """
+
+
 _FINGERPRINT = 16
 _START_OVER = "to start over on purpose, use a new name and a new checkpoint"
 
@@ -107,10 +116,9 @@ def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int
         if mark is not None and mark.offsets != batch.mark.offsets:
             raise Refused(_rolled_back(batch, committed, batch.batch_id))
         return False
-    relation = (
-        "an older copy of the checkpoint was restored" if stands > batch.batch_id else "the position was moved back"
-    )
-    raise Refused(
+    ahead = stands > batch.batch_id
+    relation = "an older copy of the checkpoint was restored" if ahead else "the position was moved back"
+    raise (Refused if ahead else PositionBehind)(
         f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {stands} ({batch.place}): {relation}; "
         f"restore the checkpoint that belongs to batch {stands}, or call start_at({batch.batch_id}) on the sink if you "
         f"know that the batches below {batch.batch_id} are out and none above; {_START_OVER}"

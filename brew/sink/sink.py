@@ -247,11 +247,11 @@ class ExactlyOnceSink:
             if result.status in {Status.WRITTEN, Status.ALREADY_OUT}:
                 self.last_batch = BatchReport(batch_id, result.status, result.rows, number, took)
                 return result.status is Status.WRITTEN
-            if result.status is Status.REFUSED:
+            if result.status is Status.REFUSED or (result.status is Status.BEHIND and number == self.attempts):
                 raise Refused(result.detail.partition(": ")[2])
             job = job.first_attempt()
             if number < self.attempts:
-                time.sleep(pause_s)  # a back-off: whoever holds the id now, or the broker that is away, needs time
+                time.sleep(pause_s)  # a back-off: whoever holds the id now, or a broker that is away, needs time
                 pause_s *= _GROWTH
         raise Abortable(
             f"sink {self.name!r}: batch {batch_id} was not written in {self.attempts} attempts, the last one: "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brew.errors import Refused
 from brew.offsets import Committed
-from brew.sink.position import Batch, Mark, fingerprint, is_new
+from brew.sink.position import Batch, Mark, PositionBehind, fingerprint, is_new
 
 QUERY, OTHER = "06bb0441-3498-4f6f-9b79-0f2cdb9bce3a", "73cff32c-a5e0-4566-9e0d-caac10aadf12"
 TOPIC_ID = "vJ3bWcVYQbeYtDcy9mXq1A"
@@ -97,6 +97,8 @@ def test_a_position_that_was_moved_back_is_refused() -> None:
     text = refusal(batch(2), position(1))
     assert "Kafka's position is batch 1" in text
     assert "the position was moved back" in text
+    with pytest.raises(PositionBehind):  # a coordinator may tell an old one, so it is asked again
+        is_new(batch(2), position(1), lambda: None)
 
 
 def test_a_batch_that_is_out_but_covered_other_offsets_is_refused() -> None:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import brew
-from brew.errors import UsageError
+from brew.errors import Refused, UsageError
+from brew.sink import sink as sinks
+from brew.sink.batch import BatchJob, Result, Status
+from brew.sink.position import Batch, Mark
 
 
 def sink(**settings: Any) -> brew.ExactlyOnceSink:
@@ -43,6 +46,30 @@ def test_tasks_cannot_log_in_by_kerberos(tmp_path: Path) -> None:
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\n")
     with pytest.raises(UsageError, match=r"sasl\.mechanism GSSAPI: tasks do not log in by Kerberos; use writers=1"):
         sink(writers="tasks", client_config=file)
+
+
+BEHIND = Result(Status.BEHIND, detail="PositionBehind: Kafka's position is batch 1")
+
+
+@pytest.mark.parametrize(
+    ("answers", "written"), [([BEHIND, BEHIND, Result(Status.WRITTEN)], True), ([BEHIND] * 3, None)]
+)
+def test_a_position_behind_the_checkpoint_is_asked_for_again_before_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Result], written: bool | None
+) -> None:
+    """A coordinator that is cut off from the other brokers tells an old one; one that was moved back stays there."""
+    left = [*answers]
+    monkeypatch.setattr(sinks, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: left.pop(0))
+    writing = sink(attempts=3)
+    job = BatchJob(Batch("revenue", "out", 2, Mark(None, "", "")), writing.connection, 60.0, "out", headers=True)
+    frame: Any = None
+    if written:
+        assert writing._run(frame, job)
+    else:
+        with pytest.raises(Refused, match=r"^Kafka's position is batch 1$"):
+            writing._run(frame, job)
+    assert left == []
 
 
 def test_a_sink_shows_no_secret() -> None:

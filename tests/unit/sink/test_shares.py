@@ -17,6 +17,7 @@ from brew.kafka import oauth
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
 from brew.sink.batch import Result, Status
+from brew.sink.position import PositionBehind
 from brew.sink.query import kafka_offsets
 from brew.sink.shared import Overlap, checked
 
@@ -89,6 +90,7 @@ def test_a_refusal_goes_before_a_failure() -> None:
     [
         (Refused("a"), Status.REFUSED),
         (Denied("b"), Status.REFUSED),
+        (PositionBehind("an old answer"), Status.BEHIND),
         (Fenced("c"), Status.FAILED),
         (Abortable("d"), Status.FAILED),
     ],
