@@ -2,21 +2,118 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import brew
 from brew.cli import run
 from brew.jvm import dependencies
-from brew.names import CrashMode, CrashPoint
+from brew.names import SINK_BATCH, CrashMode, CrashPoint
 from brew.settings import SparkSettings
 from brew.sink.batch import SinkCrash
 from brew.spark import session
+from brew.transaction import Transaction
 
-_LOOK_S = 0.2
+_LOOK_S, _HOLD_S = 0.2, 0.01
+_END_S, _ARCHIVE_S = 10.0, 180.0
+PARTITIONS = 4
+"""Of the output: those of a cell (`proof.campaign.cell`)."""
+_POINTS = click.Choice([point.value for point in CrashPoint])
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(SinkCrash):
+    """Wait there instead, once: who is there writes its process and stage into ``file``, until FILE.go exists."""
+
+    file: str = ""
+
+    def strike(self, _point: CrashPoint, _transaction: Transaction | None) -> None:
+        task, written = TaskContext.get(), Path(f"{self.file}.{os.getpid()}")
+        written.write_text(f"{os.getpid()} {-1 if task is None else task.stageId()}")
+        try:
+            os.link(written, self.file)
+        except FileExistsError:
+            return
+        while not Path(f"{self.file}.go").exists():
+            time.sleep(_HOLD_S)
+
+
+def counted(records: DataFrame, _source: Callable[[], DataFrame], _value: Column) -> DataFrame:
+    """Stateful, in update mode: how many records there are with this first part of their key."""
+    kind = sf.substring_index(sf.col("key").cast("string"), "-", 1).alias("key")
+    return records.groupBy(kind).count().select("key", sf.col("count").cast("string").alias("value"))
+
+
+def keyed(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
+    """Each record once, under its place as key, which decides its output partition."""
+    return records.select(*_row(value))
+
+
+def copied(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
+    """The same, narrow: each record keeps its partition."""
+    return records.select(*_row(value), "partition")
+
+
+def scattered(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
+    """The same with a partition by chance: an attempt's rows go elsewhere than those of the attempt before."""
+    return records.select(*_row(value), (sf.rand() * PARTITIONS).cast("int").alias("partition"))
+
+
+def joined(records: DataFrame, source: Callable[[], DataFrame], value: Column) -> DataFrame:
+    """The input as two streams, joined on each record's place: each once, when both have read it."""
+    there = source().select(sf.col("partition").alias("p"), sf.col("offset").alias("o"))
+    same = (sf.col("partition") == sf.col("p")) & (sf.col("offset") == sf.col("o"))
+    return records.join(there, same).select(*_row(value))
+
+
+def _row(value: Column) -> tuple[Column, Column]:
+    place = sf.concat_ws("-", sf.col("partition").cast("string"), sf.col("offset").cast("string"))
+    return place.alias("key"), value.alias("value")
+
+
+def plain(records: DataFrame, _source: Callable[[], DataFrame], _value: Column) -> DataFrame:
+    """Records as they are."""
+    return records.select("key", "value")
+
+
+QUERIES = {"count": counted, "plain": plain, "copy": copied, "keyed": keyed, "rand": scattered, "join": joined}
+
+
+def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int], None]:
+    """Spark's own sink with our batch header: without transactions, so readers see a batch grow."""
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        name, number = sf.lit(SINK_BATCH).alias("key"), sf.lit(str(batch_id)).cast("binary").alias("value")
+        rows = frame.withColumn("headers", sf.array(sf.struct(name, number)))
+        options = {"kafka.bootstrap.servers": bootstrap, "topic": output, "kafka.linger.ms": "0"}
+        rows.write.format("kafka").options(**options).save()
+
+    return write
+
+
+def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
+    """What the query computes."""
+    options = {"kafka.bootstrap.servers": told["bootstrap"], "subscribe": told["topic"], "startingOffsets": "earliest"}
+
+    def source() -> DataFrame:
+        return spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(told["most"])).load()
+
+    value = sf.lit("1")
+    if told["slow_ms"]:  # row by row, in the JVM: Python's rows come in batches
+        value = sf.concat_ws("", value, sf.expr(f"reflect('java.lang.Thread', 'sleep', {told['slow_ms']}L)"))
+    return QUERIES[told["query"]](source(), source, sf.rpad(value, told["width"], " "))
 
 
 @click.command()
@@ -25,57 +122,40 @@ _LOOK_S = 0.2
 @click.option("--output", required=True)
 @click.option("--name", required=True)
 @click.option("--checkpoint", required=True)
-@click.option("--writers", type=click.Choice(["1", "tasks", "spark"]), default="1", help="spark: its own sink.")
+@click.option("--query", type=click.Choice(list(QUERIES)), default="count", show_default=True)
+@click.option("--writers", type=click.Choice(["1", "tasks", "spark", "spark-in-batches"]), default="1")
 @click.option("--most", default=100, show_default=True, help="Offsets in a batch.")
+@click.option("--width", default=1, show_default=True, help="Characters of a value.")
+@click.option("--slow-ms", default=0, show_default=True, help="Milliseconds that a row takes.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option("--transaction-timeout", "timeout_s", default=60.0, show_default=True)
-@click.option("--crash-point", type=click.Choice([point.value for point in CrashPoint]))
+@click.option("--crash-point", type=_POINTS)
 @click.option("--crash-batch", default=0, show_default=True)
 @click.option("--crash-mode", type=click.Choice([mode.value for mode in CrashMode]), default=CrashMode.PIPELINE.value)
+@click.option("--hold-file", help="Wait at the crash point instead: see `Hold`.")
+@click.option("--make-archive", help="Write a class-data archive of this run's JVM there.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
-@click.option("--copy", is_flag=True, help="Pass records on as they are instead.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM.")
-def query(
-    bootstrap: str,
-    topic: str,
-    output: str,
-    name: str,
-    checkpoint: str,
-    writers: str,
-    most: int,
-    master: str,
-    timeout_s: float,
-    crash_point: str | None,
-    crash_batch: int,
-    crash_mode: str,
-    conf: tuple[str, ...],
-    copy: bool,
-    follow: bool,
-) -> None:
-    """Count records by the first part of their key, in update mode."""
-    pairs = {key: value for key, _, value in (pair.partition("=") for pair in conf)}
-    settings = {"spark.sql.shuffle.partitions": "2", **pairs}
-    spark = session.start(SparkSettings(master, str(dependencies.home()), settings))
+def query(follow: bool, conf: tuple[str, ...], **told: Any) -> None:
+    """Run a query until its input is drained."""
+    batches, times = logging.getLogger("brew.sink"), logging.StreamHandler()
+    times.setFormatter(logging.Formatter("%(created)f %(message)s"))
+    batches.addHandler(times)
+    batches.propagate = False
+    settings = {"spark.sql.shuffle.partitions": "2", **{k: v for k, _, v in (pair.partition("=") for pair in conf)}}
+    jvm, archive = str(dependencies.home()), told["make_archive"]
+    spark = session.start(SparkSettings(told["master"], jvm, settings, make_archive=archive))
     try:
-        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
-        records = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(most)).load()
-        kind = sf.substring_index(sf.col("key").cast("string"), "-", 1).alias("key")
-        counted = records.groupBy(kind).count().select("key", sf.col("count").cast("string").alias("value"))
-        rows = records.select("key", "value") if copy else counted
-        writer = rows.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
-        if writers == "spark":
-            writer = writer.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "topic": output})
-        else:
-            crash = SinkCrash(CrashPoint(crash_point), crash_batch, CrashMode(crash_mode)) if crash_point else None
-            sink = brew.ExactlyOnceSink(
-                bootstrap,
-                name=name,
-                topic=output,
-                writers=1 if writers == "1" else "tasks",
-                transaction_timeout_s=timeout_s,
-                _crash=crash,
+        mode = "update" if told["query"] == "count" else "append"
+        writer = stream(spark, told).writeStream.outputMode(mode).option("checkpointLocation", told["checkpoint"])
+        if told["writers"] == "spark":
+            writer = writer.format("kafka").options(
+                **{"kafka.bootstrap.servers": told["bootstrap"], "topic": told["output"]}
             )
-            writer = writer.foreachBatch(sink)
+        elif told["writers"] == "spark-in-batches":
+            writer = writer.foreachBatch(sparks_in_batches(told["bootstrap"], told["output"]))
+        else:
+            writer = writer.foreachBatch(sink_of(told))
         running = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
         # An exception out of a signal's handler would leave the gateway in the middle of an answer.
         stopping = threading.Event()
@@ -84,7 +164,22 @@ def query(
             pass
         running.stop()
     finally:
-        session.end(spark.sparkContext)
+        session.end(spark.sparkContext, _ARCHIVE_S if archive else _END_S)
+
+
+def sink_of(told: dict[str, Any]) -> brew.ExactlyOnceSink:
+    crash: SinkCrash | None = None
+    if told["crash_point"]:
+        place = CrashPoint(told["crash_point"]), told["crash_batch"], CrashMode(told["crash_mode"])
+        crash = Hold(*place, file=told["hold_file"]) if told["hold_file"] else SinkCrash(*place)
+    return brew.ExactlyOnceSink(
+        told["bootstrap"],
+        name=told["name"],
+        topic=told["output"],
+        writers=1 if told["writers"] == "1" else "tasks",
+        transaction_timeout_s=told["timeout_s"],
+        _crash=crash,
+    )
 
 
 if __name__ == "__main__":

@@ -90,8 +90,11 @@ class SinkCrash:
     processes: tuple[int, ...] = ()
 
     def at(self, point: CrashPoint, batch_id: int, transaction: Transaction | None = None) -> None:
-        if (point, batch_id) != (self.point, self.batch_id) or _is_repeated():
-            return
+        if (point, batch_id) == (self.point, self.batch_id) and not _is_repeated():
+            self.strike(point, transaction)
+
+    def strike(self, point: CrashPoint, transaction: Transaction | None) -> None:
+        """What happens there; the campaign's programs have other things happen."""
         if point is CrashPoint.COMMIT_IN_FLIGHT and transaction is not None:
             with contextlib.suppress(BrewError):  # no answer in time is what this point is about
                 transaction.commit_without_waiting()

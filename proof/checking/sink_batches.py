@@ -17,7 +17,11 @@ NO_BATCH = -1
 
 
 class SeenRow(NamedTuple):
-    """A row of a stateful count in update mode: the total of ``key`` once ``batch`` was in it."""
+    """
+    A row of a stateful count in update mode: the total of ``key`` once ``batch`` was in it.
+
+    A query that gives each record once is a count, too: of a key for each record, and the total is 1.
+    """
 
     batch: int
     key: bytes
@@ -43,8 +47,12 @@ class BatchHistory:
                 self.torn.append(f"batch {row.batch} in partition {partition} behind batch {before} of an earlier look")
             self._last[partition] = max(row.batch, self._last.get(partition, NO_BATCH))
 
-    def findings(self, counts: Mapping[bytes, int]) -> list[dict[str, str]]:
-        """What is wrong in the end; ``counts`` are the input's records by key."""
+    def findings(self, counts: Mapping[bytes, int], *, no_batch_empty: bool = True) -> list[dict[str, str]]:
+        """
+        What is wrong in the end; ``counts`` are the input's records by key.
+
+        ``no_batch_empty``: each batch of this query has a row, so one that nobody saw is lost.
+        """
         found = [{"name": "torn-batch", "evidence": text} for text in self.torn]
         times, batches, last = Counter[tuple[bytes, int]](), set[int](), dict[bytes, int]()
         for row, count in sorted(self.rows.items()):
@@ -59,7 +67,7 @@ class BatchHistory:
             for (key, total), count in times.items()
             if count > 1
         ]
-        missing = set(range(max(batches, default=NO_BATCH) + 1)) - batches
+        missing = set(range(max(batches, default=NO_BATCH) + 1)) - batches if no_batch_empty else set()
         found += [{"name": "lost-output", "evidence": f"no row of batch {batch} is there"} for batch in sorted(missing)]
         found += [
             {"name": "lost-output", "evidence": f"{key!r} stands at {last.get(key, 0)} of {counts[key]}"}

@@ -92,10 +92,10 @@ MATRIX = (
     _section(
         "The sink of Structured Streaming",
         F39="Driver killed at each step of a batch",
-        F40="Task, executor, speculation under a batch",
+        F40="Task, stage, executor, speculation under a batch",
         F41="Driver frozen past its time-out, or replaced",
-        F42="Coordinator killed under a batch",
-        F43="Checkpoint deleted, two queries with one name",
+        F42="Brokers killed or cut off under a batch",
+        F43="Checkpoint deleted or old, two queries with one name",
     ),
     _section(
         "Input, access, everything",

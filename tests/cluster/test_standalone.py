@@ -122,7 +122,7 @@ def test_a_worker_dies_while_it_holds_a_batch_of_the_sink_open(
         repaired.url,
         *conf(**_SLOW),
     ]
-    with stage.start(["env", f"PYTHONPATH={ROOT}", *words, "--copy", "--most", "1000"]) as program:
+    with stage.start(["env", f"PYTHONPATH={ROOT}", *words, "--query", "plain", "--most", "1000"]) as program:
         repaired.kill(frozen_holder(stage, repaired))
         ran = program.wait(300)
     assert ran.code == 0, ran.text

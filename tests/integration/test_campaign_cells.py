@@ -10,16 +10,19 @@ from pathlib import Path
 
 from harness.brokers import Broker
 from harness.names import Names
+from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.journal import Step, entries
 from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, producer
-from brew.names import ExitCode
+from brew.names import SINK_BATCH, ExitCode
 from proof.campaign import matrix, result
 from proof.campaign.cluster import ExternalCluster
+from proof.campaign.programs import Programs
 from proof.campaign.runner import RunSettings, run
+from proof.campaign.sink_query import Watcher
 from proof.campaign.stage import CellEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,6 +131,35 @@ def test_a_reader_writes_down_what_it_was_given(broker: Broker, names: Names, tm
     assert {(line.who, line.fields["topic"], line.fields["isolation"]) for line in lines} == {
         ("reader", names.output, "read_committed")
     }
+
+
+def test_a_reader_sees_a_batch_that_is_not_whole(broker: Broker, names: Names, tmp_path: Path) -> None:
+    """A batch in one transaction is whole at each look, also beside an open one; a batch in two is seen in parts."""
+    cell = replace(CRASH, play=_drain_only, partitions=1)
+    with Programs(tmp_path) as programs:
+        stage = CellEnvironment(cell, 1, ExternalCluster(broker.bootstrap), tmp_path, programs, Deadline(60))
+        stage.make_topics()
+        watcher = Watcher(stage)
+        client = producer(stage.cluster.connection, names.group, timeout_s=20, message_max_bytes=1000)
+        client.init_transactions(20)
+
+        def commit(batch: int, *keys: bytes) -> None:
+            client.begin_transaction()
+            for key in keys:
+                client.produce(stage.names.output, b"1", key, 0, headers=[(SINK_BATCH, b"%d" % batch)])
+                client.flush(20)
+                watcher.look()
+            client.commit_transaction(20)
+            until(lambda: sum(watcher.look().rows.values()) == seen + len(keys), "the rows")
+
+        seen = 0
+        for batch, keys in ((0, (b"a", b"b")), (1, (b"c",))):
+            commit(batch, *keys)
+            seen += len(keys)
+        assert watcher.look().findings({b"a": 1, b"b": 1, b"c": 1}) == []
+        commit(1, b"d")
+        found = watcher.look().findings({b"a": 1, b"b": 1, b"c": 1, b"d": 1})
+        assert [one["name"] for one in found] == ["torn-batch"]
 
 
 def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:

@@ -48,6 +48,14 @@ def test_damage_is_named(chunks: list[Chunk], named: str) -> None:
     assert named in names(chunks)
 
 
+def test_a_batch_without_a_row_is_lost_unless_the_query_may_have_none() -> None:
+    """A join may find nothing to join in a batch."""
+    history = BatchHistory()
+    history.observe(0, [SeenRow(0, A, 1), SeenRow(2, A, 2)])
+    assert [one["name"] for one in history.findings({A: 2})] == ["lost-output"]
+    assert history.findings({A: 2}, no_batch_empty=False) == []
+
+
 def test_rows_without_headers_are_compared_as_rows() -> None:
     """Spark's own sink knows no batches: what is there twice is seen, parts of a batch are not."""
     rows = [SeenRow(NO_BATCH, A, 2), SeenRow(NO_BATCH, A, 4)]

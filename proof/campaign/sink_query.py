@@ -1,0 +1,342 @@
+"""
+A streaming query through the sink as a cell breaks it (`scripts/sink_query.py`), and what shows that the fault struck.
+
+A reader looks at the output all the time (`Watcher`). What the fault did is read from the brokers, from the query's log
+(`Attempt`) and from Spark's own event log (`SparkEvents`), never from what the cell itself did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import psutil
+
+from brew.deadline import Deadline
+from brew.errors import BrewError
+from brew.kafka import cluster_admin, offsets
+from brew.kafka.kafka_python import open_transactions
+from brew.kafka.log_reader import LogRecord, Row, scan
+from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
+from proof.campaign.effects import OPEN
+from proof.campaign.programs import ROOT, Program
+from proof.campaign.stage import CellEnvironment, StalledError
+from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
+
+COUNT, COPY, KEYED, RAND, JOIN = "count", "copy", "keyed", "rand", "join"
+MOST = 100
+"""Offsets in a batch."""
+START_S, END_S, ASK_S = 120.0, 180.0, 20.0
+BATCHES = 3
+_ALL = "1000000"
+"""Offsets in a batch of the last run: a backlog of feeding is one batch, however slow the machine is."""
+_LOOK_S = 0.01
+_PROGRAM = str(ROOT / "scripts/sink_query.py")
+_ATTEMPT = re.compile(
+    r"^([\d.]+) sink \S+: batch (\d+) (\S+), \d+ rows in \S+ s \(attempt \d+\)(?:: (.*))?$", re.MULTILINE
+)
+
+
+class Watcher(threading.Thread):
+    """Reads what becomes visible in the output, look by look, into a `BatchHistory`."""
+
+    def __init__(self, stage: CellEnvironment) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self._stage, self._history, self._read = stage, BatchHistory(), dict[int, int]()
+        self._stop_now, self._lock = threading.Event(), threading.Lock()
+
+    def run(self) -> None:
+        while not self._stop_now.wait(_LOOK_S):
+            with contextlib.suppress(BrewError):  # a broker is away: nothing was taken, the next look takes it all
+                self.look()
+
+    def look(self) -> BatchHistory:
+        """Take what has become visible since the last look."""
+        stage, topic = self._stage, self._stage.names.output
+        with self._lock:
+            logs = offsets.log_offsets(stage.cluster.admin, topic, range(stage.cell.partitions), Deadline(ASK_S))
+            ranges = {p: (self._read.get(p, log.first), log.last_stable) for p, log in logs.items()}
+            ranges = {p: (start, until) for p, (start, until) in ranges.items() if start < until}
+            chunks: dict[int, list[SeenRow]] = {p: [] for p in ranges}
+            for batch in scan(stage.cluster.connection, topic, ranges, READ_COMMITTED) if ranges else ():
+                for record in batch:
+                    chunks[record.partition() or 0].append(_row(record))
+            for partition, rows in chunks.items():
+                self._history.observe(partition, rows)
+                self._read[partition] = ranges[partition][1]
+            return self._history
+
+    def batches(self) -> int:
+        """How many batches are visible."""
+        with self._lock:
+            return len({row.batch for row in self._history.rows} - {NO_BATCH})
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_now.set()
+        self.join(ASK_S)
+
+
+def _row(record: LogRecord) -> SeenRow:
+    batch = dict(record.headers() or ()).get(SINK_BATCH)
+    return SeenRow(NO_BATCH if batch is None else int(batch), record.key() or b"", int(record.value() or b"0"))
+
+
+class Attempt(NamedTuple):
+    """One attempt at a batch, as the query's log has it; ``at``: when it was over, in seconds since the epoch."""
+
+    at: float
+    batch: int
+    status: str
+    detail: str
+
+
+def attempts(said: str) -> list[Attempt]:
+    """All attempts in a query's log."""
+    return [
+        Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in _ATTEMPT.findall(said)
+    ]
+
+
+class SparkEvents:
+    """Spark's event log of a run: which tasks and stages it ran again, and which copies it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What the query has to be told."""
+        self.folder.mkdir(exist_ok=True)
+        known = {"enabled": "true", "dir": self.folder.as_uri(), "rolling.enabled": "false", "compress": "false"}
+        return tuple(word for name, value in known.items() for word in ("--conf", f"spark.eventLog.{name}={value}"))
+
+    def count(self, stage: int | None = None) -> Counter[str]:
+        """
+        How often: `copies`, `tasks_repeated`, `stages_repeated` after lost shuffle files; of one ``stage``, or of all.
+
+        And `executors_lost`.
+        """
+        found, lost = Counter[str](), set[int]()
+        for event in self._events():
+            kind, task, of = event["Event"], event.get("Task Info", {}), event.get("Stage Info", {})
+            if stage is not None and event.get("Stage ID", of.get("Stage ID", stage)) != stage:
+                continue
+            if kind == "SparkListenerTaskStart":
+                found["copies"] += task["Speculative"]
+                found["tasks_repeated"] += task["Attempt"] > 0 and not task["Speculative"]
+            elif kind == "SparkListenerTaskEnd" and event["Task End Reason"]["Reason"] == "FetchFailed":
+                lost.add(event["Stage ID"])
+            elif kind == "SparkListenerStageSubmitted":
+                found["stages_repeated"] += of["Stage Attempt ID"] > 0 and of["Stage ID"] in lost
+            found["executors_lost"] += kind == "SparkListenerExecutorRemoved"
+        return +found
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        for file in self.folder.iterdir():
+            for line in file.read_text(errors="replace").splitlines():
+                with contextlib.suppress(ValueError):  # one that is being written
+                    yield json.loads(line)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBatch:
+    """A batch that waits at a crash point until it is let go."""
+
+    file: Path
+
+    @property
+    def waits(self) -> bool:
+        return self.file.exists()
+
+    @property
+    def process(self) -> int:
+        """Who waits."""
+        return int(self.file.read_text().split()[0])
+
+    @property
+    def stage(self) -> int:
+        """Spark's id of the stage whose task waits; -1 for the driver."""
+        return int(self.file.read_text().split()[1])
+
+    def release(self) -> None:
+        self.file.with_name(f"{self.file.name}.go").touch()
+
+
+@dataclass
+class SinkPlay:
+    """One cell's query: its runs share a checkpoint; a reader watches."""
+
+    stage: CellEnvironment
+    watcher: Watcher
+    writers: str
+    query: str = COUNT
+    started: list[Program] = field(default_factory=list)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.stage.folder / "checkpoint"
+
+    @cached_property
+    def events(self) -> SparkEvents:
+        return SparkEvents(self.stage.folder / "events")
+
+    def start(self, *options: str, checkpoint: Path | None = None) -> Program:
+        """The query, until the input is drained, or until SIGTERM with `--follow`."""
+        stage = self.stage
+        words = ["--bootstrap", stage.bootstrap, "--input", stage.names.input, "--output", stage.names.output]
+        words += ["--name", stage.names.group, "--checkpoint", str(checkpoint or self.checkpoint)]
+        words += ["--query", self.query, "--writers", self.writers, "--most", str(MOST), *options]
+        stage.programs.environment.setdefault("PYTHONPATH", str(ROOT))
+        program = stage.programs.start(f"query-{len(self.started)}", sys.executable, _PROGRAM, *words)
+        self.started.append(program)
+        return program
+
+    def ended(self, program: Program, code: int = 0) -> None:
+        """
+        Wait for a query's end.
+
+        Raises:
+            StalledError: it ended otherwise.
+        """
+        if (found := program.wait(Deadline(END_S * self.stage.slack))) != code:
+            raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_words()}")
+
+    def stopped(self, program: Program) -> None:
+        """
+        End a query that follows.
+
+        Raises:
+            StalledError: it had ended by itself, or does not end well.
+        """
+        if (found := self.stage.stop(program, END_S)) != 0:
+            raise StalledError(f"{program.name} ended with {found}: {program.last_words()}")
+
+    def refused(self, program: Program, reason: str) -> None:
+        """
+        Wait for a query that ends because the sink refuses.
+
+        Raises:
+            StalledError: it was not refused for that reason.
+        """
+        code = program.wait(Deadline(END_S * self.stage.slack))
+        if code == 0 or reason not in program.said():
+            raise StalledError(f"{program.name} was to be refused ({reason}) and ended with {code}")
+        self.stage.fire("refusals")
+
+    def follow(self, *options: str) -> Program:
+        """A query that goes on, and has written some batches."""
+        goal = self.watcher.batches() + BATCHES
+        program = self.start("--follow", *options)
+        self.visible(goal)
+        return program
+
+    def held(self, point: CrashPoint, *options: str, follow: bool = True) -> tuple[Program, HeldBatch]:
+        """A query with a batch that waits at a point of its transaction, which brokers hold open."""
+        hold = HeldBatch(self.stage.folder / f"held-{len(self.started)}")
+        at = self.watcher.batches() + (BATCHES if follow else 0)
+        place = ("--crash-point", point, "--crash-batch", str(at), "--hold-file", str(hold.file))
+        program = self.start(*place, *(["--follow"] if follow else []), *options)
+
+        def waits() -> bool:
+            if (code := program.code()) is not None:
+                raise StalledError(f"{program.name} ended with {code}: {program.last_words()}")
+            return hold.waits
+
+        self.stage.until(waits, f"batch {at} at {point}", START_S * self.stage.slack)
+        self.stage.fire(OPEN, int(self.is_open()))
+        return program, hold
+
+    def more(self, count: int = BATCHES) -> None:
+        """Wait for so many more batches."""
+        self.visible(self.watcher.batches() + count)
+
+    def visible(self, goal: int) -> None:
+        """Wait until so many batches are visible."""
+
+        def there() -> bool:
+            if all(program.code() is not None for program in self.started):
+                self.watcher.look()
+                if self.watcher.batches() < goal:
+                    last = self.started[-1]
+                    raise StalledError(f"{last.name} ended with {last.code()}: {last.last_words()}")
+            return self.watcher.batches() >= goal
+
+        self.stage.until(there, f"batch {goal - 1}", START_S * self.stage.slack)
+
+    def is_open(self) -> bool:
+        """Whether brokers hold a transaction of the sink open."""
+        stage, topic = self.stage, self.stage.names.output
+        found = open_transactions(stage.cluster.connection, topic, range(stage.cell.partitions), Deadline(ASK_S))
+        return any(one.transactional_id == self.transactional_id for one in found)
+
+    @property
+    def transactional_id(self) -> str:
+        return str(SinkTransactionalId(self.stage.names.group, self.stage.names.output))
+
+    def leader(self, role: str) -> int:
+        """The broker that coordinates the sink's `transactions` or its `group`, or leads an `output` partition."""
+        stage, deadline = self.stage, Deadline(ASK_S)
+        if role == "output":
+            return stage.leader(role)
+        kind, name = {
+            "transactions": (cluster_admin.TRANSACTIONS, self.transactional_id),
+            "group": (cluster_admin.OFFSETS, stage.names.group),
+        }[role]
+        return cluster_admin.coordinator(stage.cluster.admin, kind, name, deadline)
+
+    def fire_attempts(self, program: Program, name: str, word: str = "", status: str = "failed") -> None:
+        """Count the attempts of a run that ended like that, and whose detail holds ``word``."""
+        found = [one for one in attempts(program.said()) if one.status == status and word in one.detail]
+        self.stage.fire(name, len(found))
+
+    def check(self) -> None:
+        """Drain what is left, and compare what was seen with the input."""
+        stage = self.stage
+        self.ended(self.start("--most", _ALL))
+        counts = self._counts(stage.records(stage.names.input))
+        history = self.watcher.look()
+        stage.findings += history.findings(counts, no_batch_empty=self.query != JOIN)
+        stage.counts |= {"batches": self.watcher.batches(), "rows": history.rows.total(), "inputs": counts.total()}
+        if self.is_open():
+            stage.findings.append({"name": "hanging-transaction", "evidence": self.transactional_id})
+
+    def _counts(self, rows: Iterable[Row]) -> Counter[bytes]:
+        """The input's records by the query's key."""
+        if self.query == COUNT:
+            return Counter((row[2] or b"").partition(b"-")[0] for row in rows)
+        return Counter(b"%d-%d" % row[:2] for row in rows)
+
+
+@contextlib.contextmanager
+def sink_on(
+    stage: CellEnvironment, writers: str, query: str = COUNT, *, orders: int = 4 * MOST, feed: int = 0
+) -> Iterator[SinkPlay]:
+    """A query's play, with some input, and ``feed`` orders a second more; behind the block all of it is checked."""
+    stage.orders(orders)
+    with Watcher(stage) as watcher:
+        play = SinkPlay(stage, watcher, writers, query)
+        with stage.feeding(feed) if feed else contextlib.nullcontext():
+            yield play
+        play.check()
+
+
+def ancestor(pid: int, word: str) -> psutil.Process | None:
+    """The nearest process above this one whose command line holds ``word``."""
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(pid).parents():
+            if word in " ".join(process.cmdline()):
+                return process
+    return None
