@@ -26,6 +26,7 @@ from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
 from brew.settings import SparkSettings
 from brew.spark import session
+from brew.spark.task_input import check_all_rows_came
 
 _BATCH_SETTINGS = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 SMALL_RECORDS = dict(zip(_BATCH_SETTINGS, ("2000", str(2**31 - 1)), strict=True))
@@ -176,6 +177,7 @@ class _MeasuredBatches:
         for batch in self._batches:
             self.read_bytes += batch.nbytes
             yield batch
+        check_all_rows_came()
 
 
 def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:

@@ -212,6 +212,21 @@ def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None
 
 
 @BOTH
+def test_a_row_that_can_not_be_computed_leaves_nothing_of_its_batch(make: Any, writers: Any) -> None:
+    """Spark ends the rows of the task there, which must not look like the end of the batch."""
+    it = make(writers)
+    it.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    it.feed(60)
+    value = sf.col("value").cast("string")
+    broken = sf.when(value == "59", sf.raise_error(sf.lit("no such row"))).otherwise(value).alias("value")
+    with pytest.raises(Refused, match="no such row"):
+        it.run(it.copied().coalesce(1).select("key", broken), it.sink())
+    assert it.values() == Counter()
+    it.run(it.copied(), it.sink())
+    assert it.values() == each(60)
+
+
+@BOTH
 def test_an_empty_batch_moves_the_position(make: Any, writers: Any) -> None:
     it = make(writers)
     assert it.sink().write(it.spark.createDataFrame([], "value string"), 4)

@@ -1,0 +1,73 @@
+"""The end of a task's rows, and the end of its connection: Arrow's reader takes both for the end."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+
+from brew.errors import Abortable, Fatal
+from brew.spark import task_input
+from brew.spark.task_input import check_all_rows_came
+
+BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
+END = b"\xff\xff\xff\xfc"
+
+
+def stream(batches: int, end: bytes) -> bytes:
+    """As Spark sends it: the rows, and what comes behind them."""
+    target = io.BytesIO()
+    writer = pa.ipc.new_stream(target, BATCH.schema)
+    for _ in range(batches):
+        writer.write_batch(BATCH)
+    sent = target.getvalue()
+    writer.close()
+    return (target.getvalue() if end else sent) + end
+
+
+def worker(told: bytes, *, name: str = "pyspark.worker") -> int:
+    """`pyspark.worker.main`, as far as this is about it: how many batches a function gets that checks their end."""
+    known: dict[str, Any] = {"__name__": name, "pa": pa, "check": check_all_rows_came}
+    exec(
+        "def main(infile):\n"
+        "    def rows():\n"
+        "        yield from pa.ipc.open_stream(infile)\n"
+        "        check()\n"
+        "    return len(list(rows()))\n",
+        known,
+    )
+    main: Callable[[Any], int] = known["main"]
+    return main(io.BufferedReader(io.BytesIO(told)))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", object())
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_rows_that_all_came_have_sparks_mark_behind_them(count: int) -> None:
+    assert worker(stream(count, END)) == count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_connection_that_ends_between_two_batches_is_not_the_end_of_the_rows(count: int) -> None:
+    """Without the check it looks like one: the reader raises nothing."""
+    assert len(list(pa.ipc.open_stream(stream(count, b"")))) == count
+    with pytest.raises(Abortable, match="before it had sent all of its rows"):
+        worker(stream(count, b""))
+
+
+def test_another_pyspark_is_refused_rather_than_believed() -> None:
+    with pytest.raises(Fatal, match="keeps a task's input elsewhere"):
+        worker(stream(1, END), name="elsewhere")
+
+
+def test_rows_that_come_from_no_task_are_their_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    check_all_rows_came()
+    assert task_input._END == END
