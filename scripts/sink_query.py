@@ -27,7 +27,6 @@ from brew.spark import session
 from brew.transaction import Transaction
 
 _LOOK_S, _HOLD_S = 0.2, 0.01
-_END_S, _ARCHIVE_S = 10.0, 180.0
 PARTITIONS = 4
 """Of the output: those of a cell (`proof.campaign.cell`)."""
 _POINTS = click.Choice([point.value for point in CrashPoint])
@@ -98,7 +97,7 @@ def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int],
         name, number = sf.lit(SINK_BATCH).alias("key"), sf.lit(str(batch_id)).cast("binary").alias("value")
         rows = frame.withColumn("headers", sf.array(sf.struct(name, number)))
         options = {"kafka.bootstrap.servers": bootstrap, "topic": output, "kafka.linger.ms": "0"}
-        rows.write.format("kafka").options(**options).save()
+        rows.write.format("kafka").options(**options).mode("append").save()
 
     return write
 
@@ -133,7 +132,6 @@ def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
 @click.option("--crash-batch", default=0, show_default=True)
 @click.option("--crash-mode", type=click.Choice([mode.value for mode in CrashMode]), default=CrashMode.PIPELINE.value)
 @click.option("--hold-file", help="Wait at the crash point instead: see `Hold`.")
-@click.option("--make-archive", help="Write a class-data archive of this run's JVM there.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM.")
 def query(follow: bool, conf: tuple[str, ...], **told: Any) -> None:
@@ -143,8 +141,7 @@ def query(follow: bool, conf: tuple[str, ...], **told: Any) -> None:
     batches.addHandler(times)
     batches.propagate = False
     settings = {"spark.sql.shuffle.partitions": "2", **{k: v for k, _, v in (pair.partition("=") for pair in conf)}}
-    jvm, archive = str(dependencies.home()), told["make_archive"]
-    spark = session.start(SparkSettings(told["master"], jvm, settings, make_archive=archive))
+    spark = session.start(SparkSettings(told["master"], str(dependencies.home()), settings))
     try:
         mode = "update" if told["query"] == "count" else "append"
         writer = stream(spark, told).writeStream.outputMode(mode).option("checkpointLocation", told["checkpoint"])
@@ -164,7 +161,7 @@ def query(follow: bool, conf: tuple[str, ...], **told: Any) -> None:
             pass
         running.stop()
     finally:
-        session.end(spark.sparkContext, _ARCHIVE_S if archive else _END_S)
+        session.end(spark.sparkContext)
 
 
 def sink_of(told: dict[str, Any]) -> brew.ExactlyOnceSink:
