@@ -149,7 +149,7 @@ mutants: setup ## bugs put in on purpose, each has to be seen   make mutants MUT
 	@exec $(PY) -m tests.mutants kill $(call option,--bootstrap,BOOTSTRAP) $(MUTANTS)
 .PHONY: mutation
 mutation: setup ## single changes to what decides, tests must notice make mutation MODULE=kernel
-	@exec $(PY) scripts/mutation.py $(call option,--workers,MUTATION_WORKERS) $(MODULE)
+	@exec $(PY) scripts/mutation.py $(call option,--workers,MUTATION_WORKERS) $(call flag,--again,MUTATION_AGAIN) $(MODULE)
 .PHONY: claims-races models bench-claims bench-checker
 bench-checker: setup ## records per second of the checker, memory   make bench-checker
 	@exec $(PY) benchmarks/checker.py
@@ -238,7 +238,7 @@ reference: setup ## every option, into docs/reference               make referen
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: where results go, what is broken
 #            STATUS_URL   of make ui and top: a running program's /status    PROOF  file of a verify or a campaign
 #            MUTANTS      of make mutants: names; none: all    MODULE  of make mutation: areas or modules; none: all
-#            MUTATION_WORKERS  of make mutation: mutants at a time (1)
+#            MUTATION_WORKERS  of make mutation: mutants at a time (1)    MUTATION_AGAIN=1  only what the last run left alive
 #            RECOMPUTE=1  of make run-totals: compare only   CALL_URL VIRTUAL  of make run-call: where to, how many at a time
 #            ORDERS CONTENDERS REPEAT PAIRED=1  of make bench: backlogs, who runs, rounds, side by side
 #            WORKERS      of make cluster-up: how many (3)

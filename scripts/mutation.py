@@ -12,6 +12,7 @@ Exit codes: 0 each module reaches the bar and each survivor is explained, 1 not 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import shutil
@@ -44,6 +45,8 @@ class Area:
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    leave: tuple[str, ...] = ()
+    """Classes and functions that are not mutated; the table says why."""
 
     def files(self) -> list[str]:
         """The test files that the patterns name now."""
@@ -52,7 +55,7 @@ class Area:
     @classmethod
     def all(cls, table: Path = TABLE) -> list[Self]:
         areas = tomllib.loads(table.read_text(encoding="utf-8"))
-        return [cls(name, tuple(of["modules"]), tuple(of["tests"])) for name, of in areas.items()]
+        return [cls(name, **{key: tuple(value) for key, value in of.items()}) for name, of in areas.items()]
 
 
 @dataclass(frozen=True)
@@ -87,23 +90,34 @@ def unfolded(source: str) -> str:
     return PROPERTY.sub(as_method, source)
 
 
-def prepare(area: Area) -> Path:
-    """A fresh copy of the sources and tests with mutmut's settings for this area."""
+def fenced(source: str, names: Iterable[str]) -> str:
+    """Comments around the named classes and functions that have mutmut leave them alone."""
+    lines = source.splitlines()
+    for node in reversed(ast.parse(source).body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
+            lines.insert(node.end_lineno or 0, "# pragma: no mutate end")
+            lines.insert(node.lineno - 1, "# pragma: no mutate start")
+    return "\n".join(lines) + "\n"
+
+
+def prepare(area: Area, *, again: bool) -> Path:
+    """A copy of the sources and tests with mutmut's settings for this area; ``again`` keeps the last verdicts."""
     work = WORK / area.name
-    if work.exists():
+    if work.exists() and not again:
         shutil.rmtree(work)
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = [pattern.removesuffix("*") for pattern in settings["tool"]["setuptools"]["packages"]["find"]["include"]]
     leave = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis")
     beside = ["scripts", "docs", "deploy", "models", "benchmarks"]
     for folder in [*packages, "tests", *beside]:
-        shutil.copytree(ROOT / folder, work / folder, ignore=leave)
+        shutil.copytree(ROOT / folder, work / folder, ignore=leave, dirs_exist_ok=True)
     files = [file.name for file in ROOT.iterdir() if file.is_file()]  # a few tests read the Makefile or a page
     for name in files:
         shutil.copy(ROOT / name, work / name)
     for module in area.modules:
-        (work / module).write_text(unfolded((work / module).read_text(encoding="utf-8")), encoding="utf-8")
+        source = (work / module).read_text(encoding="utf-8")
+        (work / module).write_text(fenced(unfolded(source), area.leave), encoding="utf-8")
     values = {
         "source_paths": packages,
         "only_mutate": list(area.modules),
@@ -119,9 +133,10 @@ def prepare(area: Area) -> Path:
     return work
 
 
-def run(area: Area, only: list[str], workers: int, log: Path) -> list[dict[str, Any]]:
-    work = prepare(area)
-    names = [f"{module.removesuffix('.py').replace('/', '.')}.*" for module in only if only != list(area.modules)]
+def run(area: Area, only: list[str], workers: int, log: Path, *, again: bool) -> list[dict[str, Any]]:
+    work = prepare(area, again=again)
+    part = only != list(area.modules) and not again  # mutmut forgets the verdicts of what is named
+    names = [f"{module.removesuffix('.py').replace('/', '.')}.*" for module in only if part]
     with log.open("w", encoding="utf-8") as out:
         command = [sys.executable, str(ROOT / "scripts/mutation_worker.py"), str(workers), *names]
         done = subprocess.run(command, cwd=work, stdout=out, stderr=subprocess.STDOUT, check=False)
@@ -237,6 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module", nargs="*", help="areas or modules of tests/mutation/areas.toml; none: all")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
+    parser.add_argument("--again", action="store_true", help="only what the last run did not kill or did not come to")
     parser.add_argument("--no-store", action="store_true", help="print only, leave docs/proof/mutation.* alone")
     told = parser.parse_args(arguments)
     areas, explained = Area.all(), Explained.all()
@@ -252,7 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         WORK.mkdir(exist_ok=True)
         stamp = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
-        mutants = run(area, only, told.workers, WORK / f"{area.name}.log")
+        mutants = run(area, only, told.workers, WORK / f"{area.name}.log", again=told.again)
         rows = {module: score(module, mutants, explained) | stamp for module in only}
         for module, row in rows.items():
             passed &= tell(module, row, list(stale(module, mutants, explained)))

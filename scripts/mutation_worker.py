@@ -24,6 +24,8 @@ with warnings.catch_warnings():
     from mutmut.stats import status_by_exit_code
     from mutmut.utils.file_utils import walk_mutatable_files
 
+SEEN = {"killed", "timeout", "segfault"}
+
 
 def _no_sentences(node: cst.BaseString) -> Iterator[cst.BaseString]:
     if not (isinstance(node, cst.SimpleString) and " " in node.value):
@@ -47,7 +49,7 @@ def _results(survivors_of: Path) -> Iterator[dict[str, Any]]:
     for name, exit_code in data.exit_code_by_key.items():
         status = status_by_exit_code[exit_code]
         row = {"name": name, "module": str(survivors_of), "function": _function(name), "status": status}
-        if status not in {"killed", "timeout", "segfault"}:
+        if status not in SEEN:
             diff = diff_apply.get_diff_for_mutant(name, path=survivors_of)
             row |= {"was": _changed(diff, "-"), "now": _changed(diff, "+")}
         yield row
@@ -57,6 +59,9 @@ def main() -> None:
     operators = mutators.mutation_operators
     at = next(i for i, (_, operator) in enumerate(operators) if operator is mutators.operator_string)
     operators[at] = (cst.BaseString, _no_sentences)  # type: ignore[index]
+    if (calls := Path("mutants/mutmut-stats.json")).exists():  # left by an earlier run: `--again`
+        calls.unlink()  # which test calls which function is found out anew
+        mutmut._reset_mutant_results(lambda _, code: status_by_exit_code[code] not in SEEN)  # noqa: SLF001 - as below
     mutmut._run(tuple(sys.argv[2:]), int(sys.argv[1]))  # noqa: SLF001 - its command line, without losing the operators
     rows = [row for path in walk_mutatable_files() for row in _results(path)]
     Path("results.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -45,6 +45,7 @@ MAKE = {
     "MODULE": "areas or modules; none: all",
     "MUTANTS": "names; none: all",
     "MUTATION_WORKERS": "mutants at a time",
+    "MUTATION_AGAIN": "only mutants that the last run left alive or did not come to",
     "ORDERS": "backlogs, with commas between",
     "PAIRED": "`1`: side by side, round by round",
     "PROVE_OUT": "folder for results",

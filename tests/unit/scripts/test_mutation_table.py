@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,45 @@ def test_every_module_and_test_file_of_the_table_exists(mutation: ModuleType) ->
     modules = [module for area in areas for module in area.modules]
     assert len(modules) == len(set(modules))
     assert all(area.modules and area.files() for area in areas)
+    for area in areas:
+        text = "".join((ROOT / module).read_text(encoding="utf-8") for module in area.modules)
+        assert [name for name in area.leave if f"{name}(" not in text and f"class {name}:" not in text] == []
+
+
+def test_the_committed_scores_are_those_of_modules_in_the_table(mutation: ModuleType) -> None:
+    """A row of a module that moved or was merged says nothing of today's code: measure it again, or drop it."""
+    modules = {module for area in mutation.Area.all() for module in area.modules}
+    committed = json.loads(mutation.RESULTS.read_text(encoding="utf-8"))
+    assert set(committed["modules"]) <= modules
+    assert mutation.page(committed) == mutation.PAGE.read_text(encoding="utf-8")
+
+
+def test_measured_rows_replace_their_own_and_those_of_vanished_modules_are_dropped(
+    mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mutation, "RESULTS", tmp_path / "mutation.json")
+    monkeypatch.setattr(mutation, "PAGE", tmp_path / "mutation.md")
+    row = mutation.score("a.py", [MUTANT], []) | {"commit": "1", "date": "2026-01-01"}
+    mutation.store({"gone.py": row, "a.py": row, "b.py": row}, ["gone.py", "a.py", "b.py"])
+    mutation.store({"a.py": row | {"commit": "2"}}, ["b.py", "a.py"])
+    modules = json.loads(mutation.RESULTS.read_text(encoding="utf-8"))["modules"]
+    assert [(name, of["commit"]) for name, of in modules.items()] == [("b.py", "1"), ("a.py", "2")]
+    assert "gone.py" not in mutation.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_run_begins_anew_unless_it_is_told_to_go_on(
+    mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`--again` keeps mutmut's verdicts and brings today's tests; a plain run knows nothing of the last one."""
+    monkeypatch.setattr(mutation, "WORK", tmp_path)
+    area = mutation.Area("one", ("brew/deadline.py",), ("tests/unit/scripts/test_mutation_table.py",))
+    verdicts, test = (tmp_path / "one" / name for name in ("mutants/brew/deadline.py.meta", area.tests[0]))
+    for again, kept in ((True, True), (False, False)):
+        verdicts.parent.mkdir(parents=True, exist_ok=True)
+        verdicts.touch()
+        test.unlink(missing_ok=True)
+        mutation.prepare(area, again=again)
+        assert (verdicts.exists(), test.exists()) == (kept, True)
 
 
 def test_every_explanation_names_a_module_of_the_table_and_says_why(mutation: ModuleType) -> None:
@@ -93,3 +133,13 @@ def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -
         "class P(Protocol):\n    @property\n    def x(self) -> int: ...\n    @property\n    def y(self) -> int: ...\n"
     )
     assert mutation.unfolded(stub) == stub
+
+
+def test_what_is_left_alone_stands_between_two_comments(mutation: ModuleType) -> None:
+    """Mutmut's own; a class or function of another name stays open."""
+    source = "class A:\n    x = 1\n\n\ndef f(\n    x: int,\n) -> int:\n    return x\n\n\nclass B:\n    x = 2\n"
+    start, end = "# pragma: no mutate start\n", "# pragma: no mutate end\n"
+    kept = mutation.fenced(source, ["f", "B"])
+    first, function, second = source.split("\n\n\n")
+    assert kept == f"{first}\n\n\n{start}{function}\n{end}\n\n{start}{second}{end}"
+    assert mutation.fenced(source, []) == source
