@@ -313,8 +313,7 @@ def _produce_enriched(run: _Run, enrich: Enrich, rows: Rows, position: int) -> N
 
 def _produce_transformed(run: _Run, transform: Transform, rows: Rows, position: int) -> None:
     """Queue one batch, whatever becomes of each record; rows below ``position`` are already out."""
-    if rows.offsets and rows.offsets[0] < position:
-        rows = rows.part(bisect_left(rows.offsets, position), len(rows.offsets))
+    rows = rows.part(bisect_left(rows.offsets, position), len(rows.offsets))
     if not rows.offsets:
         return
     run.deadline.check("produce")  # a slow function is given fewer records next time

@@ -42,7 +42,6 @@ class Assignments:
         self._exempt: set[int] = set()
         self._complete = False
         self._unreported: dict[int, list[Outcome]] = {}
-        self._told_at = shared.progress.started
 
     def surveyed(self, facts: Iterable[PartitionFacts], *, all_of_them: bool) -> None:
         """Update which partitions exist, and which of them have reached their goal."""

@@ -85,7 +85,7 @@ def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes() -> None:
     (dead,) = broker.visible()
     told = dict(dead.headers)
     assert (dead.topic, dead.value, dead.key, dead.headers[0]) == ("dead", b'{"kind":"plain"}', b"k", ("h", b"1"))
-    assert (told[ERROR_REASON], told[ERROR_EXCEPTION]) == (b"no-url", b"Reject")
+    assert (told[ERROR_REASON], told[ERROR_EXCEPTION], dead.timestamp) == (b"no-url", b"Reject", 7)
     assert told[ERROR_MESSAGE] == b"a click has a url, this one has ['kind']"
 
 

@@ -130,6 +130,7 @@ def test_what_a_dead_worker_held_is_free_again_and_exempt_from_crash_once() -> N
         one._shared.running[partition] = OffsetRange("in", partition, 50, 51)
     assert one.disconnected(dead)
     assert (one.sessions, one.held, one._shared.running.keys()) == ({1: alive}, {1: 1}, {1})
+    assert one._shared.lost == {p: OffsetRange("in", p, 50, 51) for p in (0, 2)}
     assert one.free(0.0) == {0, 2}
     assert [one.exempt_from_crash(p) for p in (0, 0, 1, 2)] == [True, False, False, True]
 
@@ -263,11 +264,11 @@ def test_a_held_partition_of_which_no_lag_is_known_weighs_nothing() -> None:
 def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None:
     """Position and start are the first one's, the end is the last one's, the time is that of all."""
     made = unsurveyed(None)
-    made.outcome(Outcome(3, 0, 5, Status.COMMITTED, 0, 4, 1, 1.5))
-    made.outcome(Outcome(3, 5, 9, Status.COMMITTED, 5, 2, 2, 2.0))
+    made.outcome(Outcome(3, 0, 5, Status.COMMITTED, 0, 4, 1, 1.5, dropped=2, written=8))
+    made.outcome(Outcome(3, 5, 9, Status.COMMITTED, 5, 2, 2, 2.0, dropped=3, written=9))
     made.outcome(Outcome(4, 0, 5, Status.FAILED, seconds=0.25))
     made.report()
-    joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5)
+    joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5, dropped=5, written=17)
     view: Any = made._shared.view
     assert view.shown == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
 

@@ -14,19 +14,21 @@ import pytest
 from harness.fakes import Broker, FakeTransaction
 
 from brew import attempt as attempts
-from brew.attempt import AttemptSpec, Job, attempt
+from brew.attempt import MAX_LINKS, AttemptSpec, Job, TimedTransaction, TraceLinks, attempt, journaled
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused
+from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused, TransformFailed
 from brew.fault_injection import PlannedCrash
-from brew.journal import Step, entries
+from brew.journal import Phase, Step, entries
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange
 from brew.orders import PROFILE_OFFSET, profile
 from brew.outcome import Outcome, Status
-from brew.range_transaction import Rows, Tally, Targets
+from brew.range_transaction import Answer, Rows, Tally, Targets
+from brew.record import Record, Reject
 from brew.settings import Limits, ProfilesSettings
+from brew.transformation import Prepared
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import Table
@@ -395,3 +397,156 @@ def test_a_limit_of_the_job_is_the_one_that_counts(broker: Broker, monkeypatch: 
         )
         assert (outcome.rejected, outcome.reasons) == (2, {"too-large": 1, "not-json": 1})
     assert broker.committed == Committed(8, "")
+
+
+class Function:
+    """A transformation that answers as it was told to: an exception is raised where it is, or where it is asked."""
+
+    whole_input_first, reasons = False, ()
+
+    def __init__(self, *answers: Answer, error: Exception | None = None, at_once: bool = False) -> None:
+        self._answers, self._error, self._at_once = answers, error, at_once
+
+    def ready(self, *_: object) -> Prepared:
+        if self._error is not None and self._at_once:
+            raise self._error
+        return Prepared(transform=self._transform, malformed=3)
+
+    def _transform(self, *_: object) -> tuple[Answer, ...]:
+        if self._error is not None:
+            raise self._error
+        return self._answers
+
+
+def with_function(made: Any, **more: Any) -> Job:
+    return replace(JOB, transformation=made, **more)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_transformation_that_cannot_go_on_is_an_outcome_of_its_own(
+    broker: Broker, tmp_path: Path, at_once: bool
+) -> None:
+    """The run ends with exit 3: no retry changes what the function raised."""
+    made = Function(error=TransformFailed("f raised KeyError"), at_once=at_once)
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made, journal=str(tmp_path)))
+    visible = "" if at_once else "; nothing of in[4] offsets [5, 8) is visible"
+    assert (outcome.status, outcome.detail) == (Status.TRANSFORM_FAILED, f"f raised KeyError{visible}")
+    assert (outcome.partition, outcome.start, outcome.until, broker.visible()) == (4, 5, 8, [])
+    assert [*entries(tmp_path)][-1].fields["status"] == "transform-failed"
+
+
+@pytest.mark.usefixtures("broker")
+def test_what_a_function_dropped_and_wrote_is_told_also_by_a_crash() -> None:
+    made = Function((Record(value=b"1"), Record(value=b"2")), ())
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made))
+    assert (outcome.enriched, outcome.rejected, outcome.dropped, outcome.written) == (1, 0, 1, 2)
+    assert (outcome.malformed_profiles, outcome.status) == (3, Status.COMMITTED)
+    for point in (CrashPoint.AFTER_FLUSH, CrashPoint.BEFORE_REPORT):
+        TimedKafka.broker_now.committed = None
+        crash = PlannedCrash(point, CrashMode.PIPELINE)
+        outcome = attempt(replace(TRACED_SPEC, crash=crash), [TRACED_ROWS], with_function(made))
+        assert (outcome.status, outcome.enriched, outcome.dropped, outcome.written) == (Status.CRASHED, 1, 1, 2)
+    TimedKafka.broker_now.committed = None
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(Function(Reject("no"), Reject("no"))))
+    assert (outcome.reasons, outcome.examples) == ({"no": 2}, {"no": 5})
+
+
+@pytest.mark.usefixtures("broker")
+def test_the_journal_says_what_a_step_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the line of the step; what follows it is the abort."""
+    monkeypatch.setattr(TimedKafka, "fails", ("flush", Fatal("gone")))
+    attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
+    lines = [(one.step, one.phase, one.fields.get("detail")) for one in entries(tmp_path)]
+    assert lines[-5:] == [
+        (Step.FLUSH, Phase.INTENT, None),
+        (Step.FLUSH, Phase.FAILED, "Fatal: gone"),
+        (Step.ABORT, Phase.INTENT, None),
+        (Step.ABORT, Phase.DONE, None),
+        (Step.OUTCOME, Phase.DONE, "Fatal: gone"),
+    ]
+
+
+class Recorded:
+    """Keeps each call of the port with what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*given: object) -> object:
+            self.calls.append((name, *given))
+            return Committed(3, "") if name == "locate" else name
+
+        return call
+
+
+@pytest.mark.parametrize("kind", ["timed", "journaled"])
+def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tmp_path: Path) -> None:
+    """The deadline, too: without it a step would wait for ever."""
+    inner: Any = Recorded()
+    offered = OffsetRange("in", 4, 5, 8)
+    kafka: Any = TimedTransaction(inner) if kind == "timed" else journaled(inner, str(tmp_path), offered, "group")
+    deadline = Deadline(5)
+    assert kafka.produce("out") == "produce"
+    assert kafka.mapped("produce") == "mapped"
+    for name in ("fence", "locate", "begin", "make_room", "settle", "flush"):
+        given = [deadline] if name != "begin" else []
+        assert getattr(kafka, name)(*given) == (Committed(3, "") if name == "locate" else None)
+    kafka.send_offsets(9, "m", deadline)
+    kafka.commit(deadline)
+    kafka.commit_without_waiting()
+    kafka.abort(deadline)
+    assert inner.calls == [
+        ("produce", "out"),
+        ("mapped", "produce"),
+        ("fence", deadline),
+        ("locate", deadline),
+        ("begin",),
+        ("make_room", deadline),
+        ("settle", deadline),
+        ("flush", deadline),
+        ("send_offsets", 9, "m", deadline),
+        ("commit", deadline),
+        ("commit_without_waiting",),
+        ("abort", deadline),
+    ]
+    if kind == "timed":
+        assert list(kafka.steps) == ["fence", "locate", "begin", "produce", "send-offsets", "commit", "abort"]
+        return
+    done = [(one.step, one.fields) for one in entries(tmp_path) if one.phase is Phase.DONE]
+    assert [step for step, _ in done][-3:] == [Step.COMMIT, Step.COMMIT, Step.ABORT]
+    assert [fields.get("position") for _, fields in done] == [None, 3, *[None] * 6]
+    sent = next(fields for step, fields in done if step is Step.SEND_OFFSETS)
+    assert (sent["offset"], sent["until"]) == (9, 9)
+    assert journaled(inner, None, offered, "group") is inner
+
+
+def test_without_a_position_the_journal_says_minus_one(tmp_path: Path) -> None:
+    kafka = journaled(FakeTransaction(Broker()), str(tmp_path), OffsetRange("in", 4, 5, 8), "group")
+    kafka.fence(Deadline(5))
+    kafka.locate(Deadline(5))
+    assert [*entries(tmp_path)][-1].fields["position"] == -1
+
+
+def test_times_of_steps_are_told_in_microseconds() -> None:
+    ticks = (n * 0.12345678 for n in range(20))
+    kafka = TimedTransaction(FakeTransaction(Broker()), lambda: next(ticks))
+    kafka.fence(Deadline(5))
+    kafka.begin()
+    kafka.flush(Deadline(5))
+    assert kafka.steps == dict.fromkeys(["fence", "begin", "produce"], 0.123457)
+
+
+def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
+    """Of each batch before it is passed on; what has another form, or no value, is none."""
+    traces = [b"00-%032x-%016x-01" % (n, n) for n in range(MAX_LINKS + 1)]
+    odd = [None, [("traceparent", b"x"), ("traceparent", None), ("other", traces[5])], [("traceparent", traces[0])]]
+    first = [*odd, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
+    batches = [TRACED_ROWS._replace(headers=one) for one in (first, [[("traceparent", one)] for one in traces[2:]])]
+    links = TraceLinks()
+    passed = []
+    for rows in links.collecting(batches):
+        passed.append(rows)
+        assert len(links.found) == (2 if len(passed) == 1 else MAX_LINKS)
+    assert passed == batches
+    assert list(links.found) == [one.decode() for one in traces[:MAX_LINKS]]

@@ -18,7 +18,7 @@ from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.orders import Reason
 from brew.outcome import Outcome, Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
-from brew.record import Reject
+from brew.record import Record, Reject
 from brew.records import (
     ERROR_EXCEPTION,
     ERROR_MESSAGE,
@@ -273,6 +273,7 @@ def test_a_crash_half_way_tells_how_many_records_are_in_the_log() -> None:
         run(broker, [rows(*range(9))], first_time=True, crash=PlannedCrash(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE))
 
     assert crash.value.tally.enriched == len(broker.log) == 5
+    assert str(crash.value) == "crashed on purpose"
 
 
 _trouble = st.one_of(
@@ -379,12 +380,17 @@ def run_watched(
     return transact_range(batches, offered, targets, upper, kafka, deadline or Deadline(5), **more)
 
 
+def copied(_topic: str, _partition: int, given: Rows) -> list[tuple[Record]]:
+    """A transformation: the same record once more."""
+    return [(Record(key=key, value=value),) for key, value in zip(given.keys, given.values, strict=True)]
+
+
 def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
     """A step with no deadline would block for ever; the steps together have the transaction's time."""
     deadline = Deadline(5)
-    for value in (b"v", b"bad"):
+    for value, transform in ((b"v", None), (b"bad", None), (b"v", copied)):
         kafka = Watched(Broker(), queue=1)
-        run_watched(kafka, plain_rows(0, 1, value=value), deadline=deadline, first_time=True)
+        run_watched(kafka, plain_rows(0, 1, value=value), deadline=deadline, first_time=True, transform=transform)
         assert set(kafka.deadlines) == {"fence", "locate", "make_room", "settle", "flush", "send-offsets", "commit"}
         assert all(given is deadline for given in kafka.deadlines.values())
         assert kafka.mapped_steps == ["produce"]
@@ -418,6 +424,24 @@ def test_a_transaction_that_runs_out_of_time_while_it_produces_says_so_and_is_ab
     assert kafka.steps[-1] == "abort"
 
 
+def test_a_transformation_is_not_asked_when_there_is_no_time_left() -> None:
+    now = [0.0]
+
+    class Slow(Watched):
+        def begin(self) -> None:
+            super().begin()
+            now[0] = 6.0
+
+    with pytest.raises(DeadlineExceeded, match=r"^produce: "):
+        run_watched(
+            Slow(Broker()),
+            plain_rows(0),
+            deadline=Deadline(5, lambda: now[0]),
+            first_time=True,
+            transform=lambda *_: pytest.fail("asked"),
+        )
+
+
 def test_an_abort_has_five_seconds_of_its_own() -> None:
     """The transaction's own deadline may be over; a broker that does not answer must not hold up the process."""
     kafka = Watched(Broker(), ("abort", Fatal("x")))
@@ -439,6 +463,7 @@ def test_an_outcome_names_its_range_and_what_was_found() -> None:
     outcome = run_watched(Watched(Broker()), plain_rows(2), start=1, first_time=True)
     assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (5, 1, 10, -1)
     assert 0 < outcome.seconds < 60
+    assert run_watched(Watched(Broker()), plain_rows(0, 1), plain_rows(2), first_time=True).written == 3
     found = run_watched(Watched(Broker(committed=Committed(3, ""))), plain_rows(3), start=1)
     assert (found.position, found.status) == (3, Status.COMMITTED)
 
@@ -454,6 +479,8 @@ def test_an_outcome_without_a_transaction_names_the_range_that_was_offered() -> 
 def test_columns_of_a_batch_that_differ_in_length_are_an_error() -> None:
     """The rest of the longer one would be lost without a word."""
     broker = Broker()
+    with pytest.raises(ValueError, match="argument 6 is shorter"):
+        run_watched(Watched(broker), plain_rows(0, 1), first_time=True, transform=lambda *_: [()])
     torn = plain_rows(0, 1)._replace(values=[b"v"])
     with pytest.raises(ValueError, match="shorter"):
         run_watched(Watched(broker), torn, first_time=True)
