@@ -97,7 +97,7 @@ class FakeTransaction:
         if len(self._queued) >= self._queue:
             raise BufferError("queue full")
         with self._step("produce"):
-            self._queued.append(Record(topic, value, key, partition, timestamp, list(headers)))
+            self._queued.append(Record(topic, value, key, partition, timestamp, list(headers or ())))
 
     def make_room(self, deadline: Deadline) -> None:
         self.waits += 1

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from harness.fakes import Broker, FakeTransaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Refused
+from brew.errors import DeadlineExceeded, Fatal, Fenced, Refused
+from brew.kafka.topics import Topic, TopicSpec
+from brew.names import CrashPoint
 from brew.offsets import Committed, LogOffsets
-from downstream.totals import command, stages, state_store
+from downstream.totals import command, stages, state_store, topics
 from downstream.totals import run as running
 from downstream.totals.run import Run
-from downstream.totals.stages import Aggregate, AttemptResult, Output, Source, Split, add
+from downstream.totals.stages import BY_KEY, Aggregate, AttemptResult, Output, Source, Split, add, advance
 from downstream.totals.state_store import (
     CHECKPOINT_KEY,
     MemoryStore,
@@ -294,6 +297,7 @@ def test_orders_that_a_round_took_are_gone_when_the_next_one_begins(how: str) ->
     split.take([Record(0, b"k", ORDER)])
     split.ready(0, fresh=True) if how == "ready" else getattr(split, how)()
     split.take([Record(0, b"k", ORDER)])
+    assert {(one.topic, one.partition) for one in split.outputs(1)} == {("d", BY_KEY)}
     assert counts(split.outputs(1)) == {b"customer/c": 1, b"tier/gold": 1}
 
 
@@ -369,14 +373,23 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
     began: list[StoreCheckpoint | None] = []
 
     def restoring(*where: Any) -> int:
+        assert where[:5] == (SETTINGS.connection, "g", NOWHERE, "g.changelog", 0)
+        assert where[6].budget_s == 600
         began.append(where[5].checkpoint)
         where[5].write({}, StoreCheckpoint(2, 5, 0))
-        return 1
+        return records
 
     monkeypatch.setattr(stages, "restore", restoring)
-    store = MemoryStore()
-    store.write({b"a": ONE}, StoreCheckpoint(until, 1, 1))
-    assert aggregate(store).ready(2, fresh=False) is None
+    told: list[tuple[int, int, float]] = []
+    for records in (0, 1):
+        store = MemoryStore()
+        began.clear()
+        told.clear()
+        store.write({b"a": ONE}, StoreCheckpoint(until, 1, 1))
+        adding = Aggregate(SETTINGS, NOWHERE, 0, store, lambda *given: told.append(given))
+        assert adding.ready(2, fresh=False) is None
+        assert [one[:2] for one in told] == ([(0, 1)] if restored and records else [])
+        assert all(0 <= seconds < 10 for *_, seconds in told)
     assert began == ([None if until > 2 else StoreCheckpoint(until, 1, 1)] if restored else [])
     assert (b"a" in dict(store.items())) == (until <= 2)
 
@@ -395,8 +408,11 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
 
     monkeypatch.setattr(stages, "restore", restoring)
     said = aggregate(MemoryStore()).ready(2, fresh=False)
-    assert said is not None
-    assert said.startswith("position-moved")
+    holds = "nothing" if changelog_holds is None else f"the deltas below {changelog_holds}"
+    stands = f"position-moved: g.changelog[0] holds {holds}, and the group stands at"
+    assert str(said).startswith(f"{stands} 2 of g.deltas[0]")
+    if changelog_holds is not None:
+        assert str(aggregate(MemoryStore()).ready(0, fresh=True)).startswith(f"{stands} no offset of g.deltas[0]")
 
 
 def test_a_first_look_at_the_logs_beginning_is_fresh_and_one_behind_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,6 +435,36 @@ def test_the_brokers_are_asked_for_the_end_now_and_then(store: MemoryStore, monk
         adding.committed()
     assert left == [log(5), log(6)]
     assert store.checkpoint == StoreCheckpoint(5, 4, 1)
+
+
+def test_the_end_is_asked_of_the_own_changelog_within_a_transactions_time(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(stages, "log_offsets", lambda *given: asked.append(given) or {0: log(5)})
+    aggregate(store).ready(2, fresh=False)
+    ((client, topic, partitions, deadline),) = asked
+    assert (client, topic, partitions, deadline.budget_s) == (NOWHERE, "g.changelog", [0], 30.0)
+
+
+def test_a_total_goes_into_state_and_results_and_the_state_says_up_to_where_it_holds(store: MemoryStore) -> None:
+    """A key's delta, state and result share one partition number."""
+    adding = aggregate(store)
+    adding.ready(2, fresh=False)
+    adding.take([Record(2, b"tier/gold", ONE)])
+    assert list(adding.outputs(3)) == [
+        Output("g.changelog", 0, b"tier/gold", ONE),
+        Output("out", 0, b"tier/gold", Total(1).document(b"tier/gold")),
+        Output("g.changelog", 0, CHECKPOINT_KEY, checkpoint_value(3, 2)),
+    ]
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, ONE), (b"k", None)])
+def test_a_delta_that_this_program_did_not_write_is_refused(
+    store: MemoryStore, key: bytes | None, value: bytes | None
+) -> None:
+    with pytest.raises(Refused, match=r"^foreign-delta: g\.deltas\[0\] offset 7 lacks key or value"):
+        aggregate(store).take([Record(7, key, value)])
 
 
 def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStore) -> None:
@@ -536,3 +582,222 @@ def test_a_recomputation_reads_what_is_decided_and_no_less(monkeypatch: pytest.M
     logs_of(monkeypatch, state_store, log(3, 6), log(6))
     topic = cast("Any", type("Topic", (), {"name": "c", "partitions": 1}))
     assert command._ends(NOWHERE, topic) == {0: (0, 6)}
+
+
+# One attempt: its transaction, and what its work hears of it.
+
+SOURCE = Source("in", "id", 4, LogOffsets(3, 9, 9))
+
+
+class Task:
+    """Keeps what it was told, and has three records to write."""
+
+    def __init__(self, contradiction: str | None = None, before_it: Any = lambda: None) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self._contradiction, self._before_it = contradiction, before_it
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:
+        self.heard.append(("ready", position, fresh))
+        self._before_it()
+        return self._contradiction
+
+    def take(self, records: Any) -> None:
+        self.heard.append(("take", [one.offset() for one in records]))
+
+    def outputs(self, until: int) -> Iterator[Output]:
+        self.heard.append(("outputs", until))
+        return (Output("d", BY_KEY if n else 7, b"k%d" % n, b"v%d" % n) for n in range(3))
+
+    def committed(self) -> None:
+        self.heard.append(("committed",))
+
+    def dropped(self) -> None:
+        self.heard.append(("dropped",))
+
+
+class Timed(FakeTransaction):
+    """Keeps the time that each step was given, and what it maps errors under."""
+
+    def __init__(self, broker: Broker, fail: Any = None, *, queue: int = 2) -> None:
+        super().__init__(broker, fail, queue=queue)
+        self.given: dict[str, float] = {}
+        self.mapping: set[str] = set()
+        for step in ("fence", "locate", "make_room", "flush", "send_offsets", "commit"):
+            setattr(self, step, self._noting(step, getattr(self, step)))
+
+    def _noting(self, step: str, call: Any) -> Any:
+        def noted(*given: Any) -> Any:
+            self.given[step] = given[-1].budget_s
+            return call(*given)
+
+        return noted
+
+    def mapped(self, step: str) -> Any:
+        self.mapping.add(step)
+        return super().mapped(step)
+
+
+def reading(*ranges: tuple[int, int]) -> Any:
+    """A reader that gives two batches of these ranges, and of no others."""
+    left = list(ranges)
+
+    def read(start: int, until: int) -> Iterator[list[Record]]:
+        assert left.pop(0) == (start, until)
+        middle = until - 1
+        yield [Record(offset, b"k", ORDER) for offset in range(start, middle)]
+        yield [Record(middle, b"k", ORDER)]
+
+    return read
+
+
+def attempt(task: Task, kafka: FakeTransaction, until: int, read: Any = None, crash: Any = None) -> AttemptResult:
+    return advance(SOURCE, until, task, read or reading(), cast("Any", kafka), 30.0, crash)
+
+
+def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_afterwards() -> None:
+    """Records, offset and the state's changes belong together; where counting began is carried along."""
+    broker, task = Broker(), Task()
+    kafka = Timed(broker)
+    assert attempt(task, kafka, 6, reading((3, 6))) == AttemptResult(3, 6, 3)
+    assert [(one.topic, one.partition, one.key, one.value) for one in broker.visible()] == [
+        ("d", 7, b"k0", b"v0"),
+        ("d", -1, b"k1", b"v1"),
+        ("d", -1, b"k2", b"v2"),
+    ]
+    assert broker.committed == Committed(6, "topic-id=id began=3")
+    assert task.heard == [("ready", 3, True), ("take", [3, 4]), ("take", [5]), ("outputs", 6), ("committed",)]
+    assert (set(kafka.given.values()), len(kafka.given), kafka.mapping) == ({30.0}, 6, {"produce"})
+    again = Task()
+    assert attempt(again, Timed(broker), 8, reading((6, 8))) == AttemptResult(6, 8, 2)
+    assert (again.heard[0], broker.committed) == (("ready", 6, False), Committed(8, "topic-id=id began=3"))
+
+
+@pytest.mark.parametrize("until", [5, 6])
+def test_an_attempt_behind_what_was_committed_reads_and_writes_nothing(until: int) -> None:
+    """Another process was ahead, or just as far: the result says where the group stands."""
+    broker, task = Broker(committed=Committed(6, "topic-id=id began=3")), Task()
+    assert attempt(task, FakeTransaction(broker), until) == AttemptResult(6, 6, 0)
+    assert (task.heard, broker.log) == ([("ready", 6, False)], [])
+
+
+@pytest.mark.parametrize("step", ["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"])
+def test_the_work_of_an_attempt_that_failed_is_dropped(step: str) -> None:
+    """Also where a commit may have been applied: the next attempt's locate tells."""
+    broker, task = Broker(), Task()
+    with pytest.raises(Fatal, match="gone"):
+        attempt(task, FakeTransaction(broker, (step, Fatal("gone"))), 6, reading((3, 6)))
+    assert (task.heard[-1], ("committed",) in task.heard, broker.visible()) == (("dropped",), False, [])
+
+
+def test_a_position_that_cannot_be_trusted_is_refused_with_the_partitions_name() -> None:
+    broker = Broker(committed=Committed(6, "topic-id=other began=3"))
+    with pytest.raises(Refused, match=r"topic-recreated: in\[4\] has the id id"):
+        attempt(Task(), FakeTransaction(broker), 8)
+
+
+def test_a_contradiction_counts_only_while_the_offset_stays() -> None:
+    """A newer holder may have gone on while the state was restored."""
+    broker = Broker(committed=Committed(6, "topic-id=id began=3"))
+    kafka = Timed(broker)
+    with pytest.raises(Refused, match=r"^it stands elsewhere$"):
+        attempt(Task("it stands elsewhere"), kafka, 8)
+    assert kafka.given["locate"] == 30.0
+
+    def goes_on() -> None:
+        broker.committed = Committed(7, "topic-id=id began=3")
+
+    with pytest.raises(Fenced, match=r"^in\[4\]: somebody else went on"):
+        attempt(Task("it stands elsewhere", goes_on), FakeTransaction(broker), 8)
+
+
+def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_out() -> None:
+    """One of three is in the log by then, and nothing of it visible."""
+    broker, struck = Broker(), list[tuple[CrashPoint, str, int, int]]()
+
+    class Noting:
+        def at(self, point: CrashPoint, topic: str, transaction: Any) -> None:
+            struck.append((point, topic, len(transaction.broker.log), len(transaction.broker.visible())))
+
+    attempt(Task(), FakeTransaction(broker), 6, reading((3, 6)), Noting())
+    assert struck == [
+        (CrashPoint.AFTER_FENCE, "in", 0, 0),
+        (CrashPoint.MID_PRODUCE, "in", 1, 0),
+        (CrashPoint.AFTER_FLUSH, "in", 3, 0),
+        (CrashPoint.AFTER_SEND_OFFSETS, "in", 3, 0),
+        (CrashPoint.COMMIT_IN_FLIGHT, "in", 3, 0),
+        (CrashPoint.AFTER_COMMIT, "in", 3, 3),
+        (CrashPoint.BEFORE_REPORT, "in", 3, 3),
+    ]
+
+
+# Topics.
+
+
+class Described:
+    """The brokers' topics; keeps what was asked, and what was created."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **partitions: int) -> None:
+        self.partitions = partitions
+        self.created: list[TopicSpec] = []
+        self.deadline = Deadline(5)
+        monkeypatch.setattr(topics.topics, "describe", self._describe)
+        monkeypatch.setattr(topics.topics, "describe_all", self._describe)
+        monkeypatch.setattr(topics.topics, "create", self._create)
+
+    def _describe(self, client: object, names: list[str], deadline: Deadline) -> dict[str, Topic]:
+        assert (client, deadline) == ("client", self.deadline)
+        known = {name: self.partitions[name.replace(".", "_")] for name in names if name.replace(".", "_") in self}
+        return {name: Topic(name, f"id of {name}", count, 1) for name, count in known.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.partitions
+
+    def _create(self, client: object, wanted: list[TopicSpec], deadline: Deadline) -> None:
+        assert (client, deadline) == ("client", self.deadline)
+        self.created += wanted
+        self.partitions |= {one.name.replace(".", "_"): one.partitions for one in wanted}
+
+    def found(self) -> topics.Topics | None:
+        return topics.found(cast("Any", "client"), SETTINGS, self.deadline)
+
+    def ensured(self) -> topics.Topics:
+        return topics.ensured(cast("Any", "client"), SETTINGS, self.deadline)
+
+
+NAMES = ["in", "g.deltas", "g.changelog", "out"]
+
+
+def names(described: topics.Topics | None) -> list[str]:
+    assert described is not None
+    return [one.name for one in (described.input, described.deltas, described.changelog, described.output)]
+
+
+def test_the_groups_topics_are_made_with_the_inputs_partitions_and_the_states_compacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only those that are missing; before that, nothing was counted."""
+    described = Described(monkeypatch, **{"in": 5, "out": 5})
+    assert described.found() is None
+    assert names(described.ensured()) == NAMES
+    compacted = {"cleanup.policy": "compact"}
+    assert described.created == [TopicSpec("g.deltas", 5, {}), TopicSpec("g.changelog", 5, compacted)]
+    assert names(described.found()) == names(described.ensured()) == NAMES
+    assert len(described.created) == 2
+    del described.partitions["out"]
+    assert described.found() is None
+    described.ensured()
+    assert described.created[2:] == [TopicSpec("out", 5, compacted)]
+
+
+@pytest.mark.parametrize("call", ["found", "ensured"])
+def test_topics_whose_partitions_differ_are_refused_with_their_numbers(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The input may have another number: its keys are counted elsewhere."""
+    described = Described(monkeypatch, **{"in": 9, "out": 3, "g_deltas": 3, "g_changelog": 2})
+    with pytest.raises(
+        Refused, match=r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
+    ):
+        getattr(described, call)()
+    described.partitions["g_changelog"] = 3
+    assert names(getattr(described, call)()) == NAMES

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from downstream.virtual.partitions import (
     VirtualPartitionsHandler,
     VirtualSettings,
 )
-from downstream.virtual.scheduling import OnFailure, Retries
+from downstream.virtual.scheduling import OnFailure, Retries, Workers
 
 HERE = TopicPartition("orders", 0)
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
@@ -338,6 +340,7 @@ def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
     """Its record lies at the position and will be repeated."""
     held = threading.Event()
     virtual = VirtualPartitions(VirtualSettings(count=2), Effects(lambda _order: (held.wait(20), None)[1]))
+    assert [(one.name, one.daemon) for one in virtual._workers._threads] == [("virtual-0", True), ("virtual-1", True)]
     virtual.assigned(HERE, 0)
     virtual.add(HERE, orders(1))
     assert virtual.close(Deadline(0.05)) == {HERE: 0}
@@ -488,3 +491,59 @@ def test_a_position_that_was_stored_before_a_partition_went_is_stored_again_when
         one.tick(scene.context())
         assert scene.stored == {0: 9}
         one.lost([0]) if how == "lost" else one.revoked([0], Deadline(5))
+
+
+def test_the_first_failure_is_the_one_that_the_feeder_hears_of() -> None:
+    """The second worker fails while it ends; nothing else is begun, and all come to rest."""
+    begun, both = list[str](), threading.Barrier(2)
+
+    def work(piece: str) -> None:
+        begun.append(piece)
+        both.wait(10)
+        if piece == "second":
+            until(lambda: workers.failed, "the first failure")
+        raise KeyError(piece)
+
+    workers: Workers[str] = Workers(2, work)
+    workers.check()
+    assert not workers.failed
+    workers.put([("a", "first"), ("b", "second"), ("c", "third"), ("a", "fourth")])
+    until(lambda: workers._running == 0 and len(begun) == 2, "both failures")
+    with pytest.raises(KeyError, match="first"):
+        workers.check()
+    assert workers.stop(Deadline(5))
+    assert sorted(begun) == ["first", "second"]
+    assert all(not thread.join(5) and not thread.is_alive() for thread in workers._threads)
+
+
+def test_workers_that_stop_wait_for_what_runs_and_begin_nothing_else() -> None:
+    begun, free = list[str](), threading.Event()
+
+    def work(piece: str) -> None:
+        begun.append(piece)
+        free.wait(10)
+
+    workers: Workers[str] = Workers(1, work)
+    workers.put([("a", "first"), ("b", "second")])
+    until(lambda: begun == ["first"], "the first piece")
+    assert not workers.stop(Deadline(0.01))
+    free.set()
+    assert workers.stop(Deadline(5))
+    workers._threads[0].join(5)
+    assert (begun, workers._threads[0].is_alive(), workers.failed) == (["first"], False, False)
+
+
+def test_a_piece_that_failed_comes_again_after_its_pause_by_an_idle_worker() -> None:
+    """By the workers' own clock; nothing else wakes them."""
+    tried: list[float] = []
+
+    def work(_piece: str) -> float | None:
+        tried.append(time.monotonic())
+        return 0.05 if len(tried) < 3 else None
+
+    workers: Workers[str] = Workers(1, work)
+    workers.put([("a", "piece")])
+    until(lambda: len(workers._queue) == 0, "its last try")
+    assert len(tried) == 3
+    assert all(0.05 <= later - earlier < 5 for earlier, later in itertools.pairwise(tried))
+    assert workers.stop(Deadline(5))
