@@ -30,22 +30,46 @@ def test_whole_batches_in_any_order_of_partitions_are_right() -> None:
     assert names([], {}) == set()
 
 
+TWICE, LOST, DRIFT = "duplicate-output", "lost-output", "state-drift"
+AGAIN = "batch 0 in partition 0 behind batch {} of an earlier look"
+
+
 @pytest.mark.parametrize(
-    ("chunks", "named"),
+    ("chunks", "damage"),
     [
-        ([(0, CLEAN[0][1][:1]), (0, CLEAN[0][1][1:]), *CLEAN[1:]], "torn-batch"),
-        ([*CLEAN, (0, [SeenRow(0, A, 2)])], "torn-batch"),
-        ([*CLEAN, (0, [SeenRow(2, A, 4)])], "duplicate-output"),
-        ([(0, [*CLEAN[0][1], SeenRow(0, A, 2)]), *CLEAN[1:]], "duplicate-output"),
-        ([CLEAN[0], CLEAN[1], (1, [SeenRow(2, B, 3)]), (0, [SeenRow(2, A, 4)])], "lost-output"),
-        (CLEAN[:3], "lost-output"),
-        ([*CLEAN, (0, [SeenRow(3, A, 3)])], "state-drift"),
-        ([*CLEAN, (0, [SeenRow(3, A, 5)])], "state-drift"),
+        ([(0, CLEAN[0][1][:1]), (0, CLEAN[0][1][1:]), *CLEAN[1:]], [("torn-batch", AGAIN.format(0))]),
+        (
+            [*CLEAN, (0, [SeenRow(0, A, 2)])],
+            [("torn-batch", AGAIN.format(1)), (TWICE, "b'a' with total 2 is there 2 times")],
+        ),
+        ([*CLEAN, (0, [SeenRow(2, A, 4)])], [(TWICE, "b'a' with total 4 is there 2 times")]),
+        ([(0, [*CLEAN[0][1], SeenRow(0, A, 2)]), *CLEAN[1:]], [(TWICE, "b'a' with total 2 is there 2 times")]),
+        ([*CLEAN[:2], (1, [SeenRow(2, B, 3)]), (0, [SeenRow(2, A, 4)])], [(LOST, "no row of batch 1 is there")]),
+        (
+            [(0, [SeenRow(2, A, 4), SeenRow(2, A + A, 1), SeenRow(2, B, 3)])],
+            [(LOST, f"no row of batch {n} is there") for n in (0, 1)],
+        ),
+        (CLEAN[:3], [(LOST, "b'a' stands at 2 of 4")]),
+        ([], [(LOST, f"{key!r} stands at 0 of {COUNTS[key]}") for key in (A, A + A, B)]),
+        ([*CLEAN, (0, [SeenRow(3, A, 3)])], [(DRIFT, "b'a' fell from 4 to 3 in batch 3")]),
+        ([*CLEAN, (0, [SeenRow(3, A, 5)])], [(DRIFT, "b'a' stands at 5 of 4")]),
+        ([*CLEAN, (0, [SeenRow(3, b"z", 1)])], [(DRIFT, "b'z' stands at 1 of 0")]),
+        ([*CLEAN, (0, [SeenRow(3, b"z", 0)])], []),
+        (
+            [CLEAN[0], CLEAN[1], (1, [SeenRow(2, B, 3), SeenRow(1, B, 2)]), CLEAN[3], (1, [SeenRow(2, b"z", 0)])],
+            [("torn-batch", "batch 2 in partition 1 behind batch 2 of an earlier look")],
+        ),
     ],
-    ids=["in parts", "again later", "again in the next batch", "twice", "no batch", "no row", "backwards", "too much"],
-)
-def test_damage_is_named(chunks: list[Chunk], named: str) -> None:
-    assert named in names(chunks)
+    ids=[
+        "in parts", "again later", "again in the next batch", "twice", "no batch", "no first batches", "no row",
+        "nothing", "backwards", "too much", "of nobody", "nobody's nothing", "in parts and out of order",
+    ],
+)  # fmt: skip
+def test_damage_is_named_with_its_place_and_numbers(chunks: list[Chunk], damage: list[tuple[str, str]]) -> None:
+    history = BatchHistory()
+    for partition, rows in chunks:
+        history.observe(partition, rows)
+    assert history.findings(COUNTS) == [{"name": name, "evidence": evidence} for name, evidence in damage]
 
 
 def test_a_batch_without_a_row_is_lost_unless_the_query_may_have_none() -> None:
@@ -61,3 +85,5 @@ def test_rows_without_headers_are_compared_as_rows() -> None:
     rows = [SeenRow(NO_BATCH, A, 2), SeenRow(NO_BATCH, A, 4)]
     assert names([(0, rows[:1]), (0, rows[1:])], {A: 4}) == set()
     assert names([(0, rows), (0, rows[1:])], {A: 4}) == {"duplicate-output"}
+    mixed = [(0, [*rows, SeenRow(0, B, 1)]), (0, [SeenRow(0, B, 2)])]
+    assert names(mixed, {A: 4, B: 2}) == {"torn-batch"}

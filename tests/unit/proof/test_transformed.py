@@ -18,7 +18,7 @@ from brew.record import Record as Given
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
-from proof.checking.transformed import Oracle
+from proof.checking.transformed import Oracle, _Dropped, _shown
 from proof.findings import Name, Report, Verdict
 
 IN, OUT, ALSO, DEAD = "in", "out", "late", "dlq"
@@ -58,7 +58,11 @@ class Logs:
 
     def renumber(self) -> None:
         for rows in self.rows.values():
-            rows[:] = [row._replace(offset=i) for i, row in enumerate(rows)]
+            rows.sort(key=lambda row: row.partition)
+            next_offset = [0, 0]
+            for i, row in enumerate(rows):
+                rows[i] = row._replace(offset=next_offset[row.partition])
+                next_offset[row.partition] += 1
 
 
 def right(came: list[Record], made: Function = function) -> Logs:
@@ -77,23 +81,32 @@ def right(came: list[Record], made: Function = function) -> Logs:
     return logs
 
 
-def judged(logs: Logs, made: Function = function, *, late: bool = False) -> Report:
-    """``late``: outputs are read before their inputs."""
+def judged(
+    logs: Logs, made: Function = function, *, late: bool = False, first: int = 0, partitions: int = 1, outputs: int = 1
+) -> Report:
+    """
+    ``late``: outputs are read before their inputs; ``first``: offset of the input's first record.
+
+    ``partitions`` of the input, and of each topic behind it.
+    """
     logs.renumber()
-    end = len(logs.came)
+    ends = [sum(one.partition == p for one in logs.came) for p in range(partitions)]
     facts = BrokerFacts(
         IN,
         OUT,
         DEAD,
-        {0: LogOffsets(0, end, end)},
-        {0: end if logs.committed is None else logs.committed},
-        1,
-        downstream={name: {0: LogOffsets(0, len(rows), len(rows))} for name, rows in logs.rows.items()},
+        {p: LogOffsets(first, end, end) for p, end in enumerate(ends)},
+        {p: end if logs.committed is None else logs.committed for p, end in enumerate(ends)},
+        outputs,
+        downstream={
+            name: {p: LogOffsets(0, end, end) for p in range(outputs) for end in [sum(r.partition == p for r in rows)]}
+            for name, rows in logs.rows.items()
+        },
         also_output=(ALSO,),
     )
     checker = Checker(facts, None, Oracle("clicks:f", made))
     steps: list[Callable[[], None]] = [
-        lambda: (checker.input(logs.came), checker.input_ended())[1],
+        lambda: (checker.input(one for one in logs.came if one.offset >= first), checker.input_ended())[1],
         lambda: (
             checker.output(logs.rows[OUT]),
             checker.output(logs.rows[ALSO], ALSO),
@@ -232,6 +245,60 @@ def test_what_is_out_above_the_committed_offset_is_told() -> None:
     assert (report.inputs, report.backlog) == (1, 1)
 
 
+def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> None:
+    logs = right(inputs(1, 1))
+    logs.rows[OUT].append(logs.rows[OUT][1])
+    logs.committed = 1
+    report = judged(logs)
+    assert report.totals == {"offset-behind": 1, "duplicate-output": 1}
+    assert {one.evidence for one in report.findings} == {"its source in[0] offset 1 is out, the committed offset is 1"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_outputs_of_records_that_retention_took_are_counted_apart(late: bool) -> None:
+    """The input begins at 2: nobody can say what came before."""
+    report = judged(right(inputs(*NUMBERS)), late=late, first=2)
+    assert (report.totals, report.unverifiable, report.inputs) == ({}, 1, 7)
+
+
+def test_a_source_at_the_inputs_end_is_a_phantom_whatever_the_group_has_committed() -> None:
+    logs = right(inputs(1, 1))
+    logs.add(OUT, logs.came[1]._replace(offset=2), b"{}")
+    report = judged(logs)
+    assert (report.totals, report.findings[0].evidence) == (
+        {"phantom-output": 1},
+        "its source in[0] offset 2 is not visible (LSO 2)",
+    )
+
+
+def _to_the_other(logs: Logs, topic: str) -> None:
+    logs.rows[topic][0] = logs.rows[topic][0]._replace(partition=1 - logs.rows[topic][0].partition)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_many(late: bool) -> None:
+    """Another key decides on its own, and so does one where the topics differ in shape."""
+    came = [*inputs(1, 4), *inputs(1, 2, partition=1)]
+    assert judged(right(came), late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
+    for topic in (OUT, ALSO):
+        logs = right(came)
+        _to_the_other(logs, topic)
+        report = judged(logs, late=late, partitions=2, outputs=2)
+        assert report.totals == {"corrupt-output": 1}
+        assert "it belongs into partition 0, or keys lose their order" in report.findings[0].evidence
+    logs = right(came)
+    for rows in logs.rows.values():
+        rows[:] = [row._replace(partition=0) for row in rows]
+    assert judged(logs, late=late, partitions=2, outputs=1).verdict is Verdict.PROVEN
+
+    def other_key(record: brew.Record) -> brew.Record:
+        return record.with_key(b"new")
+
+    logs = right(came, other_key)
+    logs.rows[OUT] = [row._replace(key=b"new", partition=1 - row.partition) for row in logs.rows[OUT]]
+    assert judged(logs, other_key, late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
+
+
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
     logs = right(inputs(1, 1))
     del logs.rows[OUT][0]
@@ -302,6 +369,76 @@ def test_a_function_of_batches_that_is_right_is_proven() -> None:
         return batch.slice(0)
 
     assert judged(right(inputs(1, 2, 3), same), same).verdict is Verdict.PROVEN
+
+
+def test_the_first_thousand_are_asked_for_twice_and_then_each_hundredth() -> None:
+    """However the records are cut into batches."""
+    asked: list[int] = []
+
+    def noting(record: brew.Record) -> None:
+        asked.append(record.offset)
+
+    oracle = Oracle("f", noting)
+    records = [Given(topic=IN, partition=0, offset=offset) for offset in range(1, 1202)]
+    assert oracle.answers(records[:999]) + oracle.answers(records[999:]) == [()] * 1201
+    twice = [offset for offset in range(1, 1202) if asked.count(offset) == 2]
+    assert twice == [*range(1, 1001), 1100, 1200]
+    assert len(asked) == 1201 + len(twice)
+    assert oracle.differs == ""
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([None, b"1"], "nothing and b'1'"),
+        ([brew.Reject("five"), []], "a rejection (five) and nothing"),
+        ([[b"1", b"2"], [b"1", b"2", b"3"]], "2 records, the first with b'1' and 3 records, the first with b'1'"),
+        ([brew.Record(key=b"k"), b"x" * 61], f"no value and {b'x' * 60!r}"),
+        ([SystemExit(3), b"1"], "a rejection (transform-error) and b'1'"),
+    ],
+)
+def test_two_answers_that_differ_are_told_in_short_the_first_time(answers: list[Any], said: str) -> None:
+    left = iter([*answers, b"again", b"other"])
+
+    def given(answer: Any) -> Any:
+        return brew.Record(value=answer) if isinstance(answer, bytes) else answer
+
+    def moody(_record: brew.Record) -> Any:
+        answer = next(left)
+        if isinstance(answer, BaseException):
+            raise answer
+        return [given(one) for one in answer] if isinstance(answer, list) else given(answer)
+
+    oracle = Oracle("f", moody)
+    for offset in (7, 8):
+        oracle.answers([Given(topic=IN, partition=3, offset=offset)])
+    assert oracle.differs == f"asked twice for in[3] offset 7 it gave {said}"
+
+
+def test_a_function_that_ends_with_an_exception_rejects_with_its_words() -> None:
+    def failing(_record: brew.Record) -> None:
+        raise SystemExit(3)
+
+    (answer,) = Oracle("f", failing).answers([Given(value=b"1")])
+    assert isinstance(answer, brew.Reject)
+    assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
+
+
+def test_dropped_offsets_are_kept_as_runs() -> None:
+    """The last one of a run, and the first one behind it."""
+    dropped = _Dropped()
+    assert 0 not in dropped
+    for offset in (3, 4, 7):
+        dropped.add(offset)
+    assert [offset for offset in range(10) if offset in dropped] == [3, 4, 7]
+    assert (list(dropped._starts), list(dropped._ends)) == ([3, 7], [5, 8])
+
+
+def test_values_are_shown_whole_up_to_a_line() -> None:
+    """80 bytes; of longer ones the beginning and how many there are."""
+    assert _shown(None) == "none"
+    assert _shown(b"x" * 80) == repr(b"x" * 80)
+    assert _shown(b"x" * 81) == f"{b'x' * 77!r}... (81 bytes)"
 
 
 def test_what_a_function_needs_and_does_not_get_is_no_answer() -> None:
