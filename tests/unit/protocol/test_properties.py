@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brew import client_config
 from brew.cli import connection, with_client_config
 from brew.client_config import load
 from brew.connection import (
@@ -322,6 +326,93 @@ def test_no_file_a_directory_and_a_film_are_refused(tmp_path: Path) -> None:
             load(tmp_path / name)
 
 
+def test_a_file_may_fill_its_limit_exactly(tmp_path: Path) -> None:
+    """64 KiB, and not one byte more; the text says what the file was for."""
+    full = tmp_path / "full"
+    full.write_bytes(b"client.id=a\n#" + b"x" * (65_536 - 13))
+    assert load(full).properties == {"client.id": "a"}
+    full.write_bytes(full.read_bytes() + b"x")
+    with pytest.raises(UsageError) as caught:
+        load(full)
+    assert str(caught.value) == f"{full}: more than 65536 bytes; --client-config takes a file of settings"
+    with pytest.raises(UsageError, match=r"; --client-config names a file that this user may read$"):
+        load(tmp_path / "gone")
+
+
+def test_what_holds_no_secret_may_come_from_elsewhere_too(file: Path) -> None:
+    """Only variables that held a secret are hidden from child processes; a value gets the list's own letters."""
+    file.write_text("security.protocol=${env:P}\nclient.id=${file:id}\nsasl.username=u\nsasl.password=${env:PW}\n")
+    with file.open("a") as more:
+        more.write("sasl.mechanism=plain\n")
+    (file.parent / "id").write_bytes(b"a b\r\n")
+    found = load(file, {"P": "sasl_ssl", "PW": "pw"})
+    plain = {"security.protocol": "SASL_SSL", "client.id": "a b", "sasl.username": "u", "sasl.mechanism": "PLAIN"}
+    assert (found.properties, found.variables, found.source) == (plain, {"PW"}, str(file))
+    file.write_text("client.id=${file:gone}\n")
+    with pytest.raises(UsageError) as caught:
+        load(file)
+    assert str(caught.value) == (
+        f"{file}:1: client.id: {file.parent / 'gone'} can't be read: No such file or directory; "
+        "client.id names a file that this user may read"
+    )
+
+
+@pytest.mark.parametrize("value", ["${env:LINES}", "${env:ZERO}"])
+def test_a_secret_is_one_line_of_text(file: Path, value: str) -> None:
+    file.write_text(f"{BASE}sasl.password={value}\n")
+    with pytest.raises(UsageError, match=r":4: sasl\.password: \$\{env:\w+\} holds more than one line$"):
+        load(file, {"LINES": "a\nb", "ZERO": "a\0b"})
+
+
+def test_a_password_that_only_looks_like_a_reference_is_one(file: Path) -> None:
+    """It stands in the file, so the file has to be private."""
+    write_private(file, f"{BASE}sasl.password=${{sys:x}}\n".encode())
+    assert _secret(file) == "${sys:x}"
+    file.chmod(0o604)
+    with pytest.raises(Refused, match="chmod 600"):
+        load(file)
+
+
+def test_a_path_from_the_working_directory_is_kept_absolute(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are started with it may stand elsewhere."""
+    _certificates(file)
+    monkeypatch.chdir(file.parent)
+    found = load(Path(file.name))
+    assert (found.source, found.properties["ssl.ca.location"]) == (str(file), str(file.parent / "ca.pem"))
+
+
+def test_a_certificate_holds_from_its_first_to_its_last_second(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _certificates(file)
+    own = x509.load_pem_x509_certificate((file.parent / "me.pem").read_bytes())
+    begins, ends, second = own.not_valid_before_utc, own.not_valid_after_utc, dt.timedelta(seconds=1)
+    where = f"{file}:3: ssl.certificate.location: certificate {file.parent / 'me.pem'}"
+    for now, kind in (
+        (begins - second, "is not valid yet"),
+        (begins, None),
+        (ends, None),
+        (ends + second, "has expired"),
+    ):
+        clock = SimpleNamespace(now=lambda zone, now=now: now.astimezone(zone))
+        monkeypatch.setattr(client_config, "dt", SimpleNamespace(datetime=clock, UTC=dt.UTC))
+        if kind is None:
+            assert load(file).properties["ssl.certificate.location"] == str(file.parent / "me.pem")
+            continue
+        with pytest.raises(Refused) as caught:
+            load(file)
+        assert str(caught.value).startswith(f"{where} {kind}: it is valid from {begins:%Y-%m-%d %H:%M} to ")
+
+
+def test_a_certificate_that_is_none_is_refused_and_an_authority_of_any_age_is_not(file: Path) -> None:
+    """Its own broken text is noticed here, the authority's by the client library."""
+    _certificates(file)
+    broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    (file.parent / "ca.pem").write_text(broken)
+    load(file)
+    (file.parent / "me.pem").write_text(broken)
+    with pytest.raises(UsageError, match=r":3: ssl\.certificate\.location: .*me\.pem is no certificate: "):
+        load(file)
+
+
 def _certificates(file: Path, *, days: float = 1, key_mode: int = 0o600) -> None:
     authority = Authority.fresh()
     authority.write(file.parent)
@@ -442,3 +533,58 @@ def test_certificates_go_as_pem_and_a_key_that_java_can_not_read_is_refused(tmp_
 
 def test_a_plain_connection_says_nothing_to_java() -> None:
     assert java_settings(Connection("h:1")) == {}
+
+
+@pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
+def test_a_login_by_password_goes_to_java_as_an_entry(name: str) -> None:
+    """Under either name of the mechanism; the client's own name goes along, what Java does not know stays."""
+    ours = {"security.protocol": "SASL_SSL", name: "SCRAM-SHA-256", "sasl.username": "u", "client.id": "me"}
+    settings = java_settings(
+        Connection("h:1", {**ours, "socket.keepalive.enable": "true"}, {"sasl.password": Secret("p")})
+    )
+    assert settings == {
+        "client.id": "me",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": jaas("SCRAM-SHA-256", "u", "p"),
+    }
+
+
+def test_files_that_went_away_are_refused_by_name_and_encrypted_keys_are_taken(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    certificate.write_text("c")
+    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+    connection = Connection("h:1", {"ssl.certificate.location": str(certificate), "ssl.key.location": str(key)})
+    settings = java_settings(connection)
+    assert (settings["ssl.keystore.key"], settings["ssl.keystore.certificate.chain"]) == (key.read_text(), "c")
+    assert "ssl.key.password" not in settings
+    for file in (key, certificate):
+        file.unlink()
+        with pytest.raises(Refused, match=rf"^{file} can't be read any more: No such file"):
+            java_settings(connection)
+
+
+@pytest.mark.parametrize(
+    ("properties", "user"),
+    [
+        ({}, "User:ANONYMOUS"),
+        ({"sasl.username": "u", "ssl.certificate.location": "me.pem"}, "User:u"),
+        ({"ssl.certificate.location": "me.pem"}, "the owner of me.pem"),
+    ],
+)
+def test_a_connections_user_is_the_one_that_acls_name(properties: dict[str, str], user: str) -> None:
+    assert Connection("h:1", properties).user == user
+
+
+def test_a_connection_gives_its_secrets_to_clients_alone() -> None:
+    connection = Connection("h:1", {"sasl.username": "u"}, {"sasl.password": Secret("p")})
+    assert connection.settings() == {"sasl.username": "u", "sasl.password": "p"}
+    assert f"{connection.secrets['sasl.password']:>5}" == "  ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [(" a b", "\\ a b"), ("\t\f", "\\t\\f"), ("a=:#!", "a=:#!"), ("~\x7fä🜁", "~\\u007f\\u00e4\\ud83d\\udf01")],
+)
+def test_values_of_javas_file_are_escaped_where_they_have_to_be(text: str, escaped: str) -> None:
+    assert java_properties({"a b": text}) == f"a\\ b={escaped}\n"

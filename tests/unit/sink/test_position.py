@@ -68,6 +68,7 @@ def test_an_expired_position_is_refused_with_the_last_batch_that_the_topic_shows
 
 def test_an_old_checkpoint_under_a_sink_that_kafka_does_not_know_is_refused() -> None:
     """Renamed, or its topic was made again: brokers drop the offsets of a topic with it."""
+    assert "is at batch 1," in refusal(batch(1), None)
     text = refusal(batch(2), None)
     assert "is at batch 2, Kafka has no position of it (group 'revenue', topic 'out', partition 0)" in text
     assert "the sink was renamed, its topic was deleted and created again" in text
@@ -126,7 +127,8 @@ def test_a_position_set_by_hand_is_believed() -> None:
 
 @pytest.mark.parametrize("metadata", ["x", "{}", "[]", '{"query":"a"}', "null", "7"])
 def test_an_offset_of_another_program_is_refused(metadata: str) -> None:
-    assert "was committed by another program" in refusal(batch(2), Committed(2, metadata))
+    text = refusal(batch(2), Committed(2, metadata))
+    assert f"was committed by another program (not the metadata of a sink: {metadata!r})" in text
 
 
 def test_batch_jobs_write_growing_ids_once() -> None:
@@ -134,7 +136,8 @@ def test_batch_jobs_write_growing_ids_once() -> None:
     done = Committed(20261124, str(job.mark))
     assert is_new(job, None, none)
     assert not is_new(job, done, none)
-    assert is_new(job, Committed(20260101, str(job.mark)), none)
+    for before in (20260101, 20261123):
+        assert is_new(job, Committed(before, str(job.mark)), none)
     text = refusal(Batch("revenue", "out", 20261122, job.mark), done)
     assert "write() was called with batch 20261122, Kafka's position is batch 20261124" in text
 
@@ -155,3 +158,8 @@ def test_stray_bytes_behind_the_metadata_are_not_another_programs() -> None:
     """Librdkafka's issue 4649; seen in an integration test: a sink refused its own position."""
     mark = Mark("q", "0123", "id")
     assert Mark.parse(f"{mark}alitP") == mark
+
+
+def test_metadata_and_fingerprints_are_those_of_positions_that_were_committed_already() -> None:
+    """Another form would refuse every sink that is upgraded."""
+    assert str(Mark("q", fingerprint("ä"), "id")) == '{"query":"q","offsets":"33e6d73fee82904c","topic":"id"}'
