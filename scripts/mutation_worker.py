@@ -7,7 +7,9 @@ are written out with the lines that they change.
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -56,6 +58,8 @@ def _results(survivors_of: Path) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    # pytest collects garbage several times as it ends: each mutant would look through all that its parent has imported.
+    os.register_at_fork(before=gc.freeze)
     operators = mutators.mutation_operators
     at = next(i for i, (_, operator) in enumerate(operators) if operator is mutators.operator_string)
     operators[at] = (cst.BaseString, _no_sentences)  # type: ignore[index]

@@ -27,7 +27,7 @@ def test_the_sinks_topic_goes_before_the_column() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"key": "binary"}, "missing: value"),
+        ({"key": "binary"}, "(missing: value)"),
         ({"value": "struct<a:int>"}, "wrong type: value struct<a:int>"),
         ({"value": "binary", "key": "int", "partition": "bigint"}, "wrong type: key int, partition bigint"),
         ({"value": "binary", "headers": "array<string>"}, "wrong type: headers array<string>"),
@@ -53,7 +53,7 @@ def test_keys_go_where_kafkas_default_partitioner_puts_them(
     keys: list[bytes | None], partitions: int, skipped: int
 ) -> None:
     """Also in a slice of a longer column, as Arrow hands out."""
-    column = pa.array([b"x"] * skipped + keys, pa.binary()).slice(skipped)
+    column = pa.array([b"x"] * skipped + keys + [b"y"] * skipped, pa.binary()).slice(skipped, len(keys))
     found = partitions_of(column, partitions).tolist()
     with_key = [(place, key) for place, key in zip(found, keys, strict=True) if key is not None]
     assert [place for place, _ in with_key] == [(murmur2(key) & 0x7FFFFFFF) % partitions for _, key in with_key]
@@ -82,6 +82,12 @@ def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
         ("ä".encode(), b"k", "out", 1, [("h", b"1"), ("n", None)]),
         (None, None, "out", None, None),
     ]
+
+
+def test_columns_that_are_not_there_are_empty_and_each_row_may_name_its_topic() -> None:
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["out", "late"])})
+    assert list(rows_of(batch, None)) == [Row(b"a", None, "out", None, None), Row(b"b", None, "late", None, None)]
+    assert [row.topic for row in rows_of(batch, "mine")] == ["mine", "mine"]
 
 
 def test_a_row_without_a_topic_is_refused() -> None:
