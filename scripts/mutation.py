@@ -209,6 +209,8 @@ def page(results: dict[str, Any]) -> str:
         f" | {row['score']:.1f} % | {row['commit']} | {row['date']} |"
         for module, row in rows.items()
     ]
+    if missing := results["not_measured"]:
+        lines += ["", f"Not measured yet: {', '.join(f'`{module}`' for module in missing)}."]
     lines += ["", f"Versions: {results['versions']}.", "", "## Survivors", ""]
     for module, row in rows.items():
         lines += [
@@ -228,6 +230,7 @@ def store(rows: dict[str, dict[str, Any]], order: list[str]) -> None:
         "versions": f"Python {sys.version.split()[0]}, mutmut {version('mutmut')}, pytest {version('pytest')}, "
         f"hypothesis {version('hypothesis')}",
         "modules": {module: merged[module] for module in order if module in merged},
+        "not_measured": [module for module in order if module not in merged],
     }
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(results), encoding="utf-8")

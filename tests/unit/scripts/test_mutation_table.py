@@ -40,7 +40,7 @@ def test_the_committed_scores_are_those_of_modules_in_the_table(mutation: Module
     """A row of a module that moved or was merged says nothing of today's code: measure it again, or drop it."""
     modules = {module for area in mutation.Area.all() for module in area.modules}
     committed = json.loads(mutation.RESULTS.read_text(encoding="utf-8"))
-    assert set(committed["modules"]) <= modules
+    assert {*committed["modules"], *committed["not_measured"]} == modules
     assert mutation.page(committed) == mutation.PAGE.read_text(encoding="utf-8")
 
 
@@ -51,10 +51,12 @@ def test_measured_rows_replace_their_own_and_those_of_vanished_modules_are_dropp
     monkeypatch.setattr(mutation, "PAGE", tmp_path / "mutation.md")
     row = mutation.score("a.py", [MUTANT], []) | {"commit": "1", "date": "2026-01-01"}
     mutation.store({"gone.py": row, "a.py": row, "b.py": row}, ["gone.py", "a.py", "b.py"])
-    mutation.store({"a.py": row | {"commit": "2"}}, ["b.py", "a.py"])
+    mutation.store({"a.py": row | {"commit": "2"}}, ["b.py", "new.py", "a.py"])
     modules = json.loads(mutation.RESULTS.read_text(encoding="utf-8"))["modules"]
     assert [(name, of["commit"]) for name, of in modules.items()] == [("b.py", "1"), ("a.py", "2")]
-    assert "gone.py" not in mutation.PAGE.read_text(encoding="utf-8")
+    page = mutation.PAGE.read_text(encoding="utf-8")
+    assert "gone.py" not in page
+    assert "Not measured yet: `new.py`." in page
 
 
 def test_a_run_begins_anew_unless_it_is_told_to_go_on(
