@@ -159,7 +159,7 @@ def journal_outcome(folder: str | None, offered: OffsetRange, group: str, outcom
             "enriched": outcome.enriched,
             "rejected": outcome.rejected,
         }
-        _journal(folder, os.getpid()).write(Step.OUTCOME, Phase.DONE, **fields)
+        _journal(folder, os.getpid()).write(Step.OUTCOME, **fields)
 
 
 @functools.cache

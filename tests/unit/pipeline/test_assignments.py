@@ -235,6 +235,7 @@ def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets()
     assert loads({}) == {}
     assert loads({0: 0}) == {0: 1}
     assert loads({0: 7}) == {0: 9}
+    assert loads({0: 8}) == {0: 11}
     assert loads({0: 10, 1: 5}) == {0: 12, 1: 7}
     assert all(isinstance(weight, int) for weight in loads({0: 10, 1: 5}).values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from harness.fakes import Broker, FakeTransaction
 
 from brew import attempt as attempts
-from brew.attempt import MAX_LINKS, AttemptSpec, Job, TimedTransaction, TraceLinks, attempt, journaled
+from brew.attempt import MAX_LINKS, AttemptSpec, Job, TimedTransaction, TraceLinks, attempt, journal_outcome, journaled
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused, TransformFailed
@@ -236,6 +237,7 @@ def deep(error: Exception, levels: int = 8) -> None:
 
 
 def frames(detail: str) -> list[str]:
+    assert "repeated" not in detail, "more than three alike are told as one"
     return re.findall(r", in (\w+)\n", detail)
 
 
@@ -535,6 +537,25 @@ def test_times_of_steps_are_told_in_microseconds() -> None:
     kafka.begin()
     kafka.flush(Deadline(5))
     assert kafka.steps == dict.fromkeys(["fence", "begin", "produce"], 0.123457)
+
+
+def test_a_transaction_that_never_began_has_no_time_of_producing() -> None:
+    kafka = TimedTransaction(FakeTransaction(Broker()))
+    kafka.fence(Deadline(5))
+    kafka.abort(Deadline(5))
+    assert list(kafka.steps) == ["fence", "abort"]
+
+
+def test_each_process_writes_a_journal_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark forks its workers: two of them on one file would cut each other's lines."""
+    offered = OffsetRange("in", 4, 5, 8)
+    outcome = Outcome(4, 5, 8, Status.FENCED)
+    for pid in (1, 2):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        journal_outcome(str(tmp_path / "outcomes"), offered, "group", outcome)
+        journaled(FakeTransaction(Broker()), str(tmp_path / "steps"), offered, "group")
+    assert [len(list((tmp_path / folder).iterdir())) for folder in ("outcomes", "steps")] == [2, 2]
+    assert [one.phase for one in entries(tmp_path / "outcomes")] == [Phase.DONE] * 2
 
 
 def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:

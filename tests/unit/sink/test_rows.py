@@ -48,12 +48,17 @@ def test_rows_without_a_topic_need_one_from_the_sink() -> None:
         checked_columns({"value": "binary"}, None)
 
 
-@given(st.lists(st.none() | st.binary(max_size=70)), st.integers(1, 50), st.integers(0, 3))
+@given(
+    st.lists(st.none() | st.binary(max_size=70)),
+    st.integers(1, 50),
+    st.integers(0, 3),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+)
 def test_keys_go_where_kafkas_default_partitioner_puts_them(
-    keys: list[bytes | None], partitions: int, skipped: int
+    keys: list[bytes | None], partitions: int, skipped: int, kind: pa.DataType
 ) -> None:
     """Also in a slice of a longer column, as Arrow hands out."""
-    column = pa.array([b"x"] * skipped + keys + [b"y"] * skipped, pa.binary()).slice(skipped, len(keys))
+    column = pa.array([b"x"] * skipped + keys + [b"y"] * skipped, kind).slice(skipped, len(keys))
     found = partitions_of(column, partitions).tolist()
     with_key = [(place, key) for place, key in zip(found, keys, strict=True) if key is not None]
     assert [place for place, _ in with_key] == [(murmur2(key) & 0x7FFFFFFF) % partitions for _, key in with_key]
