@@ -187,7 +187,6 @@ class Aggregate:
 
     def dropped(self) -> None:
         self._found, self._changes = {}, {}
-        self._until = -1
 
 
 def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
@@ -262,10 +261,8 @@ def advance(
         for batch in read(start.offset, until):
             work.take(batch)
             result = replace(result, records=result.records + len(batch))
-        metadata = Position(until, start.began).metadata(source.topic_id)
-        return Write(
-            partial(_produce_all, work, until, kafka, crash, source), lambda: until, metadata, Deadline(timeout_s)
-        )
+        produce = partial(_produce_all, work, until, kafka, crash, source)
+        return Write(produce, lambda: until, start.metadata(source.topic_id), Deadline(timeout_s))
 
     try:
         if transact(kafka, decide, Deadline(timeout_s), may_crash):

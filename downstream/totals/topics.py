@@ -103,7 +103,7 @@ class Position:
     began: int
 
     def metadata(self, topic_id: str) -> str:
-        """The text beside the committed offset."""
+        """The text beside each committed offset that follows."""
         return f"topic-id={topic_id} began={self.began}"
 
 
