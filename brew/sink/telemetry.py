@@ -98,5 +98,5 @@ def _ending(result: Result) -> Ending:
             return Ending.REFUSED
         case Status.FAILED if result.detail.startswith(f"{Fenced.__name__}: "):
             return Ending.FENCED
-        case Status.FAILED:  # the next attempt's locate shows whether a failed commit was applied
+        case Status.FAILED | Status.BEHIND:  # the next attempt's locate shows whether a failed commit was applied
             return Ending.INDEFINITE if COMMIT in result.steps else Ending.ABORTED

@@ -91,8 +91,8 @@ def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
 
 def test_columns_that_are_not_there_are_empty_and_each_row_may_name_its_topic() -> None:
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["out", "late"])})
-    assert list(rows_of(batch, None)) == [Row(b"a", None, "out", None, None), Row(b"b", None, "late", None, None)]
-    assert [row.topic for row in rows_of(batch, "mine")] == ["mine", "mine"]
+    assert list(rows_of(batch, None)) == [(b"a", None, "out", None, None), (b"b", None, "late", None, None)]
+    assert [topic for _, _, topic, _, _ in rows_of(batch, "mine")] == ["mine", "mine"]
 
 
 def test_a_row_without_a_topic_is_refused() -> None:
