@@ -230,6 +230,7 @@ CONTENDERS = {
                 f"our ExactlyOnceSink ({what}) with the query of spark-sink-tuned, our JVM options",
                 _sink(tuned=True, kind=kind),
                 exactly_once=False,
+                position_outside=True,
             )
             for kind, what in (("one", "one writer"), ("tasks", "tasks write"))
         ),
