@@ -76,7 +76,7 @@ def test_the_live_view_leaves_nothing_in_the_temporary_folder(stage: Stage, temp
 def test_every_script_removes_its_temporary_folder() -> None:
     """However it ends: the demos make folders of their own."""
     made = [script for script in (ROOT / "scripts").glob("*.sh") if "mktemp" in script.read_text()]
-    assert "demo.sh" in [script.name for script in made]
+    assert "story.sh" in [script.name for script in made], "the demos' own"
     assert [script.name for script in made if "trap " not in script.read_text()] == []
 
 

@@ -171,7 +171,7 @@ def test_a_retry_after_a_crash_meets_the_newer_profile_and_says_so(customers: Cu
 def test_a_missing_topic_and_one_that_forgets_are_refused_with_their_settings(customers: Customers) -> None:
     customers.stage.create(1)
     customers.order("a")
-    with pytest.raises(Refused, match=r"is not on .*make seed-customers.*PROFILES_TOPIC \(--profiles-topic\)"):
+    with pytest.raises(Refused, match=r"is not on .*make topic-create-all.*PROFILES_TOPIC \(--profiles-topic\)"):
         customers.stage.drain_alone(*customers.options)
     customers.make(policy="delete")
     with pytest.raises(Refused, match=r"has cleanup.policy=delete.*needs cleanup.policy=compact"):

@@ -203,7 +203,7 @@ def test_a_record_that_nobody_takes_becomes_a_dead_letter(stage: Stage) -> None:
         source = SourcePosition.of(one.headers())
         assert source is not None
         assert (source.topic, b"%d" % source.offset) == (stage.names.output, headers[ERROR_OFFSET])
-        assert b"failed 1 times, at last with NonRetriableError" in (headers[ERROR_MESSAGE] or b"")
+        assert b"failed 1 time, at last with NonRetriableError" in (headers[ERROR_MESSAGE] or b"")
     assert positions(stage) == ENDS
 
 
@@ -213,7 +213,7 @@ def test_stop_on_failure_stands_before_the_record(stage: Stage) -> None:
         with stage.python(*call(stage, service, "--on-failure", "stop")) as program:
             done = program.wait(60)
         assert done.code == 3
-        assert "partition 0, offset 20: failed 1 times" in done.err
+        assert "partition 0, offset 20: failed 1 time" in done.err
         assert positions(stage)[0] <= 20
         service.poison = frozenset()
         with stage.python(*call(stage, service)) as program:
