@@ -213,7 +213,7 @@ def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None
 
 @BOTH
 def test_a_row_that_can_not_be_computed_leaves_nothing_of_its_batch(make: Any, writers: Any) -> None:
-    """Spark ends the rows of the task there, which must not look like the end of the batch."""
+    """Spark mostly kills the task's Python first; cell F40-stage-one has its rows break off (`test_task_input.py`)."""
     it = make(writers)
     it.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     it.feed(60)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
+from brew.connection import Connection
+from brew.deadline import Deadline
 from brew.errors import Abortable, Fatal
+from brew.readers import connector
+from brew.sink import batch
+from brew.sink.batch import BatchJob
+from brew.sink.position import Batch, Mark
 from brew.spark import task_input
 from brew.spark.task_input import check_all_rows_came
 
@@ -71,3 +78,41 @@ def test_rows_that_come_from_no_task_are_their_callers(monkeypatch: pytest.Monke
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     check_all_rows_came()
     assert task_input._END == END
+
+
+class Queued:
+    """As much of a transaction as queuing rows needs."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def produce(self, *row: Any) -> None:
+        self.rows.append(row)
+
+    def mapped(self, _step: str) -> nullcontext[None]:
+        return nullcontext()
+
+
+def broken_off() -> None:
+    raise Abortable("read: broken off")
+
+
+def test_the_sinks_writer_ends_the_attempt_when_rows_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the last row and before the commit: what is queued by then is aborted."""
+    monkeypatch.setattr(task_input, "check_all_rows_came", broken_off)
+    rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+    job, kafka = (
+        BatchJob(Batch("s", "out", 1, Mark("q", "f", "t")), Connection("nowhere:1"), 60.0, "out", headers=False),
+        Queued(),
+    )
+    with pytest.raises(Abortable, match="broken off"):
+        batch._produce(job, kafka, rows, iter(()), Deadline(5))  # type: ignore[arg-type]
+    assert len(kafka.rows) == 2
+
+
+def test_the_connectors_rows_end_with_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "check_all_rows_came", broken_off)
+    rows = iter(connector._MeasuredBatches(iter([BATCH])))
+    assert next(rows) is BATCH
+    with pytest.raises(Abortable, match="broken off"):
+        next(rows)
