@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 from harness.brokers import sandbox_broker
 from harness.names import Names
 from harness.pipeline import Stage
@@ -147,6 +148,7 @@ class Programs:
             return bool(page.status == 200)
 
 
+@pytest.mark.longest(240 + 60 * RESTARTS)
 def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres: Postgres, tmp_path: Path) -> None:
     """Each lives, says once that the brokers are away and once that they are back, and goes on with new orders."""
     with sandbox_broker() as broker, taking() as url, contextlib.ExitStack() as stack:
