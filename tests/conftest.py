@@ -39,6 +39,20 @@ _STDERR = pytest.StashKey[int]()
 _LONGEST_S = 240.0
 
 
+class _FailuresAtOnce:
+    """A line for each failure as it comes: a run that is cut off never gets to pytest's summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            terminal.ensure_newline()
+            terminal.write_line(f"{report.when} of {report.nodeid} failed: {crash or report.longrepr}"[:1_000])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--secure`: see `harness.secure_mode`."""
     secure = parser.getgroup("secure brokers")
@@ -50,6 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "longest(seconds): ends the test's process after so long; 0: never")
     config.stash[_STDERR] = os.dup(sys.__stderr__.fileno())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FailuresAtOnce(config), "failures-at-once")
     if (file := config.getoption("--results")) is not None:
         config.pluginmanager.register(Results(config, Path(file)), "results")
     if config.getoption("--secure"):
@@ -72,14 +88,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     A client's call or a thread's lock can't be interrupted from Python. The worker's servers end with it, and another
     worker goes on with the other tests.
     """
-    marker = item.get_closest_marker("longest")
-    longest_s = _LONGEST_S if marker is None else marker.args[0]
-    if longest_s:
-        faulthandler.dump_traceback_later(longest_s, exit=True, file=item.config.stash[_STDERR])
+    _end_if_it_hangs(item)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Pytest's own plugin has just called that off for a test that failed; its fixtures can hang, too."""
+    if isinstance(node, pytest.Item):
+        _end_if_it_hangs(node)
+
+
+def _end_if_it_hangs(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("longest")
+    longest_s = _LONGEST_S if marker is None else marker.args[0]
+    if longest_s:
+        faulthandler.dump_traceback_later(longest_s, exit=True, file=item.config.stash[_STDERR])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from brew import deadline as retry
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Fatal
+from brew.errors import BrewError, DeadlineExceeded, Fatal
 from brew.kafka.clients import BATCH_BYTES, LOG, ConnectionFailures, mapped, producer
 from brew.kafka.committed_offset import locator
 from brew.names import SinkTransactionalId, TransactionalId
@@ -103,6 +103,7 @@ def fenced(client: Producer, deadline: Deadline) -> None:
 # A rejected record keeps its bytes, so the producer's limit has to be above that of any topic.
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
+_CLOSE_S = 5.0
 _WITHOUT_REASON = {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001 - the library's public names
 
 
@@ -149,7 +150,7 @@ class KafkaTransaction:
                 "logger": self._refusals.logger(LOG),
             },
         )
-        self._outcome_unknown = self._committed = False
+        self._open = self._outcome_unknown = self._committed = False
         self._locator = locator(settings.connection, settings.group)
         self._located: list[Committed | None] = []
         self.produce: Callable[..., None] = self._producer.produce
@@ -202,6 +203,7 @@ class KafkaTransaction:
     def begin(self) -> None:
         with mapped("begin"):
             self._producer.begin_transaction()
+        self._open = True
 
     def make_room(self, deadline: Deadline) -> None:
         """Wait a moment for room in a full queue."""
@@ -250,7 +252,7 @@ class KafkaTransaction:
     def commit(self, deadline: Deadline) -> None:
         self._outcome_unknown = True
         self._call("commit", self._producer.commit_transaction, deadline)
-        self._outcome_unknown, self._committed = False, True
+        self._open, self._outcome_unknown, self._committed = False, False, True
 
     def commit_without_waiting(self) -> None:
         """Send the commit without waiting for its answer (the crash point `commit-in-flight`)."""
@@ -263,11 +265,11 @@ class KafkaTransaction:
         self._producer.purge()
         self._outcome_unknown = True
         self._call("abort", self._producer.abort_transaction, deadline)
-        self._outcome_unknown = False
+        self._open = self._outcome_unknown = False
 
     def close(self) -> None:
         """
-        Close the producer; an open transaction is aborted. Idempotent.
+        Close the producer; an open transaction is aborted if a broker answers within 5 s. Idempotent.
 
         After a commit or an abort without an answer nothing more is sent: the next fence decides.
         """
@@ -275,7 +277,10 @@ class KafkaTransaction:
             return
         # The transaction has ended, or the next fence ends it. A producer with a fatal error calls its `error_cb` with
         # its own exception pending, which Python raises as SystemError.
-        with contextlib.suppress(KafkaException, SystemError):
+        with contextlib.suppress(KafkaException, SystemError, BrewError):
+            if self._open and not self._outcome_unknown:
+                # The library's `close` would wait for the abort's answer without a limit.
+                self.abort(Deadline(_CLOSE_S))
             if not self._outcome_unknown:
                 self._producer.close()
         if self._located and not self._committed:

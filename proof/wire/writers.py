@@ -87,14 +87,18 @@ class ReusingWriter:
 
     def recover(self) -> None:
         """A new producer, as after any fatal error."""
-        with contextlib.suppress(KafkaException):
-            self._producer.close()
+        self._end()
         self._open()
 
     def close(self) -> None:
+        self._end()
+        self._reader.close()
+
+    def _end(self) -> None:
+        # librdkafka's `close` would wait for the abort of an open transaction without a limit.
         with contextlib.suppress(KafkaException):
-            self._producer.close()
-            self._reader.close()
+            self._producer.abort_transaction(STEP_S)
+        del self._producer
 
 
 class PlainWriter(ReusingWriter):
