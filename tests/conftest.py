@@ -47,7 +47,7 @@ class _FailuresAtOnce:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        if report.failed and terminal is not None:
+        if report.outcome in {"failed", "rerun"} and terminal is not None:
             crash = getattr(report.longrepr, "reprcrash", None)
             terminal.ensure_newline()
             terminal.write_line(f"{report.when} of {report.nodeid} failed: {crash or report.longrepr}"[:1_000])
