@@ -1,5 +1,5 @@
 """
-`deploy/kubernetes/pipeline.yaml`, played by Podman: pods with probes, config and secret; a killed one comes back.
+`pipeline.yaml` and `ledger.yaml` of `deploy/kubernetes`, played by Podman: pods with probes, config and secret.
 
 Podman 4.3 knows no Service, no node and no PodDisruptionBudget, publishes a container's port on this machine, and asks
 probes with a `curl` that the image does not have. So each replica is a Deployment of its own with a port of its own,
@@ -29,6 +29,7 @@ from harness.containers import SECRET_USER, KafkaContainer, Network
 from harness.pipeline import ROOT, Stage, until
 
 from sandbox.process import free
+from sandbox.store import Postgres
 
 FOLDER = ROOT / "deploy/kubernetes"
 CLIENT = f"""security.protocol=SASL_SSL
@@ -52,10 +53,7 @@ class Pod:
     name: str
     port: int
     probes: dict[str, str]
-
-    @property
-    def container(self) -> str:
-        return f"{self.name}-pod-0-pipeline"
+    container: str
 
     def asked(self, probe: str) -> int:
         """The probe of that name; 0 while nobody answers."""
@@ -72,9 +70,9 @@ class Pod:
         return int(podman("inspect", self.container, "--format", "{{.State.Pid}}"))
 
 
-def manifest(name: str, port: int, more: dict[str, Any]) -> tuple[dict[str, Any], Pod]:
-    """The Deployment with one replica of that name; what differs from the file is here and in `played`."""
-    documents = yaml.safe_load_all((FOLDER / "pipeline.yaml").read_text())
+def manifest(file: str, name: str, port: int, more: dict[str, Any]) -> tuple[dict[str, Any], Pod]:
+    """The file's Deployment with one replica of that name; what differs from it is here and where it is played."""
+    documents = yaml.safe_load_all((FOLDER / file).read_text())
     deployment = copy.deepcopy(next(one for one in documents if one["kind"] == "Deployment"))
     deployment["metadata"]["name"] = name
     deployment["spec"]["replicas"] = 1
@@ -86,7 +84,14 @@ def manifest(name: str, port: int, more: dict[str, Any]) -> tuple[dict[str, Any]
     spec["volumes"] = [{"name": f"{name}-tmp", "emptyDir": {}}, *more["volumes"]]
     container["volumeMounts"][0]["name"] = f"{name}-tmp"
     kinds = ("startupProbe", "livenessProbe", "readinessProbe")
-    return deployment, Pod(name, port, {kind: container[kind]["httpGet"]["path"] for kind in kinds})
+    paths = {kind: container[kind]["httpGet"]["path"] for kind in kinds}
+    return deployment, Pod(name, port, paths, f"{name}-pod-0-{container['name']}")
+
+
+def keep(secret: str, key: str, value: str, folder: Path) -> None:
+    """A Secret with one key."""
+    (folder / "secret").write_text(json.dumps({key: base64.b64encode(value.encode()).decode()}))
+    podman("secret", "create", secret, str(folder / "secret"))
 
 
 @pytest.fixture
@@ -103,8 +108,7 @@ def played(stage: Stage, kafka: KafkaContainer, bridge: Network, tmp_path: Path)
     files = {"client.properties": CLIENT, "ca.pem": kafka.authority.read_text()}
     client = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"client-{mark}"}, "data": files}
     secret = f"brew-{mark}"
-    (tmp_path / "secret").write_text(json.dumps({"password": base64.b64encode(kafka.password.encode()).decode()}))
-    podman("secret", "create", secret, str(tmp_path / "secret"))
+    keep(secret, "password", kafka.password, tmp_path)
     reference = {"name": secret, "key": "password"}
     more = {
         "env": [
@@ -117,7 +121,7 @@ def played(stage: Stage, kafka: KafkaContainer, bridge: Network, tmp_path: Path)
     pods, file = [], tmp_path / "pods.yaml"
     documents = [settings, client]
     for number, port in enumerate(free(2)):
-        deployment, pod = manifest(f"brew-{mark}-{number}", port, more)
+        deployment, pod = manifest("pipeline.yaml", f"brew-{mark}-{number}", port, more)
         documents.append(deployment)
         pods.append(pod)
     file.write_text(yaml.safe_dump_all(documents))
@@ -149,3 +153,44 @@ def test_a_pod_that_is_killed_comes_back_and_the_output_is_exact(played: list[Po
         podman("stop", "--time", "30", pod.container)
         assert podman("inspect", pod.container, "--format", "{{.State.ExitCode}}") == "0"
     stage.proven(inputs=2500, outputs=2500)
+
+
+@pytest.fixture
+def ledger(stage: Stage, kafka: KafkaContainer, postgres: Postgres, tmp_path: Path) -> Iterator[Pod]:
+    """A replica of the ledger on this machine's own network: the database listens on the loopback device only."""
+    settings = yaml.safe_load((FOLDER / "settings.yaml").read_text())
+    settings["data"] |= {"BOOTSTRAP": kafka.bootstrap, "OUTPUT_TOPIC": stage.names.output}
+    del settings["data"]["PROBE_PORT"]
+    name, (port,), file = f"brew-{uuid.uuid4().hex[:8]}", free(1), tmp_path / "pods.yaml"
+    deployment, pod = manifest("ledger.yaml", name, port, {"env": [], "mounts": [], "volumes": []})
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    del container["ports"]  # Podman maps none on this network
+    # What kubelet puts in for a variable: Podman 4.3 does not.
+    container["args"] = [word.replace("$(OUTPUT_TOPIC)", stage.names.output) for word in container["args"]]
+    file.write_text(yaml.safe_dump_all([settings, deployment]))
+    keep("brew-ledger", "DATABASE_URL", postgres.url, tmp_path)
+    try:
+        podman("kube", "play", "--network", "host", str(file))
+        yield pod
+    finally:
+        podman("secret", "rm", "brew-ledger")
+        podman("kube", "down", str(file))
+
+
+def test_the_ledgers_pod_books_every_order(stage: Stage, postgres: Postgres, request: pytest.FixtureRequest) -> None:
+    """Its secret says where the database is; `ledger --check` compares rows and money with the topic, to the cent."""
+    stage.create(output=4)
+    stage.seed(500)
+    stage.drain_alone()
+    pod: Pod = request.getfixturevalue("ledger")
+    for probe in pod.probes:
+        until(lambda probe=probe: pod.asked(probe) == 200, probe, 60)
+    check = ["downstream", "ledger", "--check", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output]
+
+    def booked() -> bool:
+        with stage.python(*check, "--database", postgres.url) as program:
+            return program.wait(60).code == 0
+
+    until(booked, "all orders in the ledger", 60)
+    podman("stop", "--time", "30", pod.container)
+    assert podman("inspect", pod.container, "--format", "{{.State.ExitCode}}") == "0"
