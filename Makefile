@@ -173,7 +173,7 @@ lint: setup ## style, types, import arrows, shell files           make lint
 	@exec scripts/lint.sh
 bench: setup ## rate, CPU, latency, restart beside peers          make bench CONTENDERS=pipeline,franz ORDERS=1000000 REPEAT=3
 	@exec $(PY) benchmarks/run.py $(call option,--orders,ORDERS) $(call option,--contenders,CONTENDERS) \
-	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED)
+	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED) $(call option,--brokers,BENCH_BROKERS)
 bench-profiles: setup ## a million customers' profiles, beside none   make bench-profiles
 	@exec $(PY) benchmarks/profiles.py --json benchmarks/profiles.json
 bench-growth: setup ## 10 times, 64 partitions, large orders, slots   make bench-growth
@@ -241,5 +241,6 @@ reference: setup ## every option, into docs/reference               make referen
 #            MUTATION_WORKERS  of make mutation: mutants at a time (1)    MUTATION_AGAIN=1  only what the last run left alive
 #            RECOMPUTE=1  of make run-totals: compare only   CALL_URL VIRTUAL  of make run-call: where to, how many at a time
 #            ORDERS CONTENDERS REPEAT PAIRED=1  of make bench: backlogs, who runs, rounds, side by side
+#            BENCH_BROKERS  of make bench: default,default-young,tuned
 #            WORKERS      of make cluster-up: how many (3)
 #            ENGINE       of make image: docker or podman; none: the first that answers

@@ -56,11 +56,17 @@ class BenchmarkCluster:
 
     cluster: Cluster
     home: Path
+    kind: str = "tuned"
     inputs: dict[int, str] = field(default_factory=dict)
 
     @property
     def connection(self) -> Connection:
         return Connection(self.cluster.bootstrap)
+
+    def before_run(self) -> None:
+        """Start a broker anew that has to be young."""
+        if self.kind == "default-young":
+            self.cluster.restart()
 
     def open_home(self) -> Path:
         """The directory, open to servers that run as another user, as PostgreSQL does."""
@@ -116,13 +122,33 @@ class BenchmarkCluster:
         return json.loads(output)
 
 
+BROKERS: Mapping[str, str] = {
+    "default": "Kafka's own defaults, but for replication factors of 1",
+    "default-young": "the same, started anew before each run: its JVM is cold, as on the first day",
+    "tuned": "the sandbox's settings: 8 partitions of internal topics, indexes of 1 MiB, quick elections",
+}
+"""What a benchmark's broker is like; the first is what people have."""
+# What `sandbox.layout.server_properties` sets otherwise; Kafka 4.1's documentation has these.
+_DEFAULTS = {
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+    "group.initial.rebalance.delay.ms": "3000",
+    "broker.session.timeout.ms": "9000",
+    "broker.heartbeat.interval.ms": "2000",
+    "auto.create.topics.enable": "true",
+    "log.index.size.max.bytes": str(10 * 1024**2),
+}
+
+
 @contextmanager
-def benchmark_cluster() -> Iterator[BenchmarkCluster]:
+def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
     """A one-node broker with both compilers and 1 GiB of heap; it goes with its data, whatever happens."""
+    properties = {} if kind == "tuned" else _DEFAULTS
     with tempfile.TemporaryDirectory(prefix="brew-bench-") as place:
         home = Path(place)
-        with Cluster.start(home / "broker", settings=Settings(heap_mb=1024, quick=False)) as cluster:
-            yield BenchmarkCluster(cluster, home)
+        settings = Settings(heap_mb=1024, quick=False, properties=properties)
+        with Cluster.start(home / "broker", settings=settings) as cluster:
+            yield BenchmarkCluster(cluster, home, kind)
 
 
 def program(package: str, *arguments: str, records: int = 0, good: Sequence[int] = (0,)) -> str:

@@ -130,7 +130,9 @@ def machine_cpu_s() -> float:
 
 def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
     """Run a contender once over ``records`` orders, then prove its output."""
-    place = create_run_topics(cluster, contender, cluster.input_of(records), f"{records}.{number}")
+    source = cluster.input_of(records)
+    cluster.before_run()
+    place = create_run_topics(cluster, contender, source, f"{records}.{number}")
     ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
     touch()
     broker, machine, own = cluster.broker_cpu_s(), machine_cpu_s(), time.process_time()
@@ -165,6 +167,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
         memory.peak.total / 2**20,
         {name: size / 2**20 for name, size in memory.peak.parts.items()},
         verdict,
+        cluster.kind,
     )
 
 

@@ -120,13 +120,19 @@ def cpu_lines(results: Results) -> list[list[str]]:
 
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     """(title, table with its head) of all that was measured."""
-    parts = [(f"{n:,} orders, {_rounds(results, n)}", lines(results, n)) for n in results.counts()]
+    parts = [
+        (f"{n:,} orders, {one.runs[0].broker} broker, {_rounds(one, n)}", lines(one, n))
+        for one in results.by_broker()
+        for n in one.counts()
+    ]
     if results.latencies:
         parts.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
     if results.restarts:
         parts.append(("Restart after `kill -9`", restart_lines(results.restarts)))
-    if len(cpu := cpu_lines(results)) > 1:
-        parts.append(("CPU without the start: the largest backlog less the smallest", cpu))
+    for one in results.by_broker():
+        if len(cpu := cpu_lines(one)) > 1:
+            title = f"CPU without the start, {one.runs[0].broker} broker: the largest backlog less the smallest"
+            parts.append((title, cpu))
     return parts
 
 
@@ -211,11 +217,14 @@ class Panel:
 def panels(results: Results) -> list[Panel]:
     """Rates per backlog, CPU per record, latency, start, restart; a measure without numbers is left out."""
     shown = []
-    for records in reversed(results.counts()):
-        rates = {name: results.spread(name, records, lambda run: run.records_per_s) for name in results.names(records)}
-        note = "steady rate, first to last visible record; higher is better"
-        shown.append(Panel(f"{records:,} orders: records/s", note, _bars(rates, ",.0f", best=max)))
-    costs = {name: results.cpu_us(name) for name in results.contenders}
+    kinds = results.by_broker()
+    for one in kinds:
+        for records in reversed(one.counts()):
+            rates = {name: one.spread(name, records, lambda run: run.records_per_s) for name in one.names(records)}
+            title = f"{records:,} orders, {one.runs[0].broker} broker: records/s"
+            note = "steady rate, first to last visible; higher is better"
+            shown.append(Panel(title, note, _bars(rates, ",.0f", best=max)))
+    costs = {name: kinds[0].cpu_us(name) for name in results.contenders} if kinds else {}
     cpu = {name: Spread(cost, cost, cost, 1) for name, cost in costs.items() if cost is not None}
     shown.append(
         Panel("CPU per record, µs", "whole process tree, without the start; lower is better", _bars(cpu, ".1f"))

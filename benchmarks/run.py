@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 from contenders import CONTENDERS, DEFAULT, Setup, require_built
-from environment import BenchmarkCluster, benchmark_cluster, machine
+from environment import BROKERS, BenchmarkCluster, benchmark_cluster, machine
 from measure import follow, measure, restart
 from results import tables, write
 from rich.console import Console
@@ -51,6 +51,14 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[st
     return words
 
 
+def _brokers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    words = list(dict.fromkeys(word for text in given for word in text.split(",") if word))
+    unknown = [word for word in words if word not in BROKERS]
+    if unknown or not words:
+        raise click.BadParameter(f"{', '.join(unknown) or 'none'}: there are {', '.join(BROKERS)}")
+    return words
+
+
 @click.command()
 @click.option(
     *("--orders", "--count", "--counts", "counts"),
@@ -78,6 +86,14 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[st
     show_default=True,
     help="Seconds counted, after half as many.",
 )
+@click.option(
+    *("--broker", "--brokers", "brokers"),
+    multiple=True,
+    default=["default"],
+    show_default=True,
+    callback=_brokers,
+    help=f"What the broker is like, one after another: {'; '.join(f'{k}: {v}' for k, v in BROKERS.items())}.",
+)
 @click.option("--master", default="local[2]", show_default=True)
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting for all; may be repeated.")
 @click.option("--pipeline-options", default="", metavar="TEXT", help="More options for ours alone, as '--lanes 4'.")
@@ -89,7 +105,15 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[st
     show_default="benchmarks/RESULTS.md",
     help="Results; JSON and SVG twins are written beside it.",
 )
-def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, rate: int, **given: object) -> None:
+def bench(
+    master: str,
+    conf: tuple[str, ...],
+    pipeline_options: str,
+    out: Path,
+    rate: int,
+    brokers: Sequence[str],
+    **given: object,
+) -> None:
     """
     Measure rate, CPU, memory, latency and restart of our pipeline and its peers, on a broker of its own.
 
@@ -98,6 +122,7 @@ def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, 
       make bench
       .venv/bin/python benchmarks/run.py --orders 1000000 --contenders direct,streams,franz --repeat 3
       .venv/bin/python benchmarks/run.py --orders 1000000,4000000 --contenders direct,franz --paired --repeat 5
+      .venv/bin/python benchmarks/run.py --orders 1000000 --brokers default-young,tuned --contenders direct,streams
       .venv/bin/python benchmarks/run.py --orders 0 --restarts 0 --contenders loop --latencies 3 --out /tmp/R.md
     """  # noqa: D301 - click's own mark
     plan = Plan(rate_per_s=rate, **given)  # type: ignore[arg-type]
@@ -112,9 +137,13 @@ def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, 
         {name: CONTENDERS[name].what for name in plan.names},
         [name for name in plan.names if CONTENDERS[name].ours],
     )
-    with benchmark_cluster() as cluster:
-        console.print(f"a broker of our own at {cluster.cluster.bootstrap}; load {about['load before the start']}")
-        results = carry_out(console, cluster, setup, plan, results)
+    for number, kind in enumerate(brokers):
+        # Kills and latency are measured once, on the first kind of broker.
+        once = plan if number == 0 else replace(plan, restarts=0, latencies=0)
+        with benchmark_cluster(kind) as cluster:
+            load = about["load before the start"]
+            console.print(f"a {kind} broker of our own ({BROKERS[kind]}) at {cluster.cluster.bootstrap}; load {load}")
+            results = carry_out(console, cluster, setup, once, results)
     for table in tables(results):
         console.print(table)
     write(results, out)
@@ -132,9 +161,9 @@ def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: P
         results.machine,
         results.contenders,
         results.ours,
-        _drains(console, cluster, setup, plan),
-        _restarts(console, cluster, setup, plan) if plan.counts else [],
-        _latencies(console, cluster, setup, plan),
+        [*results.runs, *_drains(console, cluster, setup, plan)],
+        [*results.restarts, *(_restarts(console, cluster, setup, plan) if plan.counts else [])],
+        [*results.latencies, *_latencies(console, cluster, setup, plan)],
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -98,7 +98,11 @@ def delays_ms(sent: Mapping[bytes, float], received: Mapping[bytes, float], sinc
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One drain of a backlog; seconds count from process start, memory is the peak sum of PSS in MiB."""
+    """
+    One drain of a backlog; seconds count from process start, memory is the peak sum of PSS in MiB.
+
+    ``broker``: what it was like, a key of `environment.BROKERS`.
+    """
 
     contender: str
     records: int
@@ -114,6 +118,7 @@ class Run:
     memory_mib: float
     memory_parts_mib: dict[str, float]
     verified: str
+    broker: str = "tuned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,11 @@ class Results:
     runs: Sequence[Run] = ()
     restarts: Sequence[Restart] = ()
     latencies: Sequence[Latency] = field(default=())
+
+    def by_broker(self) -> list[Results]:
+        """The drains apart, by what their broker was like."""
+        kinds = dict.fromkeys(run.broker for run in self.runs)
+        return [replace(self, runs=[run for run in self.runs if run.broker == kind]) for kind in kinds]
 
     def counts(self) -> list[int]:
         return sorted({run.records for run in self.runs})

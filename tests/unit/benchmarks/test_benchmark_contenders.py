@@ -212,7 +212,7 @@ def _plan(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, A
 
     monkeypatch.setattr(run, "require_built", built)
     monkeypatch.setattr(run, "machine", lambda: {"load before the start": "0"})
-    monkeypatch.setattr(run, "benchmark_cluster", Nowhere)
+    monkeypatch.setattr(run, "benchmark_cluster", lambda _kind: Nowhere())
     monkeypatch.setattr(run, "carry_out", carry_out)
     done = CliRunner().invoke(run.bench, arguments)
     assert done.exception is None or isinstance(done.exception, Enough | SystemExit), done.exception
@@ -240,6 +240,7 @@ def test_the_default_runs_ours_beside_the_peers_that_users_would_pick(monkeypatc
     [
         (["--contenders", "direct,storm"], "storm: there are direct, pipeline"),
         (["--orders", "many"], "write numbers of orders"),
+        (["--brokers", "slow"], "slow: there are default, default-young, tuned"),
         (["--contenders", "franz", "--paired"], "name at least two"),
     ],
 )

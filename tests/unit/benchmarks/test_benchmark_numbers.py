@@ -259,8 +259,8 @@ def test_each_measure_has_a_panel_and_the_best_stands_first() -> None:
     """The larger backlog comes first; the price of a record needs two backlogs, so only one contender has it."""
     shown = {panel.title: [bar.name for bar in panel.bars] for panel in panels(RESULTS)}
     assert shown == {
-        "3,000 orders: records/s": ["direct"],
-        "1,000 orders: records/s": ["a<b&c", "direct"],
+        "3,000 orders, tuned broker: records/s": ["direct"],
+        "1,000 orders, tuned broker: records/s": ["a<b&c", "direct"],
         "CPU per record, µs": ["direct"],
         "Latency at 1,000 records/s, ms": ["direct"],
         "Start to first commit, s": ["direct"],
@@ -272,11 +272,24 @@ def test_what_was_not_measured_has_no_panel() -> None:
     """An empty frame would look like a zero."""
     shown = panels(replace(RESULTS, restarts=[], latencies=[]))
     assert [panel.title for panel in shown] == [
-        "3,000 orders: records/s",
-        "1,000 orders: records/s",
+        "3,000 orders, tuned broker: records/s",
+        "1,000 orders, tuned broker: records/s",
         "CPU per record, µs",
     ]
     assert ET.fromstring(draw(replace(RESULTS, runs=[], restarts=[], latencies=[]))).findall(f"{_SVG}rect") == []
+
+
+def test_brokers_are_compared_with_their_like_only() -> None:
+    """A run on a broker that has just started is in no row and no panel of the others."""
+    young = [replace(run, broker="default-young", records_per_s=1.0) for run in RESULTS.runs]
+    both = replace(RESULTS, runs=[*RESULTS.runs, *young], restarts=[], latencies=[])
+    apart = both.by_broker()
+    assert [one.runs[0].broker for one in apart] == ["tuned", "default-young"]
+    assert lines(apart[0], 1000) == lines(RESULTS, 1000)
+    assert [panel.title for panel in panels(both)][:4:2] == [
+        "3,000 orders, tuned broker: records/s",
+        "3,000 orders, default-young broker: records/s",
+    ]
 
 
 def test_bars_are_to_scale_and_lines_span_the_rounds() -> None:
