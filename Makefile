@@ -162,7 +162,7 @@ models: ## claims, the six steps, the sink, all interleavings (spin)   make mode
 	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-xray
+.PHONY: test test-secure lint bench bench-growth bench-micro-batches bench-peers bench-profiles bench-xray
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
 	@scripts/setup-packages.sh stores browser metrics models || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
@@ -174,6 +174,8 @@ lint: setup ## style, types, import arrows, shell files           make lint
 bench: setup ## rate, CPU, latency, restart beside peers          make bench CONTENDERS=pipeline,franz ORDERS=1000000 REPEAT=3
 	@exec $(PY) benchmarks/run.py $(call option,--orders,ORDERS) $(call option,--contenders,CONTENDERS) \
 	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED) $(call option,--brokers,BENCH_BROKERS)
+bench-micro-batches: setup ## the sink's small batches, time and memory   make bench-micro-batches
+	@exec $(PY) benchmarks/micro_batches.py --json benchmarks/micro_batches.json
 bench-profiles: setup ## a million customers' profiles, beside none   make bench-profiles
 	@exec $(PY) benchmarks/profiles.py --json benchmarks/profiles.json
 bench-growth: setup ## 10 times, 64 partitions, large orders, slots   make bench-growth

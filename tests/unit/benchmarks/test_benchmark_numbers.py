@@ -19,6 +19,7 @@ from checker import sizes_of, summed
 from contenders import Setup, java_options
 from growth import longest_pause_s, median_ratio
 from harness.waiting import await_ends, until
+from micro_batches import committed
 from results import draw, lines, panels, together, write
 from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
 from watch import Tree, VisibilitySample, throughput
@@ -420,3 +421,11 @@ def test_a_size_that_is_none_is_refused_by_name(text: str) -> None:
     assert sizes_of("5,20") == [5, 20]
     with pytest.raises(UsageError, match="--orders"):
         sizes_of(text)
+
+
+def test_batches_are_counted_by_the_highest_entry_of_a_commit_log_that_forgets_old_ones(tmp_path: Path) -> None:
+    """Spark keeps the last hundred, each beside its checksum."""
+    assert committed(tmp_path / "commits") == 0
+    for name in ("412", "9", ".412.crc", "metadata"):
+        (tmp_path / name).touch()
+    assert committed(tmp_path) == 413

@@ -1,0 +1,111 @@
+"""
+What many small micro-batches cost: `brew.ExactlyOnceSink` beside Spark's own sink, time for each batch and memory.
+
+    python benchmarks/micro_batches.py [--batches 500] [--rows 100] [--rounds 3] [--json FILE]
+
+A narrow query over a backlog, `--rows` offsets in a micro-batch, on a broker with Kafka's defaults, cold JVMs, the
+contenders in turns. Batches are counted in the query's commit log, the first 50 of them are left out. Exit 1 when the
+default, one writer, takes more than 150 ms a batch over Spark's own sink, or when its memory grows by more than a tenth
+between the first and the last fifth of the batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from contenders import CONTENDERS, Contender, Setup
+from environment import BenchmarkCluster, benchmark_cluster, machine, save, step_timeout_s
+from measure import create_run_topics, stop
+from watch import Tree, memory_parts
+
+from brew.errors import Refused
+
+NAMES = ("spark-sink-tuned", "spark-sink-brew-one", "spark-sink-brew-tasks")
+MOST_OVER_MS = 150
+MOST_GROWTH = 1.1
+_WARM_UP = 50
+_LOOK_S = 0.02
+_WEIGH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Milliseconds for each batch, and mebibytes of the whole tree in the first and the last fifth of the batches."""
+
+    batch_ms: float
+    early_mib: float
+    late_mib: float
+    peak_mib: float
+
+
+def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: int, number: int) -> Measured:
+    """
+    Follow a backlog until so many batches behind the warm-up are in the query's commit log.
+
+    Raises:
+        Refused: it ended, or did not come so far in time.
+    """
+    source = cluster.input_of((_WARM_UP + batches) * rows)
+    place = create_run_topics(cluster, contender, source, f"micro.{number}")
+    commits, deadline = place.home / "checkpoint/commits", step_timeout_s(500 * batches)
+    weights, began, next_look = list[tuple[int, float]](), 0.0, 0.0
+    with Tree([*contender.command(place, Setup(), True), "--most", str(rows)], place.home) as tree:
+        while (done := committed(commits)) < _WARM_UP + batches:
+            if not tree.running() or deadline.expired():
+                raise Refused(f"{contender.name}: {done} batches, and no more; its last lines:\n{tree.tail()}")
+            if done >= _WARM_UP and not began:
+                began, first = time.monotonic(), done
+            if began and time.monotonic() >= next_look:
+                weights.append((done, sum(memory_parts(tree.processes()).values()) / 2**20))
+                next_look = time.monotonic() + _WEIGH_S
+            time.sleep(_LOOK_S)
+        took, count = time.monotonic() - began, done - first
+        stop(tree)
+    fifth = batches / 5
+    early = [mib for at, mib in weights if at <= _WARM_UP + fifth]
+    late = [mib for at, mib in weights if at >= _WARM_UP + batches - fifth]
+    return Measured(1000 * took / count, statistics.median(early), statistics.median(late), max(m for _, m in weights))
+
+
+def committed(commits: Path) -> int:
+    """How many batches the query's commit log has seen; old entries go, so the highest number tells."""
+    return max((int(one.name) + 1 for one in commits.glob("[0-9]*")), default=0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=500, help="behind the warm-up, at least 5 (default 500)")
+    parser.add_argument("--rows", type=int, default=100, help="offsets in a micro-batch (default 100)")
+    parser.add_argument("--rounds", type=int, default=3, help="each contender so often, in turns (default 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="results as JSON, too")
+    given = parser.parse_args()
+    rounds: dict[str, list[Measured]] = {name: [] for name in NAMES}
+    facts = machine()
+    with benchmark_cluster("default") as cluster:
+        for number in range(given.rounds):
+            for name in NAMES:
+                found = follow(cluster, CONTENDERS[name], given.batches, given.rows, number)
+                rounds[name].append(found)
+                print(f"round {number + 1}, {name}: {found.batch_ms:.0f} ms a batch, {found.early_mib:.0f} MiB early, "
+                      f"{found.late_mib:.0f} late, {found.peak_mib:.0f} at most", flush=True)  # fmt: skip
+    medians = {
+        name: {field: round(statistics.median(getattr(one, field) for one in found), 1) for field in Measured.__slots__}
+        for name, found in rounds.items()
+    }
+    own, ours = medians[NAMES[0]], medians[NAMES[1]]
+    over_ms, growth = ours["batch_ms"] - own["batch_ms"], ours["late_mib"] / ours["early_mib"]
+    print(f"one writer takes {over_ms:+.0f} ms a batch over Spark's own sink (most {MOST_OVER_MS}), and its memory "
+          f"grew to {growth:.2f} of the first fifth's (most {MOST_GROWTH:g})")  # fmt: skip
+    if given.json:
+        asked = {"batches": given.batches, "rows": given.rows, "rounds": given.rounds}
+        save(given.json, {"machine": facts, **asked, "medians": medians, "over_ms": over_ms, "growth": growth})
+    return 0 if over_ms <= MOST_OVER_MS and growth <= MOST_GROWTH else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
