@@ -105,7 +105,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     _number("--lease", float, 10.0, "How long a task works without a word from the driver."),
     _number("--transaction-bytes", int, 16 * 1024**2, "Input of one transaction, at most."),
-    _number("--read-ahead-bytes", int, 64 * 1024**2, "What one task fetches ahead, at most."),
+    _number("--read-ahead-bytes", int, 48 * 1024**2, "What one task fetches ahead, at most."),
     click.option(
         "--follow", envvar="FOLLOW", is_flag=True, help="Run until SIGTERM; without it, end when all is read."
     ),

@@ -63,7 +63,7 @@ class DirectSettings:
 
     lease_s: float = 10.0
     transaction_bytes: int = 16 * 1024 * 1024
-    read_ahead_bytes: int = 64 * 1024 * 1024
+    read_ahead_bytes: int = 48 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
