@@ -49,13 +49,15 @@ GROUPS = {
     ),
 }
 
+_MOST_PENDING = 2  # as xdist has it
+
 
 class Groups(LoadScopeScheduling):
     """
     What xdist's own `loadgroup` does by a mark; that one does not see the marks of pytest 9.2.
 
     After a worker's crash xdist 3.8 runs the test that crashed it again, and waits for ever for the last one: a worker
-    begins its last test only when it is told that no other follows.
+    begins a test only when it knows the next one, or that none follows.
     """
 
     def remove_node(self, node: Any) -> str | None:
@@ -70,8 +72,18 @@ class Groups(LoadScopeScheduling):
             self._reschedule(other)
         return crashed
 
+    def mark_test_pending(self, item: str) -> None:
+        """One more try for a test that crashed, as pytest-rerunfailures wants it."""
+        self.workqueue.setdefault(self._split_scope(item), {})[item] = False
+        for node in self.assigned_work:
+            self._reschedule(node)
+
     def _reschedule(self, node: Any) -> None:
-        super()._reschedule(node)
+        if node not in self.registered_collections:  # it takes the place of another, and has not told its tests yet
+            return
+        # It has nothing then, and would wait for a second test.
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) <= _MOST_PENDING:
+            self._assign_work_unit(node)
         if not self.workqueue:
             node.shutdown()
 

@@ -17,8 +17,9 @@ import threading, pytest
 def test_hangs():
     threading.Event().wait()
 
-def test_behind_it():
-    assert True
+@pytest.mark.parametrize("number", range(5))
+def test_behind_it(number):
+    assert number >= 0
 """
 FAILS_FIRST = """
 import threading, pytest
@@ -32,9 +33,36 @@ def held():
 def test_hangs(held):
     assert held is not None
 
-def test_behind_it():
-    assert True
+@pytest.mark.parametrize("number", range(5))
+def test_behind_it(number):
+    assert number >= 0
 """
+HANGS_ONCE = """
+import pathlib, threading, pytest
+
+@pytest.mark.longest(2)
+def test_hangs():
+    if not (once := pathlib.Path(__file__).with_name("once")).exists():
+        once.touch()
+        threading.Event().wait()
+
+@pytest.mark.parametrize("number", range(5))
+def test_behind_it(number):
+    assert number >= 0
+"""
+
+
+def ran(folder: Path, file: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(file)
+    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n1", "-c", "/dev/null"]
+    return subprocess.run(
+        [*words, *options, "--rootdir", str(folder), str(folder)],
+        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(("file", "failed", "where"), [(FILE, 1, "in test_hangs"), (FAILS_FIRST, 2, "in held")])
@@ -42,18 +70,17 @@ def test_a_test_that_hangs_is_ended_with_its_stacks_and_the_others_go_on(
     tmp_path: Path, file: str, failed: int, where: str
 ) -> None:
     """Also in a fixture's end behind a failure: pytest calls `faulthandler`'s timer off there."""
-    (tmp_path / "test_it.py").write_text(file)
-    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n1", "-c", "/dev/null"]
-    ran = subprocess.run(
-        [*words, "--rootdir", str(tmp_path), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert f"{failed} failed, 1 passed" in ran.stdout
-    assert "crashed while running 'test_it.py::test_hangs'" in ran.stdout
-    assert "Timeout (0:00:01)" in ran.stderr
-    assert where in ran.stderr
+    found = ran(tmp_path, file)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert f"{failed} failed, 5 passed" in found.stdout
+    assert "crashed while running 'test_it.py::test_hangs'" in found.stdout
+    assert "Timeout (0:00:01)" in found.stderr
+    assert where in found.stderr
+
+
+def test_a_test_that_hangs_once_passes_in_its_second_try_where_one_is_asked_for(tmp_path: Path) -> None:
+    """As CI asks; the summary names it."""
+    found = ran(tmp_path, HANGS_ONCE, "--reruns", "1", "-rR")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "6 passed, 1 rerun" in found.stdout
+    assert "RERUN test_it.py::test_hangs" in found.stdout
