@@ -37,6 +37,8 @@ _LONGEST_S = 24 * 3600.0
 """For a batch's Spark job, which has no limit of its own; from the first row on the transaction's time-out counts."""
 _DESCRIBE_S = 30.0
 _SPECULATION = "spark.speculation"
+_OUT_OF_ORDER = "OutOfOrderSequenceNumber"
+"""Two writers of one partition count its sequence numbers apart; brokers refuse the one that is not the next."""
 
 
 class Overlap(Abortable):
@@ -105,14 +107,16 @@ def checked(shares: list[Result]) -> None:
     """
     Raises:
         Refused: a task found rows that can't be written.
-        Abortable: a task failed, or was repeated, or two tasks wrote to one partition.
+        Overlap: two tasks wrote to one partition, as they or the brokers say.
+        Abortable: a task failed, or was repeated.
     """
     for share in shares:
         if share.status is Status.REFUSED:
             raise Refused(share.detail.partition(": ")[2])
     failed = [one.detail for one in shares if one.status is not Status.WRITTEN]
     if failed:
-        raise Abortable(f"{failed[0]} ({len(failed)} of {len(shares)} tasks)")
+        overlap = any(_OUT_OF_ORDER in detail for detail in failed)
+        raise (Overlap if overlap else Abortable)(f"{failed[0]} ({len(failed)} of {len(shares)} tasks)")
     seen = set[str]()
     for share in shares:
         twice = seen & set(share.places)

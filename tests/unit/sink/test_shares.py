@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka import errors as client_errors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,16 @@ def test_two_tasks_in_one_partition_end_the_batch() -> None:
     """Their sequence numbers began at 0 both, so brokers took the second one's records for duplicates."""
     with pytest.raises(Overlap, match="two tasks wrote to out/1"):
         checked([Result(Status.WRITTEN, 1, places=["out/0", "out/1"]), Result(Status.WRITTEN, 1, places=["out/1"])])
+
+
+def test_sequence_numbers_that_brokers_refuse_tell_of_two_tasks_in_one_partition() -> None:
+    """The batch is attempted again with a shuffle; five attempts without one ended the query (cell F39-rand-tasks)."""
+    refused = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
+    with pytest.raises(Overlap, match=r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"):
+        checked([Result(Status.WRITTEN, 1, places=["out/0"]), Result.of(refused)])
+    with pytest.raises(Abortable) as told:
+        checked([Result.of(Abortable("produce: gone"))])
+    assert not isinstance(told.value, Overlap)
 
 
 def test_one_failed_task_ends_the_batch_with_its_reason() -> None:
