@@ -67,7 +67,7 @@ def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_th
     """Whatever the campaign ends with: violated, inconclusive, left out, or a mistake in a name."""
     code, calls, said = _run(tmp_path, python="[[ $* != *F27* ]] || exit 3")
     assert code == 1
-    assert "make test" in calls
+    assert any(one.startswith("make test ") for one in calls)
     assert "failed: the ten named cells" in said
     assert all(one in said for one in _named())
 
@@ -80,7 +80,7 @@ def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Pat
     assert (code, len(calls)) == (0, 3)
     assert "no time is left for the other cells" in said
     (tmp_path / "red").mkdir()
-    assert _run(tmp_path / "red", make="[[ $* != test ]]")[0] == 1
+    assert _run(tmp_path / "red", make="[[ $1 != test ]]")[0] == 1
 
 
 @pytest.mark.parametrize(("words", "wanted"), [((), ExitCode.REFUSED), (("--may-leave-out",), ExitCode.DONE)])
