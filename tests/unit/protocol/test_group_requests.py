@@ -181,7 +181,8 @@ def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> No
     `brew.kafka.groups`, `cluster_admin` or `group_requests`.
     """
     assert [folder for folder in PRODUCT if not any((ROOT / folder).rglob("*.py"))] == [], "nothing would be looked at"
-    assert [place for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") for place in _calls(path)] == []
+    files = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") if "build" not in path.parts]
+    assert [place for path in files for place in _calls(path)] == []  # `make bench-peers` builds a peer's own packages
 
 
 def _calls(path: Path) -> list[str]:
