@@ -28,6 +28,7 @@ from brew.errors import Refused
 NAMES = ("spark-sink-tuned", "spark-sink-brew-one", "spark-sink-brew-tasks")
 MOST_OVER_MS = 150
 MOST_GROWTH = 1.1
+LEAST = 100
 _WARM_UP = 50
 _LOOK_S = 0.02
 _WEIGH_S = 2.0
@@ -79,11 +80,15 @@ def committed(commits: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=500, help="behind the warm-up, at least 5 (default 500)")
+    parser.add_argument("--batches", type=int, default=500, help=f"behind the warm-up, at least {LEAST} (default 500)")
     parser.add_argument("--rows", type=int, default=100, help="offsets in a micro-batch (default 100)")
     parser.add_argument("--rounds", type=int, default=3, help="each contender so often, in turns (default 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="results as JSON, too")
     given = parser.parse_args()
+    if given.batches < LEAST:
+        parser.error(
+            f"--batches is {given.batches}: a fifth of them has to last for some looks at memory, so give at least {LEAST}"
+        )
     rounds: dict[str, list[Measured]] = {name: [] for name in NAMES}
     facts = machine()
     with benchmark_cluster("default") as cluster:
