@@ -86,9 +86,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="results as JSON, too")
     given = parser.parse_args()
     if given.batches < LEAST:
-        parser.error(
-            f"--batches is {given.batches}: a fifth of them has to last for some looks at memory, so give at least {LEAST}"
-        )
+        parser.error(f"--batches is {given.batches}; at least {LEAST}, so that a fifth of them shows its memory")
     rounds: dict[str, list[Measured]] = {name: [] for name in NAMES}
     facts = machine()
     with benchmark_cluster("default") as cluster:
