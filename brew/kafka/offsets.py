@@ -106,11 +106,11 @@ def _check_allowed(reader: Consumer) -> None:
 
 
 def _text(answer: TopicPartition) -> str:
-    """The metadata beside an offset; empty if librdkafka returns it with stray bytes appended (its issue 4649)."""
+    """The metadata beside an offset, up to where stray bytes, which librdkafka may append, are no text (issue 4649)."""
     try:
         return answer.metadata or ""
-    except UnicodeDecodeError:
-        return ""
+    except UnicodeDecodeError as error:
+        return error.object[: error.start].decode()
 
 
 def offsets_at(

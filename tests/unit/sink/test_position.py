@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka.offsets import committed
 from brew.offsets import Committed
 from brew.sink.position import Batch, Mark, PositionBehind, fingerprint, is_new
 
@@ -158,6 +160,26 @@ def test_stray_bytes_behind_the_metadata_are_not_another_programs() -> None:
     """Librdkafka's issue 4649; seen in an integration test: a sink refused its own position."""
     mark = Mark("q", "0123", "id")
     assert Mark.parse(f"{mark}alitP") == mark
+
+
+def test_stray_bytes_that_are_no_text_do_not_hide_the_metadata() -> None:
+    """A sink took its position for one that was set by hand, and did not see who else writes under its name."""
+    mark = Mark("q", "0123", "id")
+
+    class Answer:
+        error, offset, partition = None, 3, 0
+
+        @property
+        def metadata(self) -> str:
+            return (str(mark).encode() + b"\x07\xfe\xff").decode()
+
+    class Reader:
+        def committed(self, _asked: object, timeout: float) -> list[Answer]:  # noqa: ARG002 - as a consumer has it
+            return [Answer()]
+
+    (found,) = committed(Reader(), "out", [0], Deadline(5)).values()  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.offset, Mark.parse(found.metadata)) == (3, mark)
 
 
 def test_metadata_and_fingerprints_are_those_of_positions_that_were_committed_already() -> None:
