@@ -1,8 +1,9 @@
 """
 What a result was made with: commit, a hash over the kernel's source files, versions.
 
-The kernel is every module of ours that runs when a range is transacted: the two below and all that they import. A
-result tells of the kernel with its hash and of no other; a wheel, which knows no commit, still knows its hash.
+The kernel is every module of ours that runs when a range is transacted: those below and all that they import. For the
+sink's cells its modules are part of it. A result tells of the kernel with its hash and of no other; a wheel, which
+knows no commit, still knows its hash.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
 
 _KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
+_SINK = (*_KERNEL, "brew.sink.sink", "brew.sink.shared", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
+SINK_ROWS = {"F39", "F40", "F41", "F42", "F43"}
 _PARSING = threading.Lock()  # Python 3.11's parser fails where two threads parse at once; lanes of a campaign do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 _GIT_S = 10.0
@@ -41,36 +44,42 @@ class MadeWith:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def now(cls, *, our_program: bool = True, our_brokers: bool = True) -> Self:
+    def now(cls, *, our_program: bool = True, our_brokers: bool = True, sink: bool = False) -> Self:
         known = versions() | ({} if our_brokers else {"kafka": UNKNOWN})
-        return cls(commit() if our_program else UNKNOWN, kernel() if our_program else UNKNOWN, known)
+        return cls(commit() if our_program else UNKNOWN, kernel(sink=sink) if our_program else UNKNOWN, known)
 
 
-def kernel_modules(root: Path = ROOT) -> dict[str, Path]:
+def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
     """
-    The kernel's modules and their files, by name.
+    The kernel's modules and their files, by name; with ``sink`` the sink's, too.
 
     Raises:
-        FileNotFoundError: one of the two that it begins with is not there.
+        FileNotFoundError: one of those that it begins with is not there.
     """
     modules: dict[str, Path] = {}
-    left = list(_KERNEL)
+    begin = _SINK if sink else _KERNEL
+    left = list(begin)
     while left:
         name = left.pop()
         path = root.joinpath(*name.split(".")).with_suffix(".py")
-        if name in modules or (not path.is_file() and name not in _KERNEL):
+        if name in modules or (not path.is_file() and name not in begin):
             continue
         modules[name] = path
         left += _imports(path)
     return dict(sorted(modules.items()))
 
 
-def kernel(root: Path = ROOT) -> str:
+def kernel(root: Path = ROOT, *, sink: bool = False) -> str:
     """The first hex digits of the hash over the kernel's files."""
     digest = hashlib.sha256()
-    for name, path in kernel_modules(root).items():
+    for name, path in kernel_modules(root, sink=sink).items():
         digest.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:_SHOWN]
+
+
+def kernels() -> set[str]:
+    """Today's kernel, without the sink and with it."""
+    return {kernel(), kernel(sink=True)}
 
 
 def _imports(path: Path) -> list[str]:

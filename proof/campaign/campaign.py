@@ -21,7 +21,7 @@ from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.result import Result
 from proof.campaign.runner import RunSettings, run
 from proof.campaign.stage import WRITER
-from proof.provenance import MadeWith
+from proof.provenance import SINK_ROWS, MadeWith
 
 Round = tuple[Cell, int]
 
@@ -61,7 +61,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     if not plan.resume:
         (folder / results.LINES).unlink(missing_ok=True)
     # What was made with another kernel shows nothing of this one: it is run again.
-    done = results.finished(folder, _made_with(plan).kernel)
+    done = results.finished(folder, {_made_with(plan, sink=sink).kernel for sink in (False, True)})
     known = {(result.cell, result.seed) for result in done}
     began, clock = datetime.now(UTC), time.monotonic()
     left = [(cell, seed) for cell, seed in plan.rounds() if (cell.name, seed) not in known]
@@ -136,9 +136,9 @@ class _Lane(threading.Thread):
             while (taken := self._todo.take(last=self._from_the_end)) is not None:
                 cell, seed = taken
                 cluster = ExternalCluster("") if cell.not_applicable else self.clusters.cluster()
-                result = replace(
-                    run(cell, seed, cluster, self._todo.plan.settings), **asdict(_made_with(self._todo.plan))
-                )
+                plan = self._todo.plan
+                made_with = _made_with(plan, sink=cell.row in SINK_ROWS)
+                result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
                 self.clusters.after(result)
                 self._todo.finish(result)
         except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
@@ -201,5 +201,5 @@ def _memory_gib() -> int:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
 
 
-def _made_with(plan: Plan) -> MadeWith:
-    return MadeWith.now(our_program=plan.settings.program == WRITER, our_brokers=plan.bootstrap is None)
+def _made_with(plan: Plan, *, sink: bool = False) -> MadeWith:
+    return MadeWith.now(our_program=plan.settings.program == WRITER, our_brokers=plan.bootstrap is None, sink=sink)

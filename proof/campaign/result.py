@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -64,18 +64,18 @@ def append(folder: Path, result: Result) -> None:
         file.write(json.dumps(asdict(result)) + "\n")
 
 
-def finished(folder: Path, kernel: str | None = None) -> list[Result]:
+def finished(folder: Path, kernels: Collection[str] | None = None) -> list[Result]:
     """
     The cells that an earlier run of this campaign finished; a line cut off by a kill is left out.
 
-    With ``kernel`` so are results that were made with another one.
+    With ``kernels`` so are results that were made with others.
     """
     path = folder / LINES
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
     results = [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
-    return [result for result in results if kernel is None or result.kernel == kernel]
+    return [result for result in results if kernels is None or result.kernel in kernels]
 
 
 def write_whole(folder: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:

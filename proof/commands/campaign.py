@@ -27,7 +27,7 @@ from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
 from proof.commands.options import json_option, say_json
-from proof.provenance import kernel
+from proof.provenance import kernel, kernels
 from proof.report.page import page
 from proof.report.results import Provenance, read
 from proof.report.results import Result as CellResult
@@ -290,13 +290,13 @@ def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: 
 def _summary(paths: tuple[Path, ...]) -> Summary:
     provenance: list[Provenance] = []
     results: list[CellResult] = []
-    today = kernel()
+    today = kernels()
     for path in paths:
         # Evidence may hold any bytes; what is no UTF-8 is shown as such on the page.
         campaigns, read_results = read(path.read_text("utf-8", errors="surrogateescape"), path.name, today)
         provenance += campaigns
         results += read_results
-    return Summary.of(provenance, results, today)
+    return Summary.of(provenance, results, kernel())
 
 
 def _write(path: Path, text: str) -> None:

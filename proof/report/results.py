@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -360,11 +361,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def read(text: str, name: str, kernel: str = "") -> tuple[list[Provenance], list[Result]]:
+def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[Provenance], list[Result]]:
     """
     Read one file of results: a whole campaign (`results.json`), or one result a line (`results.jsonl`).
 
-    ``kernel`` is today's (`proof.provenance`): results of it are current, all others are not.
+    ``kernels`` are today's (`proof.provenance`): results of them are current, all others are not.
 
     Raises:
         Refused: it is neither; the text names file, line and field.
@@ -372,17 +373,17 @@ def read(text: str, name: str, kernel: str = "") -> tuple[list[Provenance], list
     try:
         whole = json.loads(text)
     except ValueError:
-        return [], _lines(text, name, kernel)
+        return [], _lines(text, name, kernels)
     if isinstance(whole, dict) and "cells" in whole:
         document = Fields(whole, name)
         places = enumerate(document.items("cells"), 1)
-        results = [_result(Fields.of(value, f"{name} cell {number}"), kernel) for number, value in places]
+        results = [_result(Fields.of(value, f"{name} cell {number}"), kernels) for number, value in places]
         about = _provenance(Fields(document.table("campaign"), f"{name} campaign"))
         return [about], [result if result.versions else replace(result, versions=about.versions) for result in results]
-    return [], [_result(Fields.of(whole, f"{name} line 1"), kernel)]
+    return [], [_result(Fields.of(whole, f"{name} line 1"), kernels)]
 
 
-def _lines(text: str, name: str, kernel: str) -> list[Result]:
+def _lines(text: str, name: str, kernels: Collection[str]) -> list[Result]:
     results = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -392,7 +393,7 @@ def _lines(text: str, name: str, kernel: str) -> list[Result]:
             value = json.loads(line)
         except ValueError as error:
             raise Refused(f"{place} is not JSON ({error}); {_REPAIR}") from error
-        results.append(_result(Fields.of(value, place), kernel))
+        results.append(_result(Fields.of(value, place), kernels))
     return results
 
 
@@ -405,7 +406,7 @@ def _versions(of: Fields) -> dict[str, str]:
     return {str(part): str(version) for part, version in of.table("versions").items()}
 
 
-def _result(of: Fields, kernel: str) -> Result:
+def _result(of: Fields, kernels: Collection[str]) -> Result:
     return Result(
         cell=of.text("cell", required=True),
         row=of.text("row", required=True),
@@ -430,7 +431,7 @@ def _result(of: Fields, kernel: str) -> Result:
         commit=of.text("commit"),
         kernel=of.text("kernel"),
         versions=_versions(of),
-        current=of.text("kernel") == kernel,
+        current=of.text("kernel") in kernels,
     )
 
 

@@ -28,7 +28,7 @@ from proof.campaign.result import write_file
 from proof.campaign.runner import RunSettings
 from proof.claims.members import Races
 from proof.commands import claims
-from proof.provenance import MadeWith, kernel, kernel_modules
+from proof.provenance import MadeWith, kernel, kernel_modules, kernels
 from proof.report.results import Result, read
 from proof.report.summary import CriterionResult, Summary, acceptance_criteria
 from proof.report.text import markdown
@@ -41,7 +41,7 @@ MADE = MadeWith("0123456789ab", "ba9876543210", {"kafka": "4.1.1"})
 
 def _written(folder: Path, result: object) -> Result:
     path = write_file(folder / "new" / "r.json", {"command": "c"}, [result])  # type: ignore[list-item]
-    (found,) = read(path.read_text(), path.name, MADE.kernel)[1]
+    (found,) = read(path.read_text(), path.name, {MADE.kernel})[1]
     return found
 
 
@@ -173,6 +173,17 @@ def test_the_kernel_is_what_runs_when_a_range_is_transacted() -> None:
     assert not {one for one in names if one.startswith(("brew.readers.direct", "brew.driver.run", "proof"))}
 
 
+def test_the_sinks_cells_are_of_a_kernel_with_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the sink says nothing about the other cells."""
+    added = set(kernel_modules(sink=True)) - set(kernel_modules())
+    assert added > {"brew.sink.position", "brew.sink.rows", "brew.sink.batch", "brew.kafka.shared_transaction"}
+    assert kernels() == {kernel(), kernel(sink=True)}
+    monkeypatch.setattr(campaign, "SINK_ROWS", {QUIET.row})
+    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1")
+    (found,) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
+    assert found.kernel == kernel(sink=True) != kernel()
+
+
 def test_the_same_files_have_the_same_hash_wherever_they_are(tmp_path: Path) -> None:
     """A wheel has no git; one changed byte of one module is another kernel, and so is a module that is not there."""
     root = _copy(tmp_path)
@@ -214,7 +225,7 @@ def test_a_campaign_that_is_taken_up_again_repeats_what_another_kernel_did(
     for _ in range(2):
         run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert began == ["a"]
-    monkeypatch.setattr(campaign, "_made_with", lambda _plan: MadeWith("c", "another", {}))
+    monkeypatch.setattr(campaign, "_made_with", lambda _plan, **_: MadeWith("c", "another", {}))
     done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert (began, [one.kernel for one in done]) == (["a", "a"], ["another"])
 
@@ -242,7 +253,7 @@ def test_a_report_of_results_without_a_kernel_says_so_by_itself(
 def test_the_committed_summary_is_what_the_report_makes_of_the_committed_results() -> None:
     """When the kernel changes the results show nothing of it, and the page has to say so: `make prove-report`."""
     folder = provenance.ROOT / "docs/proof"
-    found = read((folder / "results.json").read_text("utf-8"), "results.json", kernel())
+    found = read((folder / "results.json").read_text("utf-8"), "results.json", kernels())
     fresh, committed = markdown(Summary.of(*found, kernel())), (folder / "summary.md").read_text("utf-8")
     hashes = re.compile(r"(today's, )[0-9a-f]{12}")
     assert hashes.sub(r"\1", committed) == hashes.sub(r"\1", fresh)
