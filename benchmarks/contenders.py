@@ -97,7 +97,7 @@ def _local(*program: str) -> Command:
     return command
 
 
-def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark") -> Command:
+def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: bool = False) -> Command:
     def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
@@ -106,6 +106,7 @@ def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark") -> Command:
             *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
             *_confs([java_options(setup, tuned=tuned), *setup.conf]),
             *(["--follow"] if follow else []),
+            *(["--shuffle"] if shuffle else []),
         ]
 
     return command
@@ -223,16 +224,24 @@ CONTENDERS = {
             _sink(tuned=True, json="concat"),
             exactly_once=False,
         ),
+        Contender(
+            "spark-sink-shuffled",
+            "the query of spark-sink-tuned, its rows shuffled by key before they are written",
+            _sink(tuned=True, shuffle=True),
+            exactly_once=False,
+        ),
         *(
             # Measured as the sink beside it is: its position is the number of a batch, not an offset of the input.
             Contender(
-                f"spark-sink-brew-{kind}",
-                f"our ExactlyOnceSink ({what}) with the query of spark-sink-tuned, our JVM options",
-                _sink(tuned=True, kind=kind),
+                f"spark-sink-brew-{kind}{'-shuffled' if shuffle else ''}",
+                f"our ExactlyOnceSink ({what}) with the query of spark-sink-{'shuffled' if shuffle else 'tuned'}, our "
+                "JVM options",
+                _sink(tuned=True, kind=kind, shuffle=shuffle),
                 exactly_once=False,
                 position_outside=True,
             )
             for kind, what in (("one", "one writer"), ("tasks", "tasks write"))
+            for shuffle in (False, True)
         ),
         *_peers(static=True),
         *_peers(static=False),

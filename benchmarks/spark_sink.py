@@ -74,6 +74,7 @@ def copy(
     sink: str,
     most: int | None,
     follow: bool,
+    shuffle: bool,
 ) -> None:
     """Copy what is in ``topic`` now, and return when it is out; with ``follow``, go on with what comes."""
     options = {
@@ -86,7 +87,10 @@ def copy(
         **({} if most is None else {"maxOffsetsPerTrigger": str(most)}),
     }
     source = spark.readStream.format("kafka").options(**options).load()
-    writer = enriched(source, json).writeStream.option("checkpointLocation", checkpoint)
+    rows = enriched(source, json)
+    if shuffle:
+        rows = rows.select("key", "value", "headers").repartition("key")
+    writer = rows.writeStream.option("checkpointLocation", checkpoint)
     if sink == "spark":
         writing = {f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()}
         writer = writer.format("kafka").options(**writing, **{"kafka.bootstrap.servers": bootstrap, "topic": output})
@@ -130,6 +134,7 @@ def copy(
     help="Spark's own sink, or ours with one writer or with tasks that write.",
 )
 @click.option("--most", type=int, help="Offsets in a micro-batch; all of the input by default.")
+@click.option("--shuffle", is_flag=True, help="Shuffle rows by key, which names their partition then.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM, micro-batch after micro-batch.")
 def sink(
     bootstrap: str,
@@ -143,12 +148,13 @@ def sink(
     kind: str,
     most: int | None,
     follow: bool,
+    shuffle: bool,
 ) -> None:
     """Spark's own Kafka sink, for comparison, or ours with the same query."""
     pairs = (pair.partition("=") for pair in conf)
     spark = session.start(SparkSettings(master, jvm_dir, {name: value for name, _, value in pairs}))
     try:
-        copy(spark, bootstrap, topic, output, checkpoint, json, sink=kind, most=most, follow=follow)
+        copy(spark, bootstrap, topic, output, checkpoint, json, sink=kind, most=most, follow=follow, shuffle=shuffle)
     finally:
         session.end(spark.sparkContext)
 

@@ -2,7 +2,8 @@
 A task's side of a shared transaction: write records under the driver's producer id and epoch, through aiokafka.
 
 It adopts them by a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_shares.py fails when it
-goes away). aiokafka adds partitions to the transaction by itself, and its record builder is written in C.
+goes away). aiokafka adds partitions to the transaction by itself. Record batches come ready
+(`brew.kafka.arrow_batches`).
 
 Sequence numbers begin at 0 in each process, and brokers take a repeated one for a duplicate whatever it holds. So each
 output partition has one writer in an epoch, which nobody repeats.
@@ -13,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as client_errors
@@ -27,23 +28,21 @@ from brew.connection import CA, CERTIFICATE, KEY, KEY_PASSWORD, MECHANISM, PASSW
 from brew.deadline import delivery_ms
 from brew.errors import Abortable, DeadlineExceeded, Denied, Fenced
 from brew.kafka import oauth
+from brew.kafka.arrow_batches import batches_of
 from brew.kafka.sink_transaction import SharedEpoch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Failures reach the caller as exceptions; the library would also print them.
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 logging.getLogger("aiokafka").propagate = False
 
-_BATCH_BYTES = 512 * 1024
 _REQUEST_MS = 10_000
 _RETRY_MS = 20
 _CLOSE_S = 5.0
 _DENIED = (client_errors.TopicAuthorizationFailedError, client_errors.TransactionalIdAuthorizationFailed)
 _FENCED = (client_errors.ProducerFenced, client_errors.InvalidProducerEpoch)
-
-
-Headers = list[tuple[str, bytes | None]]
-Record = tuple[str, int, bytes | None, bytes | None, Headers]
-"""Topic, partition, key, value and headers."""
 
 
 @dataclass(slots=True)
@@ -54,11 +53,11 @@ class Written:
     places: set[tuple[str, int]] = field(default_factory=set)
 
 
-def write(
-    epoch: SharedEpoch, chunks: Iterator[Iterable[Record]], half_way: Callable[[], None] | None = None
-) -> Written:
+def write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callable[[], None] | None = None) -> Written:
     """
-    Write all records, and return once all are acknowledged. ``half_way`` is called behind each chunk that is out.
+    Write all records of ``chunks`` (of `arrow_batches.SCHEMA`), and return once all are acknowledged.
+
+    ``half_way`` is called behind each chunk that is out.
 
     Raises:
         Fenced: a newer attempt has the transactional id.
@@ -82,9 +81,7 @@ def write(
         raise Abortable(f"produce: {error} ({type(error).__name__})") from error
 
 
-async def _write(
-    epoch: SharedEpoch, chunks: Iterator[Iterable[Record]], half_way: Callable[[], None] | None
-) -> Written:
+async def _write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callable[[], None] | None) -> Written:
     # In a thread, so that the sender goes on while rows are computed.
     chunk = await asyncio.to_thread(next, chunks, None)
     if chunk is None:
@@ -112,7 +109,6 @@ def adopted(epoch: SharedEpoch) -> AIOKafkaProducer:
         bootstrap_servers=epoch.connection.bootstrap.split(","),
         transactional_id=epoch.transactional_id,
         transaction_timeout_ms=int(epoch.timeout_s * 1000),
-        max_batch_size=_BATCH_BYTES,
         request_timeout_ms=_REQUEST_MS,
         retry_backoff_ms=_RETRY_MS,
         **_security(epoch),
@@ -122,42 +118,23 @@ def adopted(epoch: SharedEpoch) -> AIOKafkaProducer:
 
 
 class _Sender:
-    """Builds a batch per partition, hands it over when it is full, and counts what was acknowledged."""
+    """Hands batches over, and counts what was acknowledged."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
-        self._open: dict[tuple[str, int], Any] = {}
         self._sent: list[tuple[asyncio.Future[Any], int]] = []
-        self._queued, self._places = 0, set[tuple[str, int]]()
+        self._places = set[tuple[str, int]]()
 
-    async def queue(self, records: Iterable[Record]) -> None:
-        now, producer, batches = int(time.time() * 1000), self._producer, self._open
-        for topic, partition, key, value, headers in records:
-            place = (topic, partition)
-            batch = batches.get(place)
-            if batch is None:
-                batch = batches[place] = producer.create_batch()
-            if batch.append(timestamp=now, key=key, value=value, headers=headers) is None:
-                await self._send(place, batch)
-                batch = batches[place] = producer.create_batch()
-                batch.append(timestamp=now, key=key, value=value, headers=headers)
-            self._queued += 1
+    async def queue(self, chunk: pa.RecordBatch) -> None:
+        for batch in batches_of(chunk, int(time.time() * 1000)):
+            future = await self._producer.send_batch(batch, batch.topic, partition=batch.partition)
+            self._sent.append((future, batch.count))
+            self._places.add((batch.topic, batch.partition))
 
     async def finish(self) -> Written:
-        """Send what is left, and wait for every acknowledgement."""
-        for place, batch in self._open.items():
-            await self._send(place, batch)
-        self._open = {}
+        """Wait for every acknowledgement."""
         await asyncio.gather(*(future for future, _ in self._sent))
-        acknowledged = sum(count for _, count in self._sent)
-        if acknowledged != self._queued:
-            raise Abortable(f"produce: {self._queued} records queued, {acknowledged} acknowledged")
-        return Written(acknowledged, self._places)
-
-    async def _send(self, place: tuple[str, int], batch: Any) -> None:
-        count = batch.record_count()
-        self._sent.append((await self._producer.send_batch(batch, place[0], partition=place[1]), count))
-        self._places.add(place)
+        return Written(sum(count for _, count in self._sent), self._places)
 
 
 async def _closed(producer: AIOKafkaProducer) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
-import gc
 import json
 import re
 import sys
@@ -26,7 +24,7 @@ from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
 from brew.settings import SparkSettings
 from brew.spark import session
-from brew.spark.task_input import check_all_rows_came
+from brew.spark.worker import check_all_rows_came, tune_worker_gc
 
 _BATCH_SETTINGS = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 SMALL_RECORDS = dict(zip(_BATCH_SETTINGS, ("2000", str(2**31 - 1)), strict=True))
@@ -157,13 +155,6 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                 return
 
     return run
-
-
-@functools.cache
-def tune_worker_gc() -> None:
-    """Exclude loaded modules from garbage collection, which pyspark runs after each task; once per worker."""
-    gc.collect()
-    gc.freeze()
 
 
 class _MeasuredBatches:

@@ -215,7 +215,7 @@ def _produce(
         count += batch.num_rows
         deadline.check("produce")
         batch = next(batches, None)
-    from brew.spark.task_input import check_all_rows_came  # noqa: PLC0415 - pyspark, which `import brew` does without
+    from brew.spark.worker import check_all_rows_came  # noqa: PLC0415 - pyspark, which `import brew` does without
 
     check_all_rows_came()
     return count

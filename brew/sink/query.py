@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -11,6 +14,7 @@ from py4j.protocol import Py4JError
 from brew.errors import Refused, UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -36,6 +40,43 @@ def check_session(df: DataFrame) -> None:
             "the sink can't work through Spark Connect: a remote client reads neither the query's checkpoint nor the "
             "attempts of its tasks; run the query with a classic session (SparkSession.builder.master(...))"
         )
+
+
+_woken = set[str]()
+
+
+def wake_workers() -> threading.Thread | None:
+    """
+    Start the executors' Python by a small job in the background, so that it is there when the first batch comes.
+
+    Once for each application, while Spark still plans the query; None where there is no session, or it was done.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - `brew.ExactlyOnceSink` is named without Spark
+
+    spark = SparkSession.getActiveSession()
+    if spark is None or type(spark).__module__.startswith(_CONNECT) or spark.sparkContext.applicationId in _woken:
+        return None
+    _woken.add(spark.sparkContext.applicationId)
+
+    def run() -> None:
+        # Whatever is wrong, the first batch shows it better.
+        with contextlib.suppress(Exception):
+            context = spark.sparkContext
+            context.setJobDescription("brew: start Python for the sink")
+            slots = max(1, int(context.defaultParallelism))
+            spark.range(slots, numPartitions=slots).mapInArrow(_import_writers, "id bigint").collect()
+
+    thread = threading.Thread(target=run, name="brew-sink-wake", daemon=True)
+    thread.start()
+    return thread
+
+
+def _import_writers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Unpickling it imports most of what a batch needs."""
+    import brew.kafka.arrow_batches  # noqa: PLC0415 - on the executor
+    import brew.kafka.shared_writer  # noqa: PLC0415, F401 - as above
+
+    yield from batches
 
 
 def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
@@ -91,6 +132,19 @@ def kafka_offsets(text: str) -> dict[str, dict[int, int]]:
 def tasks_of(df: DataFrame) -> int:
     """The number of tasks that compute the last stage of this frame."""
     return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001 - as `brew.readers.connector` does
+
+
+_TASKS_PER_SLOT = 4
+
+
+def in_few_tasks(frame: DataFrame) -> DataFrame:
+    """
+    The same rows in as many tasks as the executors' slots can share evenly, where there are more.
+
+    Spark shuffles into 200 partitions unless it is told otherwise, and a task with Python costs 40 ms.
+    """
+    most = _TASKS_PER_SLOT * int(frame.sparkSession.sparkContext.defaultParallelism)
+    return frame.coalesce(most) if tasks_of(frame) > most else frame
 
 
 def is_narrow(df: DataFrame) -> bool:

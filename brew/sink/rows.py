@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from brew.errors import Refused, UsageError
@@ -50,6 +50,9 @@ def checked_columns(found: Mapping[str, str], topic: str | None) -> list[str]:
     return [name for name in COLUMNS if name in found and not (name == "topic" and topic is not None)]
 
 
+_NO_TOPIC = "the sink got a row whose topic is null; every row needs a topic, or give the sink one"
+
+
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     """
     The records of one Arrow batch, in order; ``topic`` goes before the column of that name.
@@ -64,7 +67,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
 
     topics = [topic] * count if topic is not None else batch.column("topic").to_pylist()
     if None in topics:
-        raise Refused("the sink got a row whose topic is null; every row needs a topic, or give the sink one")
+        raise Refused(_NO_TOPIC)
     headers = _headers_of(batch.column("headers")) if "headers" in batch.schema.names else [None] * count
     return zip(column("value"), column("key"), topics, column("partition"), headers, strict=True)
 
@@ -88,6 +91,47 @@ def _headers_of(column: pa.Array) -> list[Headers | None]:
         found.append(None if size is None else pairs[start : start + size])
         start += size or 0
     return found
+
+
+def places_of(
+    batch: pa.RecordBatch, topic: str | None, count_of: Callable[[str], int]
+) -> tuple[np.ndarray[Any, Any], list[tuple[str, int]]]:
+    """
+    Where each row goes, as a number, and the (topic, partition) that each number stands for.
+
+    ``topic`` goes before the column of that name; ``count_of``: how many partitions a topic has, asked where a row
+    leaves its partition to its key.
+
+    Raises:
+        Refused: a row names no topic, or a partition that can't be.
+    """
+    import numpy as np  # noqa: PLC0415 - loaded where rows are, not with `import brew`
+
+    count, names = batch.num_rows, batch.schema.names
+    coded = batch.column("topic").dictionary_encode() if topic is None else None
+    if coded is not None and coded.null_count:
+        raise Refused(_NO_TOPIC)
+    topics = [topic] if coded is None else coded.dictionary.to_pylist()
+    of_topic = np.zeros(count, np.int64) if coded is None else coded.indices.to_numpy().astype(np.int64)
+    partitions, open_rows = np.zeros(count, np.int64), np.ones(count, np.bool_)
+    if "partition" in names:
+        column = batch.column("partition")
+        open_rows = column.is_null().to_numpy(zero_copy_only=False)
+        partitions = column.fill_null(0).to_numpy().astype(np.int64)
+        if count and partitions.min() < 0:
+            raise Refused(f"the sink got a row with partition {partitions.min()}; partitions begin at 0")
+    for number, name in enumerate(topics if open_rows.any() else ()):
+        rows = np.flatnonzero(open_rows & (of_topic == number))
+        keys = batch.column("key").take(_array(rows)) if "key" in names else _array([None] * len(rows))
+        partitions[rows] = partitions_of(keys, count_of(name))
+    found, places = np.unique((of_topic << 32) | partitions, return_inverse=True)
+    return places, [(topics[one >> 32], one & 0xFFFFFFFF) for one in found.tolist()]
+
+
+def _array(values: Any) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    return pa.array(values)
 
 
 _M = 0x5BD1E995

@@ -8,8 +8,9 @@ duplicate whatever it holds, so a repeated attempt would lose rows without a wor
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,18 +25,22 @@ from brew.kafka.sink_transaction import SharedEpoch, described
 from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, Status
-from brew.sink.query import is_narrow, tasks_of, was_repeated
-from brew.sink.rows import partitions_of, rows_of
+from brew.sink.query import in_few_tasks, is_narrow, tasks_of, was_repeated
+from brew.sink.rows import places_of
+from brew.spark.worker import tune_worker_gc
 from brew.transaction import Write, transact
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from brew.kafka.shared_writer import Record
 
 _LONGEST_S = 24 * 3600.0
 """For a batch's Spark job, which has no limit of its own; from the first row on the transaction's time-out counts."""
 _DESCRIBE_S = 30.0
+_ENCODED = "topic string, partition int, count int, records binary"
+_BATCH_BYTES = 512 * 1024
+_CHUNK_BYTES = 256 * 1024 * 1024
+"""What is encoded at once, at most: Spark's Arrow batches are smaller, unless they were set larger."""
 _SPECULATION = "spark.speculation"
 _OUT_OF_ORDER = "OutOfOrderSequenceNumber"
 """Two writers of one partition count its sequence numbers apart; brokers refuse the one that is not the next."""
@@ -87,13 +92,19 @@ class SharedWriter:
         Raises:
             Abortable: not by exactly one attempt of each task, or not each partition by one task.
         """
-        placed = _placed(frame, job, epoch, always_shuffle=self._always_shuffle)
+        # Asked for each batch: a topic may have been given partitions.
+        known = {} if job.topic is None else {job.topic: _partitions(job, job.topic)}
+        count_of = functools.partial(_count, job, epoch, known)
+        encode = functools.partial(_encode, job, count_of)
         speculation = frame.sparkSession.sparkContext.getConf().get(_SPECULATION, "false") == "true"
+        shuffled = self._always_shuffle or not _stays(frame)
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            result = _write_share(job, epoch, batches, speculation=speculation)
+            tune_worker_gc()
+            result = _write_share(job, epoch, batches if shuffled else encode(batches), speculation=speculation)
             yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 
+        placed = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
         told = placed.mapInArrow(task, RESULT_SCHEMA).collect()
         shares = [Result.decoded(bytes(one.result)) for one in told]
         checked(shares)
@@ -125,68 +136,72 @@ def checked(shares: list[Result]) -> None:
         seen |= set(share.places)
 
 
-def _placed(frame: DataFrame, job: BatchJob, epoch: SharedEpoch, *, always_shuffle: bool) -> DataFrame:
+def _stays(frame: DataFrame) -> bool:
     """
-    The frame with each row's output partition, shuffled so that each partition is in one task.
+    Whether each output partition's rows are in one task already: there is one, or rows name the partition they are in.
 
-    The shuffle is left out for one task, and where rows that were never shuffled name their partitions themselves: a
-    copy keeps the source's. `checked` notices where that was wrong.
+    A copy keeps the source's partitions. `checked` notices where that was wrong.
     """
-    names = frame.columns
-    # Asked for each batch: a topic may have been given partitions.
-    count = 0 if job.topic is None else described(job.connection, job.topic, Deadline(_DESCRIBE_S)).partitions
-    placed = frame.withColumn("partition", _partition(frame, job, epoch, count))
-    tasks = tasks_of(frame)
-    if tasks <= 1 or ("partition" in names and not always_shuffle and is_narrow(frame)):
-        return placed
-    writers: Column | int = frame.sparkSession.sparkContext.defaultParallelism
-    if job.topic is not None:
-        writers = min(int(writers), count)
-        share = sf.col("partition")
+    return ("partition" in frame.columns and is_narrow(frame)) or tasks_of(frame) <= 1
+
+
+def _shuffled(encoded: DataFrame, known: Mapping[str, int]) -> DataFrame:
+    """
+    The record batches, shuffled so that those of each output partition are in one task.
+
+    They are built before the shuffle, which is cheaper for a few large rows than for all of them.
+    """
+    writers: Column | int = encoded.sparkSession.sparkContext.defaultParallelism
+    share = sf.col("partition")
+    if known:
+        writers = min(int(writers), *known.values())
     else:
-        share = sf.col("partition") + sf.crc32(sf.col("topic"))
-    return placed.repartitionById(writers, sf.pmod(share, sf.lit(writers)).cast("int"))
-
-
-def _partition(frame: DataFrame, job: BatchJob, epoch: SharedEpoch, count: int) -> Column:
-    """Each row's own partition, else its key's among the ``count`` of the sink's topic."""
-    fixed, names = job.topic, frame.columns
-
-    @sf.arrow_udf("int")  # type: ignore[untyped-decorator]
-    def of_key(keys: pa.Array, topics: pa.Array) -> pa.Array:
-        if fixed is not None:
-            return pa.array(partitions_of(keys, count))
-        found = [0] * len(keys)
-        for topic in topics.unique().to_pylist():
-            if topic is None:
-                continue  # refused where it is written
-            mine = [at for at, name in enumerate(topics.to_pylist()) if name == topic]
-            places = partitions_of(keys.take(pa.array(mine)), _count(job, topic, epoch)).tolist()
-            for at, place in zip(mine, places, strict=True):
-                found[at] = place
-        return pa.array(found, pa.int32())
-
-    key = sf.col("key") if "key" in names else sf.lit(None).cast("binary")
-    topic = sf.lit(fixed) if fixed is not None else sf.col("topic")
-    by_key = of_key(key, topic)
-    return sf.coalesce(sf.col("partition"), by_key) if "partition" in names else by_key
+        share += sf.crc32(sf.coalesce("topic", sf.lit("")))
+    return encoded.repartitionById(writers, sf.pmod(share, sf.lit(writers)).cast("int"))
 
 
 _counts: dict[tuple[str, str, int, int], int] = {}
 
 
-def _count(job: BatchJob, topic: str, epoch: SharedEpoch) -> int:
-    """How many partitions a topic has, asked once by each process for each epoch."""
+def _count(job: BatchJob, epoch: SharedEpoch, known: Mapping[str, int], topic: str) -> int:
+    """How many partitions a topic has; one that rows name is asked for once by each process for each epoch."""
+    if topic in known:
+        return known[topic]
     asked = (job.connection.bootstrap, topic, epoch.producer_id, epoch.epoch)
     if asked not in _counts:
         if _counts and next(iter(_counts))[2:] != asked[2:]:
             _counts.clear()
-        _counts[asked] = described(job.connection, topic, Deadline(_DESCRIBE_S)).partitions
+        _counts[asked] = _partitions(job, topic)
     return _counts[asked]
 
 
-def _write_share(job: BatchJob, epoch: SharedEpoch, batches: Iterator[pa.RecordBatch], *, speculation: bool) -> Result:
-    """One task's rows; a repeated attempt writes nothing and says so."""
+def _partitions(job: BatchJob, topic: str) -> int:
+    return described(job.connection, topic, Deadline(_DESCRIBE_S)).partitions
+
+
+def _encode(
+    job: BatchJob, count_of: Callable[[str], int], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows as Kafka's record batches; what can't be written is a row without a topic, which says why."""
+    from brew.kafka.arrow_batches import SCHEMA, Records, encoded  # noqa: PLC0415 - aiokafka, for those who write
+
+    tune_worker_gc()
+    for batch in batches:
+        step = max(1, batch.num_rows * _CHUNK_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, step):
+            rows = batch.slice(start, step)
+            columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+            try:
+                places, names = places_of(rows, job.topic, count_of)
+                records = Records(columns["value"], columns.get("key"), columns.get("headers"), places, names)
+                yield encoded(records, job.sink_headers, _BATCH_BYTES)
+            except BrewError as error:
+                refused = {"topic": None, "partition": 0, "count": 0, "records": Result.of(error).encoded()}
+                yield pa.RecordBatch.from_pylist([refused], SCHEMA)
+
+
+def _write_share(job: BatchJob, epoch: SharedEpoch, encoded: Iterator[pa.RecordBatch], *, speculation: bool) -> Result:
+    """One task's record batches; a repeated attempt writes nothing and says so."""
     context = TaskContext.get()
     attempt, stage = (0, -1) if context is None else (context.attemptNumber(), context.stageId())
     if attempt > 0:
@@ -199,7 +214,7 @@ def _write_share(job: BatchJob, epoch: SharedEpoch, batches: Iterator[pa.RecordB
     crash = job.crash is not None and job.crash.point is CrashPoint.MID_PRODUCE
     half_way = (lambda: job.may_crash()(CrashPoint.MID_PRODUCE)) if crash else None
     try:
-        written = write(epoch, (_records(job, one) for one in batches), half_way)
+        written = write(epoch, _checked(encoded), half_way)
     except BrewError as error:
         told = Result.of(error)
         return Result(told.status, detail=told.detail, stage=stage)
@@ -207,9 +222,14 @@ def _write_share(job: BatchJob, epoch: SharedEpoch, batches: Iterator[pa.RecordB
     return Result(Status.WRITTEN, written.records, places=places, stage=stage)
 
 
-def _records(job: BatchJob, batch: pa.RecordBatch) -> Iterator[Record]:
-    ours = job.sink_headers
-    for value, key, topic, partition, headers in rows_of(batch, job.topic):
-        if partition is None or partition < 0:
-            raise Refused(f"the sink got a row with partition {partition}; partitions begin at 0")
-        yield topic, partition, key, value, ours if not headers else [*headers, *ours]
+def _checked(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Raises:
+        Refused, Abortable: what `_encode` found, in this task or in one before the shuffle.
+    """
+    for batch in encoded:
+        wrong = batch.filter(batch.column("topic").is_null())
+        if wrong.num_rows:
+            told = Result.decoded(wrong.column("records")[0].as_py())
+            raise (Refused if told.status is Status.REFUSED else Abortable)(told.detail.partition(": ")[2])
+        yield batch

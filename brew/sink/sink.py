@@ -23,7 +23,7 @@ from brew.observability.status import Status as SinkStatus
 from brew.sasl import GSSAPI
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
 from brew.sink.position import Batch, Mark, fingerprint
-from brew.sink.query import batch_source, check_session, driver_processes, tasks_of
+from brew.sink.query import batch_source, check_session, driver_processes, in_few_tasks, tasks_of, wake_workers
 from brew.sink.rows import checked_columns
 from brew.sink.telemetry import Telemetry
 from brew.transaction import Write, transact
@@ -139,6 +139,7 @@ class ExactlyOnceSink:
         if probe_port is not None:
             probes = self._telemetry.serve(probe_port, probe_host)
             self.probes_url, self._unwatch = probes.url, weakref.finalize(self, probes.close)
+        wake_workers()
 
     def __repr__(self) -> str:
         return f"ExactlyOnceSink({self.connection.bootstrap!r}, name={self.name!r}, topic={self.topic!r})"
@@ -269,7 +270,7 @@ class ExactlyOnceSink:
         if tasks == 0:  # no task would run, and nobody move the position
             return write_alone(job, iter(()))
         if tasks > 1:
-            frame = frame.repartition(1)
+            frame = in_few_tasks(frame).repartition(1)
         (told,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
         return Result.decoded(bytes(told.result))
 
@@ -282,6 +283,9 @@ def _task(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415 - on the executor
 
+        from brew.spark.worker import tune_worker_gc  # noqa: PLC0415 - as above
+
+        tune_worker_gc()
         result = write(job, batches)
         yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 

@@ -1,5 +1,5 @@
 """
-Whether a task's Python function got all of its rows: the one place that looks into pyspark's worker.
+pyspark's worker, as a task's function sees it: whether it got all of its rows, and what each task costs.
 
 A task may fail in Java while its Python function is at work: a row that can't be computed, shuffle files that are lost,
 a job that is cancelled, an executor that dies. Spark closes the connection then, and the reader of Arrow's stream takes
@@ -9,6 +9,8 @@ writes a mark there, and behind a broken connection there is nothing.
 
 from __future__ import annotations
 
+import functools
+import gc
 import struct
 import sys
 from io import BufferedReader
@@ -21,6 +23,13 @@ from brew.errors import Abortable, Fatal
 
 _END = struct.pack("!i", SpecialLengths.END_OF_STREAM)
 _WORKER, _MAIN, _INPUT = "pyspark.worker", "main", "infile"
+
+
+@functools.cache
+def tune_worker_gc() -> None:
+    """Exclude loaded modules from garbage collection, which pyspark runs after each task; once per worker."""
+    gc.collect()
+    gc.freeze()
 
 
 def check_all_rows_came() -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -28,6 +30,7 @@ from harness.pipeline import environment
 from brew.client_config import load
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.kafka.arrow_batches import Records, encoded
 from brew.kafka.shared_transaction import SharedTransaction
 from brew.kafka.shared_writer import Written, write
 from brew.kafka.transaction import TransactionSettings
@@ -191,7 +194,8 @@ def test_the_tasks_of_a_sink_log_in_by_token(place: Place) -> None:
     written = []
 
     def produce(_deadline: Deadline) -> None:
-        written.append(write(kafka.epoch, iter([[(OUTPUT_TOPIC, 0, b"key", b"value", [])]])))
+        rows = Records(pa.array([b"value"]), pa.array([b"key"]), None, np.zeros(1, np.int64), [(OUTPUT_TOPIC, 0)])
+        written.append(write(kafka.epoch, iter([encoded(rows, [], 1000)])))
 
     assert transact(kafka, lambda _: Write(produce, lambda: 1, "", Deadline(30)), Deadline(30))
     assert written == [Written(1, {(OUTPUT_TOPIC, 0)})]

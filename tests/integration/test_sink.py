@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.request
 from collections import Counter
 from contextlib import closing
@@ -23,6 +24,7 @@ from brew.errors import Refused, UsageError
 from brew.names import STEPS, ExitCode
 from brew.observability.status import Transactions, from_json
 from brew.sink.position import Mark
+from brew.sink.query import in_few_tasks, tasks_of, wake_workers
 
 
 def page(sink: brew.ExactlyOnceSink, name: str) -> str:
@@ -124,6 +126,25 @@ def test_a_batch_that_is_out_already_runs_its_plan_and_drops_its_rows(make: Any,
     assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
 
 
+def test_more_tasks_than_slots_can_use_are_joined_with_their_state(make: Any) -> None:
+    """Spark shuffles into 200 partitions by itself, each with a state store; a task of ours takes several of them."""
+    it = make()
+    it.spark.conf.set("spark.sql.shuffle.partitions", "11")
+    tasks = list[int]()
+    for start, writers in ((0, 1), (40, "tasks")):
+        sink = it.sink(writers=writers)
+
+        def noted(df: Any, batch_id: int, sink: Any = sink) -> None:
+            tasks.extend([tasks_of(df), tasks_of(in_few_tasks(df))])
+            sink(df, batch_id)
+
+        it.feed(40, start=start)
+        it.run(it.counted(), noted, "update")
+    slots = int(it.spark.sparkContext.defaultParallelism)
+    assert tasks == [11, 4 * slots] * 2
+    assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
+
+
 def test_sparks_own_sink_writes_such_a_batch_twice(make: Any) -> None:
     """The control of the test before: what makes the difference is the sink."""
     it = make()
@@ -213,7 +234,7 @@ def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None
 
 @BOTH
 def test_a_row_that_can_not_be_computed_leaves_nothing_of_its_batch(make: Any, writers: Any) -> None:
-    """Spark mostly kills the task's Python first; cell F40-stage-one has its rows break off (`test_task_input.py`)."""
+    """Spark mostly kills the task's Python first; cell F40-stage-one has its rows break off, too."""
     it = make(writers)
     it.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     it.feed(60)
@@ -265,7 +286,8 @@ def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_g
     strips = asked(it.stage, "xray", "--topic", output)["strips"]
     sinks = [run["sink"] for strip in strips for run in strip["runs"] if run["kind"] == "committed"]
     assert sinks == [{"name": it.name, "batch": 0}] * len(sinks) != []
-    assert asked(it.stage, "lag", "--input", output)["next_batch"] == 1
+    told = asked(it.stage, "lag", "--input", output)
+    assert told.get("next_batch") == 1, (told, it.position())
     code, text = pipeline(it.stage, "lag", "--input", output, "--fail-on", "stuck")
     assert code == ExitCode.REFUSED
     assert f"group {it.name} is the position of a sink: batch 1 is the next one" in " ".join(text.split())
@@ -298,6 +320,34 @@ def test_rows_that_can_not_be_written_are_refused_before_anything_is(make: Any) 
     with pytest.raises(Refused, match="columns found: key binary; columns wanted: value binary or string"):
         it.run(it.source().select("key"), it.sink())
     assert it.position() is None
+
+
+@BOTH
+def test_a_row_without_a_topic_is_refused_and_nothing_of_its_batch_is_seen(make: Any, writers: Any) -> None:
+    """With tasks that is found before the shuffle, and told by the task that would have written it."""
+    it = make(writers)
+    it.feed(30)
+    topic = sf.when(sf.col("value") == b"25", sf.lit(None)).otherwise(sf.lit(it.stage.names.output))
+    rows = it.source().select("key", "value", topic.alias("topic"))
+    with pytest.raises(Refused, match="the sink got a row whose topic is null"):
+        it.run(rows, it.sink(topic=None, position_topic=it.stage.names.output))
+    assert (it.values(), it.position()) == (Counter(), None)
+
+
+def test_a_sink_starts_sparks_python_in_the_background_once_for_an_application(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch took a second longer without."""
+    monkeypatch.setattr("brew.sink.query._woken", set())
+    it = make()
+    it.spark.range(1).count()  # the session is this thread's now
+    tracker = it.spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    it.sink()
+    (thread,) = [one for one in threading.enumerate() if one.name == "brew-sink-wake"]
+    thread.join(30)
+    assert len(set(tracker.getJobIdsForGroup()) - before) == 1
+    assert wake_workers() is None
 
 
 def test_a_sink_called_by_hand_says_what_to_call_instead(make: Any) -> None:

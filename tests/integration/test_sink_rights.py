@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from harness.names import Names
@@ -15,6 +16,7 @@ import brew
 from brew import acl
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka.arrow_batches import Records, encoded
 from brew.kafka.committed_offset import locator
 from brew.kafka.shared_writer import write
 from brew.sink.batch import BatchJob, Result, write_alone
@@ -34,8 +36,9 @@ class Query:
         if self._sink.writers == 1:
             return write_alone(job, iter([pa.RecordBatch.from_pydict({"value": [value]})]))
         shared = self._sink._shared = self._sink._shared or SharedWriter(job)
-        row = (topic, 0, None, value, job.sink_headers)
-        shared._run_tasks = lambda _frame, _job, epoch: write(epoch, iter([[row]])).records  # type: ignore[method-assign]
+        rows = Records(pa.array([value]), None, None, np.zeros(1, np.int64), [(topic, 0)])
+        chunk = encoded(rows, job.sink_headers, 1000)
+        shared._run_tasks = lambda _frame, _job, epoch: write(epoch, iter([chunk])).records  # type: ignore[method-assign]
         return shared.write(None, job)  # type: ignore[arg-type]
 
     def batch(self, number: int) -> bool:

@@ -18,8 +18,8 @@ from brew.readers import connector
 from brew.sink import batch
 from brew.sink.batch import BatchJob
 from brew.sink.position import Batch, Mark
-from brew.spark import task_input
-from brew.spark.task_input import check_all_rows_came
+from brew.spark import worker as spark_worker
+from brew.spark.worker import check_all_rows_came
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
 END = b"\xff\xff\xff\xfc"
@@ -77,7 +77,7 @@ def test_another_pyspark_is_refused_rather_than_believed() -> None:
 def test_rows_that_come_from_no_task_are_their_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     check_all_rows_came()
-    assert task_input._END == END
+    assert spark_worker._END == END
 
 
 class Queued:
@@ -99,7 +99,7 @@ def broken_off() -> None:
 
 def test_the_sinks_writer_ends_the_attempt_when_rows_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the last row and before the commit: what is queued by then is aborted."""
-    monkeypatch.setattr(task_input, "check_all_rows_came", broken_off)
+    monkeypatch.setattr(spark_worker, "check_all_rows_came", broken_off)
     rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
     job, kafka = (
         BatchJob(Batch("s", "out", 1, Mark("q", "f", "t")), Connection("nowhere:1"), 60.0, "out", headers=False),

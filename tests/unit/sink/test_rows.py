@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.errors import Refused, UsageError
-from brew.sink.rows import checked_columns, partitions_of, rows_of
+from brew.sink.rows import checked_columns, partitions_of, places_of, rows_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -99,3 +99,57 @@ def test_a_row_without_a_topic_is_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["out", None])})
     with pytest.raises(Refused, match="a row whose topic is null"):
         list(rows_of(batch, None))
+
+
+def nobody(topic: str) -> int:
+    raise AssertionError(f"asked for the partitions of {topic}")
+
+
+def placed(
+    columns: dict[str, pa.Array], topic: str | None, counts: dict[str, int] | None = None
+) -> list[tuple[str, int]]:
+    places, names = places_of(
+        pa.RecordBatch.from_pydict(columns), topic, nobody if counts is None else counts.__getitem__
+    )
+    return [names[place] for place in places.tolist()]
+
+
+def test_rows_that_name_their_partition_go_there_and_nobody_is_asked() -> None:
+    columns = {"value": pa.array(["a", "b", "c"]), "partition": pa.array([4, 0, 4], pa.int32())}
+    assert placed(columns, "out") == [("out", 4), ("out", 0), ("out", 4)]
+
+
+def test_rows_without_a_partition_go_where_their_key_belongs_in_their_topic() -> None:
+    keys = [b"gold-1", b"gold-2", b"gold-3", b"gold-1"]
+    columns = {
+        "key": pa.array(keys),
+        "topic": pa.array(["out", "late", "late", "late"]),
+        "partition": pa.array([None, None, 11, None], pa.int32()),
+    }
+    wanted = [(murmur2(key) & 0x7FFFFFFF) % count for key, count in zip(keys, (3, 7, 7, 7), strict=True)]
+    assert placed(columns, None, {"out": 3, "late": 7}) == [
+        ("out", wanted[0]),
+        ("late", wanted[1]),
+        ("late", 11),
+        ("late", wanted[3]),
+    ]
+
+
+def test_rows_with_neither_key_nor_partition_take_turns() -> None:
+    assert placed({"value": pa.array(["a"] * 3)}, "out", {"out": 2}) == [("out", 0), ("out", 1), ("out", 0)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"topic": pa.array(["out", None])}, "a row whose topic is null"),
+        ({"topic": pa.array(["out", "out"]), "partition": pa.array([0, -1], pa.int32())}, "a row with partition -1"),
+    ],
+)
+def test_places_that_can_not_be_are_refused(columns: dict[str, pa.Array], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        placed(columns, None)
+
+
+def test_no_rows_go_nowhere() -> None:
+    assert placed({"partition": pa.array([], pa.int32())}, "out") == []

@@ -1,0 +1,224 @@
+"""
+Kafka record batches (format v2) out of Arrow columns, without a Python object for each record.
+
+A record is one element of a binary array that Arrow joins from its parts, so a batch is a slice of that array's buffer.
+The format: https://kafka.apache.org/documentation/#recordbatch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from aiokafka.record.util import calc_crc32c
+
+Array = np.ndarray[Any, Any]
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_AFTER_LENGTH, _AFTER_CRC = 12, 21
+_CHECKED = struct.Struct(">hiqqqhii")
+_LENGTH_AND_CRC = struct.Struct(">qiibI")
+_MAGIC, _NO_LEADER_EPOCH, _TRANSACTIONAL = 2, -1, 0x10
+_UNCHANGING = b"\x00\x00"
+"""Attributes, of which a record has none, and the distance to the batch's timestamp: all have the same."""
+_NULL = -1
+"""The length of what is null."""
+_LONGEST_VARINT, _TWO_BYTES = 5, 0x80
+
+
+@dataclass(slots=True)
+class ArrowBatch:
+    """One record batch, in the form that `AIOKafkaProducer.send_batch` takes; the id is added when it is sent."""
+
+    topic: str
+    partition: int
+    records: memoryview
+    count: int
+    timestamp_ms: int
+    _encoded: bytes = b""
+
+    def record_count(self) -> int:
+        return self.count
+
+    def size(self) -> int:
+        return _HEADER.size + len(self.records)
+
+    def closed(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is added to it."""
+
+    def _set_producer_state(self, producer_id: int, epoch: int, sequence: int) -> None:
+        last, now = self.count - 1, self.timestamp_ms
+        checked = _CHECKED.pack(_TRANSACTIONAL, last, now, now, producer_id, epoch, sequence, self.count)
+        body = b"".join((checked, self.records))
+        length = len(body) + _AFTER_CRC - _AFTER_LENGTH
+        self._encoded = _LENGTH_AND_CRC.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, calc_crc32c(body)) + body
+
+    def _build(self) -> bytes:
+        return self._encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The columns of some records; ``places``: each one's (topic, partition), as a number in ``names``."""
+
+    value: pa.Array
+    key: pa.Array | None
+    headers: pa.ListArray | None
+    places: Array
+    names: Sequence[tuple[str, int]]
+
+
+SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("count", pa.int32()), ("records", pa.binary())])
+
+
+def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -> pa.RecordBatch:
+    """
+    The records of some batches, of ``SCHEMA``: each of one partition and about ``most`` bytes at most, in their order.
+
+    ``own``: headers behind each record's. All together have less than 2 GiB.
+    """
+    if not len(rows.places):
+        return pa.RecordBatch.from_pylist([], SCHEMA)
+    total = len(rows.places)
+    parts, size = _parts(rows, own)
+    order = np.argsort(rows.places, kind="stable") if len(rows.names) > 1 else None
+    places = rows.places if order is None else rows.places[order]
+    cuts = _cuts(size if order is None else size[order], places, most)
+    counts = np.diff(cuts)
+    delta = np.arange(total) - np.repeat(cuts[:-1], counts)
+    if order is not None:
+        delta[order] = delta.copy()
+    delta_varint = _varints(delta)
+    length = _varints(size + len(_UNCHANGING) + _lengths(delta_varint))
+    joined = _joined(length, _scalar(_UNCHANGING), delta_varint, *parts)
+    if order is not None:
+        joined = joined.take(pa.array(order))
+    found = [rows.names[place] for place in places[cuts[:-1]].tolist()]
+    columns = [
+        pa.array([topic for topic, _ in found], pa.string()),
+        pa.array([partition for _, partition in found], pa.int32()),
+        pa.array(counts, pa.int32()),
+        _binary(pa.binary(), _offsets(joined)[cuts].astype(np.int32), joined),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def batches_of(encoded: pa.RecordBatch, timestamp_ms: int) -> Iterator[ArrowBatch]:
+    """What `encoded` made, to be sent; all records have this timestamp."""
+    records = encoded.column("records")
+    offsets = np.frombuffer(records.buffers()[1], np.int32)[records.offset :]
+    data = memoryview(records.buffers()[2])
+    told = zip(*(encoded.column(name).to_pylist() for name in ("topic", "partition", "count")), strict=True)
+    for row, (topic, partition, count) in enumerate(told):
+        yield ArrowBatch(topic, partition, data[offsets[row] : offsets[row + 1]], count, timestamp_ms)
+
+
+def _parts(rows: Records, own: Sequence[tuple[str, bytes | None]]) -> tuple[list[Any], Array]:
+    """Key, value and headers as a record has them, and the bytes that they take in each."""
+    parts, size = list[Any](), np.zeros(len(rows.places), np.int64)
+    for column in (rows.key, rows.value):
+        if column is None:
+            parts.append(_scalar(_varint(_NULL)))
+            size += 1
+        else:
+            lengths, cells = _sized(column)
+            parts += [lengths, cells]
+            size += _lengths(lengths) + _lengths(cells)
+    tail = b"".join(_header(name, value) for name, value in own)
+    if rows.headers is None:
+        tail = _varint(len(own)) + tail
+    else:
+        many, cells = _headers(rows.headers)
+        varint = _varints(many + len(own))
+        parts += [varint, cells]
+        size += _lengths(varint) + _lengths(cells)
+    return [*parts, _scalar(tail)], size + len(tail)
+
+
+def _headers(column: pa.ListArray) -> tuple[Array, pa.Array]:
+    """How many headers each record has, and all of its own as one cell."""
+    flat = column.flatten()
+    joined = _joined(*_sized(flat.field("key")), *_sized(flat.field("value")))
+    many = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(many)])
+    return many, _binary(pa.large_binary(), _offsets(joined)[ends], joined)
+
+
+def _sized(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each cell's length, and its bytes."""
+    cells = column.cast(pa.large_binary())
+    lengths = pc.fill_null(pc.binary_length(cells), _NULL).to_numpy(zero_copy_only=False)
+    return _varints(lengths), cells.fill_null(b"") if cells.null_count else cells
+
+
+def _joined(*parts: Any) -> pa.Array:
+    """One cell of each row's parts."""
+    return pc.binary_join_element_wise(*parts, _scalar(b""))
+
+
+def _binary(kind: pa.DataType, offsets: Array, data: pa.Array) -> pa.Array:
+    """Other cells of the same bytes."""
+    return pa.Array.from_buffers(
+        kind, len(offsets) - 1, [None, pa.py_buffer(offsets), data.buffers()[2] or pa.py_buffer(b"")]
+    )
+
+
+def _cuts(size: Array, places: Array, most: int) -> Array:
+    """Where batches begin, and the end: at each new place, and where one more record would be over ``most`` bytes."""
+    total = np.cumsum(size + 2 * _LONGEST_VARINT + len(_UNCHANGING))
+    borders = [*(np.flatnonzero(np.diff(places)) + 1).tolist(), len(size)]
+    cuts = [0]
+    for border in borders:
+        while cuts[-1] < border:
+            start = cuts[-1]
+            before = int(total[start - 1]) if start else 0
+            end = int(np.searchsorted(total, before + most, side="right"))
+            cuts.append(min(max(end, start + 1), border))
+    return np.array(cuts)
+
+
+def _varints(values: Array) -> pa.Array:
+    """Each number as a zigzag varint."""
+    coded = (values << 1) ^ (values >> 63)
+    if int(coded.max(initial=0)) < _TWO_BYTES:
+        data, offsets = coded.astype(np.uint8), np.arange(len(values) + 1)
+    else:
+        size = np.ones(len(values), np.int64)
+        for bits in range(7, 7 * _LONGEST_VARINT, 7):
+            size += coded >= 1 << bits
+        shifts = np.arange(int(size.max()))
+        data = (coded[:, None] >> 7 * shifts & 0x7F).astype(np.uint8)
+        data |= np.where(shifts < size[:, None] - 1, 0x80, 0).astype(np.uint8)
+        data = data[shifts < size[:, None]]
+        offsets = np.concatenate([[0], np.cumsum(size)])
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _varint(value: int) -> bytes:
+    return bytes(_varints(np.array([value], np.int64))[0].as_py())
+
+
+def _header(name: str, value: bytes | None) -> bytes:
+    key = name.encode()
+    return _varint(len(key)) + key + (_varint(-1) if value is None else _varint(len(value)) + value)
+
+
+def _offsets(cells: pa.Array) -> Array:
+    return np.frombuffer(cells.buffers()[1], np.int64)[cells.offset : cells.offset + len(cells) + 1]
+
+
+def _lengths(cells: pa.Array) -> Array:
+    """The bytes of each cell, of which none is null."""
+    return np.diff(_offsets(cells))
+
+
+def _scalar(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.large_binary())

@@ -1,0 +1,137 @@
+"""Kafka record batches out of Arrow columns: what aiokafka reads out of them is what was put in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from aiokafka.record import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.kafka.arrow_batches import SCHEMA, ArrowBatch, Records, batches_of, encoded
+
+Place = tuple[str, int]
+Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]
+"""Value, key, headers and the number of the place."""
+
+NAMES: list[Place] = [("out", 0), ("out", 3), ("late", 0)]
+OWN = [("brew.sink.name", b"revenue"), ("none", None)]
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_SEQUENCE = 53
+"""Where a batch's first sequence number is, which aiokafka does not tell."""
+NOW = 1_764_000_000_000
+CELLS = st.none() | st.binary(max_size=200)
+ROWS = st.lists(
+    st.tuples(CELLS, CELLS, st.none() | st.lists(st.tuples(st.text(max_size=5), CELLS), max_size=3), st.integers(0, 2))
+)
+
+
+def columns(rows: Sequence[Row], *, before: int = 0) -> Records:
+    """``before``: the columns are slices that begin behind so many other rows, as Arrow hands them out."""
+    filled: list[Row] = [(b"other", b"x", [("o", b"y")], 0)] * before + list(rows)
+    headers = [None if one is None else [{"key": k, "value": v} for k, v in one] for _, _, one, _ in filled]
+    return Records(
+        pa.array([value for value, *_ in filled], pa.binary()).slice(before),
+        pa.array([key for _, key, *_ in filled], pa.binary()).slice(before),
+        pa.array(headers, HEADERS).slice(before),
+        np.array([place for *_, place in rows], np.int64),
+        NAMES,
+    )
+
+
+def read(batch: ArrowBatch) -> list[tuple[Any, ...]]:
+    """The batch as a broker gets it, read by aiokafka."""
+    records = MemoryRecords(bytes(batch._build()))
+    found = records.next_batch()
+    assert found.validate_crc()
+    assert not records.has_next()
+    return [(one.value, one.key, list(one.headers), one.timestamp, one.offset) for one in found]
+
+
+def sent(rows: Records, most: int, own: Any = OWN) -> list[ArrowBatch]:
+    batches = list(batches_of(encoded(rows, own, most), NOW))
+    for number, batch in enumerate(batches):
+        batch._set_producer_state(4711, 7, number)
+    return batches
+
+
+@given(ROWS, st.integers(1, 2000), st.integers(0, 2))
+def test_records_are_read_as_they_were_written_each_place_in_its_order(rows: list[Row], most: int, before: int) -> None:
+    batches = sent(columns(rows, before=before), most)
+    for number, place in enumerate(NAMES):
+        mine = [one for one in batches if (one.topic, one.partition) == place]
+        found = [record[:3] for one in mine for record in read(one)]
+        assert found == [(v, k, [*(h or []), *OWN]) for v, k, h, at in rows if at == number]
+    assert sum(one.record_count() for one in batches) == len(rows)
+
+
+@given(ROWS, st.integers(1, 2000))
+def test_a_batch_is_as_long_as_allowed_but_for_a_single_longer_record(rows: list[Row], most: int) -> None:
+    for batch in sent(columns(rows), most):
+        assert batch.count == 1 or len(batch.records) <= most
+        assert batch.size() == len(batch._build())
+        assert [(at, when) for *_, when, at in read(batch)] == [(at, NOW) for at in range(batch.count)]
+
+
+def test_one_more_record_that_fits_is_in_the_same_batch() -> None:
+    """A bound of what records take: 12 bytes more than they need at most."""
+    rows: list[Row] = [(b"v" * 100, b"k", None, 0)] * 10
+    (whole,) = sent(columns(rows), 100_000, ())
+    each = len(whole.records) // 10
+    assert [one.count for one in sent(columns(rows), 5 * (each + 12), ())] == [5, 5]
+    assert [one.count for one in sent(columns(rows), 5 * each - 1, ())] != [5, 5]
+
+
+def test_a_batch_tells_brokers_its_transaction_producer_and_sequence_number() -> None:
+    (batch,) = sent(columns([(b"a", None, None, 0), (b"b", None, None, 0)]), 1000)
+    batch._set_producer_state(4711, 7, 40)
+    found = MemoryRecords(bytes(batch._build())).next_batch()
+    assert (found.is_transactional, found.is_control_batch) == (True, False)
+    sequence = int.from_bytes(batch._build()[_SEQUENCE : _SEQUENCE + 4])
+    assert (found.producer_id, found.producer_epoch, sequence) == (4711, 7, 40)
+    assert (found.base_offset, found.next_offset, found.magic, found.compression_type) == (0, 2, 2, 0)
+    assert (batch.closed(), batch.timestamp_ms) == (True, NOW)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary()])
+def test_columns_may_be_text_and_key_and_headers_left_out(kind: pa.DataType) -> None:
+    rows = Records(pa.array(["ä", None], kind), None, None, np.zeros(2, np.int64), [("out", 1)])
+    (batch,) = sent(rows, 1000, ())
+    assert [one[:3] for one in read(batch)] == [("ä".encode(), None, []), (None, None, [])]
+
+
+def test_cells_under_a_null_are_not_written() -> None:
+    """Arrow leaves it open what bytes a null cell has."""
+    offsets, data = pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"oldnew")
+    value = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), offsets, data])
+    (batch,) = sent(Records(value, None, None, np.zeros(2, np.int64), [("out", 1)]), 1000, ())
+    assert [one[0] for one in read(batch)] == [None, b"new"]
+
+
+def test_large_records_have_lengths_of_several_bytes() -> None:
+    sizes = [0, 63, 64, 8191, 8192, 1_048_575, 1_048_576, 3_000_000]
+    rows: list[Row] = [(b"x" * size, None, None, 0) for size in sizes]
+    assert [len(record[0]) for one in sent(columns(rows), 512 * 1024) for record in read(one)] == sizes
+
+
+def test_more_than_128_records_are_told_apart_by_their_offsets() -> None:
+    rows: list[Row] = [(b"%d" % number, None, None, 0) for number in range(20_000)]
+    (batch,) = sent(columns(rows), 10_000_000)
+    assert [(record[0], record[4]) for record in read(batch)] == [(b"%d" % at, at) for at in range(20_000)]
+
+
+def test_no_rows_are_no_batches() -> None:
+    assert encoded(columns([]), OWN, 1000).num_rows == 0
+    assert encoded(columns([]), OWN, 1000).schema == SCHEMA
+
+
+def test_batches_are_the_same_behind_a_shuffle() -> None:
+    """Rows of `SCHEMA` come back in pieces of other sizes."""
+    rows: list[Row] = [(b"%d" % at, None, None, at % 3) for at in range(100)]
+    made = encoded(columns(rows), OWN, 300)
+    pieces = [one for at in range(made.num_rows) for one in batches_of(made.slice(at, 1), NOW)]
+    assert [bytes(one.records) for one in pieces] == [bytes(one.records) for one in batches_of(made, NOW)]
