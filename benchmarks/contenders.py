@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from environment import FLINK, FRANZ, JVM_DIR, PEERS, QUIX, STREAMS
@@ -13,6 +13,7 @@ from environment import FLINK, FRANZ, JVM_DIR, PEERS, QUIX, STREAMS
 from brew.errors import Refused
 from brew.settings import Compilers, SparkSettings
 from brew.spark.session import COLLECTOR, COMPILERS, spark_conf
+from proof.findings import Name
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -42,6 +43,10 @@ Command = Callable[[RunTopics, Setup, bool], list[str]]
 """(place, setup, follow) -> the command line; with ``follow`` it goes on until SIGTERM."""
 
 
+POSITION, ORDER = {Name.TORN: "positions"}, {Name.NONMONOTONIC: "order"}
+"""What the proof finds then, and what that is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """
@@ -49,7 +54,8 @@ class Contender:
 
     ``endless``: it never ends by itself; whoever measures ends it once the group stands at the input's end.
     ``exactly_once``: it writes in transactions and keeps its position in them. ``needs`` is what has to be built first.
-    ``position_outside``: its transactions hold records alone; it notes elsewhere what it has read, then in the group.
+    ``without``: what of the promise it does not give: POSITION where its transactions hold records alone, and it notes
+    elsewhere what it has read, then in the group; ORDER where its query shuffles.
     ``stands_by``: a second one waits beside it, and goes on when it is killed.
     """
 
@@ -60,7 +66,7 @@ class Contender:
     endless: bool = False
     exactly_once: bool = True
     needs: Path | None = None
-    position_outside: bool = False
+    without: Mapping[Name, str] = field(default_factory=dict)
     stands_by: bool = False
 
 
@@ -176,7 +182,7 @@ def _peers(*, static: bool) -> Iterable[Contender]:
             "Flink in Java, a checkpoint a second, two-phase-commit sink, 2 slots",
             _peer([*_JAVA, str(FLINK)], static=False, options=_state),
             endless=True,
-            position_outside=True,
+            without=POSITION,
             needs=FLINK,
         )
     yield Contender(
@@ -229,6 +235,7 @@ CONTENDERS = {
             "the query of spark-sink-tuned, its rows shuffled by key before they are written",
             _sink(tuned=True, shuffle=True),
             exactly_once=False,
+            without=ORDER,
         ),
         *(
             # Measured as the sink beside it is: its position is the number of a batch, not an offset of the input.
@@ -238,7 +245,7 @@ CONTENDERS = {
                 "JVM options",
                 _sink(tuned=True, kind=kind, shuffle=shuffle),
                 exactly_once=False,
-                position_outside=True,
+                without=POSITION | ORDER if shuffle else POSITION,
             )
             for kind, what in (("one", "one writer"), ("tasks", "tasks write"))
             for shuffle in (False, True)

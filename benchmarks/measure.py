@@ -20,7 +20,7 @@ from brew.errors import Refused
 from brew.kafka import cluster_admin, offsets
 from brew.kafka.clients import TopicPartition, consumer, mapped, producer
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
-from proof.findings import Name, Verdict
+from proof.findings import Verdict
 from proof.seed import orders
 
 _DRAINED_S = 0.05
@@ -84,7 +84,7 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
     The proof's verdict on a run's output; a fast wrong run is no result.
 
     A sink without transactions keeps no position in Kafka, so it is given the input's end: that is what it claims.
-    Where positions lie outside of the transactions, the proof finds no pair of both, and may find nothing else.
+    What a contender does not promise the proof may find, and nothing else.
 
     Raises:
         Refused: records are missing, or the proof finds something.
@@ -95,13 +95,13 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
     names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
     # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
     rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]
-    good = (ExitCode.DONE, ExitCode.VIOLATION) if contender.position_outside else (ExitCode.DONE,)
+    good = (ExitCode.DONE, ExitCode.VIOLATION) if contender.without else (ExitCode.DONE,)
     verify = ("proof", "verify", "--bootstrap", place.bootstrap, *names, "--group", place.group, *rules)
     report = json.loads(program(*verify, records=3 * records, good=good))
     if report["verdict"] == Verdict.VIOLATED:
-        if set(report["totals"]) != {Name.TORN} or report["doubts"]:
+        if not set(report["totals"]) <= contender.without.keys() or report["doubts"]:
             raise Refused(f"{contender.name}: {report['totals']}, {report['doubts']}; {report['findings'][:3]}")
-        return f"{Verdict.PROVEN} but for positions"
+        return f"{Verdict.PROVEN} but for {' and '.join(contender.without[name] for name in sorted(report['totals']))}"
     return str(report["verdict"])
 
 
