@@ -24,7 +24,7 @@ from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
 from brew.settings import SparkSettings
 from brew.spark import session
-from brew.spark.worker import check_all_rows_came, tune_worker_gc
+from brew.spark.worker import check_all_rows_came, tune_worker
 
 _BATCH_SETTINGS = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 SMALL_RECORDS = dict(zip(_BATCH_SETTINGS, ("2000", str(2**31 - 1)), strict=True))
@@ -142,7 +142,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
     """The function for `mapInArrow`; a task without visible rows reports nothing, and the driver advances its range."""
 
     def run(arrow: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tune_worker_gc()
+        tune_worker()
         for first in arrow:
             if first.num_rows:
                 partition = first.column("partition")[0].as_py()

@@ -27,7 +27,7 @@ from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, Status
 from brew.sink.query import in_few_tasks, is_narrow, tasks_of, was_repeated
 from brew.sink.rows import places_of
-from brew.spark.worker import tune_worker_gc
+from brew.spark.worker import tune_worker
 from brew.transaction import Write, transact
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SharedWriter:
         shuffled = self._always_shuffle or not _stays(frame)
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            tune_worker_gc()
+            tune_worker()
             result = _write_share(job, epoch, batches if shuffled else encode(batches), speculation=speculation)
             yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 
@@ -185,7 +185,7 @@ def _encode(
     """The rows as Kafka's record batches; what can't be written is a row without a topic, which says why."""
     from brew.kafka.arrow_batches import SCHEMA, Records, encoded  # noqa: PLC0415 - aiokafka, for those who write
 
-    tune_worker_gc()
+    tune_worker()
     for batch in batches:
         step = max(1, batch.num_rows * _CHUNK_BYTES // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):

@@ -283,9 +283,9 @@ def _task(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415 - on the executor
 
-        from brew.spark.worker import tune_worker_gc  # noqa: PLC0415 - as above
+        from brew.spark.worker import tune_worker  # noqa: PLC0415 - as above
 
-        tune_worker_gc()
+        tune_worker()
         result = write(job, batches)
         yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 

@@ -9,8 +9,11 @@ writes a mark there, and behind a broken connection there is nothing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import os
+import socket
 import struct
 import sys
 from io import BufferedReader
@@ -25,8 +28,22 @@ _END = struct.pack("!i", SpecialLengths.END_OF_STREAM)
 _WORKER, _MAIN, _INPUT = "pyspark.worker", "main", "infile"
 
 
+def tune_worker() -> None:
+    """
+    Call it first in a task's function, which costs 40 ms less then, and its rows come 40 ms earlier.
+
+    Spark writes rows behind a short message. Its side of the connection holds them back until that is acknowledged
+    (Nagle), and the kernel on our side would wait with that (delayed acknowledgment).
+    """
+    _exclude_modules_from_collection()
+    with contextlib.suppress(AttributeError, OSError, Fatal):  # not on Linux, not over TCP, not in a task
+        connection = socket.socket(fileno=os.dup(_input().fileno()))
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
 @functools.cache
-def tune_worker_gc() -> None:
+def _exclude_modules_from_collection() -> None:
     """Exclude loaded modules from garbage collection, which pyspark runs after each task; once per worker."""
     gc.collect()
     gc.freeze()

@@ -20,7 +20,7 @@ from brew.outcome import Outcome, Status
 from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
 from brew.settings import Limits
-from brew.spark.worker import tune_worker_gc
+from brew.spark.worker import _exclude_modules_from_collection
 from pipeline.enrichment import OrderEnrichment
 
 SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
@@ -86,10 +86,10 @@ class _Old:
 @pytest.fixture
 def fresh_worker() -> Iterator[None]:
     """As right after the fork; what a test froze is thawed."""
-    tune_worker_gc.cache_clear()
+    _exclude_modules_from_collection.cache_clear()
     yield
     gc.unfreeze()
-    tune_worker_gc.cache_clear()
+    _exclude_modules_from_collection.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_worker")
