@@ -5,8 +5,8 @@ What many small micro-batches cost: `brew.ExactlyOnceSink` beside Spark's own si
 
 A narrow query over a backlog, `--rows` offsets in a micro-batch, on a broker with Kafka's defaults, cold JVMs, the
 contenders in turns. Batches are counted in the query's commit log, the first 50 of them are left out. Exit 1 when one
-way to write takes more than 150 ms a batch over Spark's own sink, or when its memory grows between the first and the last
-fifth of the batches by a tenth more than Spark's own.
+way to write takes more than 150 ms a batch over Spark's own sink, or when its memory grows between the first and the
+last fifth of the batches by a tenth more than Spark's own.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def main() -> int:
     growths = {name: found["late_mib"] / found["early_mib"] for name, found in medians.items()}
     for name in NAMES[1:]:
         over_ms, growth = medians[name]["batch_ms"] - own["batch_ms"], growths[name] / growths[NAMES[0]]
-        print(f"{name} takes {over_ms:+.0f} ms a batch over Spark's own sink (most {MOST_OVER_MS}), and its memory grew "
-              f"{growth:.2f} times as much (most {MOST_GROWTH:g})")  # fmt: skip
+        print(f"{name} takes {over_ms:+.0f} ms a batch over Spark's own sink (most {MOST_OVER_MS}), and its memory "
+              f"grew {growth:.2f} times as much (most {MOST_GROWTH:g})")  # fmt: skip
         good &= over_ms <= MOST_OVER_MS and growth <= MOST_GROWTH
     if given.json:
         asked = {"batches": given.batches, "rows": given.rows, "rounds": given.rounds}

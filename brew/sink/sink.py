@@ -75,7 +75,8 @@ class ExactlyOnceSink:
     ``transaction_timeout_s``: the longest that a batch may take to be written before brokers abort it, up to 900.
     ``source_group``: commit the query's source offsets under this group, for lag tools; the source has to be on the
     same cluster, and nothing else may use the group.
-    ``writers``: 1, one task writes the batch; "tasks", several do, each output partition by one of them.
+    ``writers``: "tasks", several tasks write the batch, each output partition by one of them; 1, one task does, which
+    is the default where sasl.mechanism is GSSAPI, since tasks do not log in by Kerberos.
     ``headers``: add `brew.sink.name` and `brew.sink.batch` to each record; without them an expired position can't be
     told from a new sink.
     ``attempts``: how often a batch is tried before the query fails.
@@ -92,7 +93,7 @@ class ExactlyOnceSink:
         client_config: str | Path | None = None,
         transaction_timeout_s: float = 60.0,
         source_group: str | None = None,
-        writers: Writers = 1,
+        writers: Writers | None = None,
         headers: bool = True,
         attempts: int = 5,
         allow_old_brokers: bool = False,
@@ -114,19 +115,21 @@ class ExactlyOnceSink:
                 f"transaction_timeout_s is {transaction_timeout_s:g}: it has to be between 1 and {_LONGEST_S:g} (the "
                 "brokers' transaction.max.timeout.ms)"
             )
-        if writers not in {1, "tasks"}:
+        if writers not in {None, 1, "tasks"}:
             raise UsageError(f'writers is {writers!r}: it has to be 1 or "tasks"')
         if attempts < 1:
             raise UsageError(f"attempts is {attempts}: it has to be 1 or more")
         if source_group is not None and _checked_name(source_group, "source_group") == name:
             raise UsageError(f"source_group is {source_group!r}, the sink's own group; choose another name")
         self.connection = _connection(bootstrap, client_config)
-        if writers == "tasks" and GSSAPI in _mechanisms(self.connection):
+        by_kerberos = GSSAPI in _mechanisms(self.connection)
+        if writers == "tasks" and by_kerberos:
             raise UsageError(
                 f'writers is "tasks" and sasl.mechanism {GSSAPI}: tasks do not log in by Kerberos; use writers=1, or '
                 "another login"
             )
-        self.timeout_s, self.writers, self.headers = float(transaction_timeout_s), writers, headers
+        self.writers: Writers = writers or (1 if by_kerberos else "tasks")
+        self.timeout_s, self.headers = float(transaction_timeout_s), headers
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
         self._shared: SharedWriter | None = None

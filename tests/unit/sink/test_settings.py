@@ -44,6 +44,8 @@ def test_tasks_cannot_log_in_by_kerberos(tmp_path: Path) -> None:
     """Their client would take a package of its own; one writer uses librdkafka."""
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\n")
+    assert sink().writers == "tasks"
+    assert sink(client_config=file).writers == 1
     with pytest.raises(UsageError, match=r"sasl\.mechanism GSSAPI: tasks do not log in by Kerberos; use writers=1"):
         sink(writers="tasks", client_config=file)
 
