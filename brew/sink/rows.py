@@ -58,7 +58,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     The records of one Arrow batch, in order; ``topic`` goes before the column of that name.
 
     Raises:
-        Refused: a row names no topic.
+        Refused: a row names no topic, or has a header without a key.
     """
     count = batch.num_rows
 
@@ -82,9 +82,22 @@ def _bytes_of(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
+def checked_headers(column: pa.ListArray) -> pa.StructArray:
+    """
+    The headers of all rows behind each other.
+
+    Raises:
+        Refused: one has no key.
+    """
+    flat = column.flatten()
+    if flat.field("key").null_count:
+        raise Refused("the sink got a row with a header whose key is null; every header needs one")
+    return flat
+
+
 def _headers_of(column: pa.Array) -> list[Headers | None]:
     """All keys and all values as two lists, cut by row: a dictionary for each header took four times as long."""
-    flat = column.flatten()
+    flat = checked_headers(column)
     pairs = list(zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True))
     found, start = list[Headers | None](), 0
     for size in column.value_lengths().to_pylist():

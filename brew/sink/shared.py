@@ -26,7 +26,7 @@ from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, Status
 from brew.sink.query import in_few_tasks, is_narrow, tasks_of, was_repeated
-from brew.sink.rows import places_of
+from brew.sink.rows import checked_headers, places_of
 from brew.spark.worker import tune_worker
 from brew.transaction import Write, transact
 
@@ -192,6 +192,8 @@ def _encode(
             rows = batch.slice(start, step)
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             try:
+                if "headers" in columns:
+                    checked_headers(columns["headers"])
                 places, names = places_of(rows, job.topic, count_of)
                 records = Records(columns["value"], columns.get("key"), columns.get("headers"), places, names)
                 yield encoded(records, job.sink_headers, _BATCH_BYTES)

@@ -324,13 +324,16 @@ def test_rows_that_can_not_be_written_are_refused_before_anything_is(make: Any) 
 
 @BOTH
 def test_a_row_without_a_topic_is_refused_and_nothing_of_its_batch_is_seen(make: Any, writers: Any) -> None:
-    """With tasks that is found before the shuffle, and told by the task that would have written it."""
+    """With tasks that is found before the shuffle, and told by the task that would have written it; so is a header."""
     it = make(writers)
     it.feed(30)
     topic = sf.when(sf.col("value") == b"25", sf.lit(None)).otherwise(sf.lit(it.stage.names.output))
     rows = it.source().select("key", "value", topic.alias("topic"))
     with pytest.raises(Refused, match="the sink got a row whose topic is null"):
         it.run(rows, it.sink(topic=None, position_topic=it.stage.names.output))
+    headers = sf.array(sf.struct(sf.lit(None).cast("string").alias("key"), sf.col("value")))
+    with pytest.raises(Refused, match="a header whose key is null"):
+        it.run(it.source().select("key", "value", headers.alias("headers")), it.sink())
     assert (it.values(), it.position()) == (Counter(), None)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.errors import Refused, UsageError
-from brew.sink.rows import checked_columns, partitions_of, places_of, rows_of
+from brew.sink.rows import checked_columns, checked_headers, partitions_of, places_of, rows_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -153,3 +153,13 @@ def test_places_that_can_not_be_are_refused(columns: dict[str, pa.Array], said: 
 
 def test_no_rows_go_nowhere() -> None:
     assert placed({"partition": pa.array([], pa.int32())}, "out") == []
+
+
+def test_a_header_without_a_key_is_refused() -> None:
+    """Brokers refuse such a record without saying which; one without a value is right."""
+    headers = pa.array([[{"key": "h", "value": None}], [{"key": None, "value": b"1"}]])
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "headers": headers})
+    for read in (lambda: list(rows_of(batch, "out")), lambda: checked_headers(batch.column("headers"))):
+        with pytest.raises(Refused, match="a header whose key is null"):
+            read()
+    assert len(list(rows_of(batch.slice(0, 1), "out"))) == 1
