@@ -19,10 +19,9 @@ from aiokafka.record.util import calc_crc32c
 
 Array = np.ndarray[Any, Any]
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_AFTER_LENGTH, _AFTER_CRC = 12, 21
-_CHECKED = struct.Struct(">hiqqqhii")
-_LENGTH_AND_CRC = struct.Struct(">qiibI")
+_LENGTH_AND_CRC, _CHECKED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")
+"""A batch's header: up to the checksum, and behind it what it is over, as the records are."""
+_AFTER_LENGTH = 12
 _MAGIC, _NO_LEADER_EPOCH, _TRANSACTIONAL = 2, -1, 0x10
 _UNCHANGING = b"\x00\x00"
 """Attributes, of which a record has none, and the distance to the batch's timestamp: all have the same."""
@@ -46,7 +45,7 @@ class ArrowBatch:
         return self.count
 
     def size(self) -> int:
-        return _HEADER.size + len(self.records)
+        return _LENGTH_AND_CRC.size + _CHECKED.size + len(self.records)
 
     def closed(self) -> bool:
         return True
@@ -58,7 +57,7 @@ class ArrowBatch:
         last, now = self.count - 1, self.timestamp_ms
         checked = _CHECKED.pack(_TRANSACTIONAL, last, now, now, producer_id, epoch, sequence, self.count)
         body = b"".join((checked, self.records))
-        length = len(body) + _AFTER_CRC - _AFTER_LENGTH
+        length = len(body) + _LENGTH_AND_CRC.size - _AFTER_LENGTH
         self._encoded = _LENGTH_AND_CRC.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, calc_crc32c(body)) + body
 
     def _build(self) -> bytes:
@@ -85,9 +84,9 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
 
     ``own``: headers behind each record's. All together have less than 2 GiB.
     """
-    if not len(rows.places):
-        return pa.RecordBatch.from_pylist([], SCHEMA)
     total = len(rows.places)
+    if not total:
+        return pa.RecordBatch.from_pylist([], SCHEMA)
     parts, size = _parts(rows, own)
     order = np.argsort(rows.places, kind="stable") if len(rows.names) > 1 else None
     places = rows.places if order is None else rows.places[order]
@@ -113,12 +112,9 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
 
 def batches_of(encoded: pa.RecordBatch, timestamp_ms: int) -> Iterator[ArrowBatch]:
     """What `encoded` made, to be sent; all records have this timestamp."""
-    records = encoded.column("records")
-    offsets = np.frombuffer(records.buffers()[1], np.int32)[records.offset :]
-    data = memoryview(records.buffers()[2])
-    told = zip(*(encoded.column(name).to_pylist() for name in ("topic", "partition", "count")), strict=True)
-    for row, (topic, partition, count) in enumerate(told):
-        yield ArrowBatch(topic, partition, data[offsets[row] : offsets[row + 1]], count, timestamp_ms)
+    told = (encoded.column(name).to_pylist() for name in ("topic", "partition", "count"))
+    for topic, partition, count, records in zip(*told, encoded.column("records"), strict=True):
+        yield ArrowBatch(topic, partition, memoryview(records.as_buffer()), count, timestamp_ms)
 
 
 def _parts(rows: Records, own: Sequence[tuple[str, bytes | None]]) -> tuple[list[Any], Array]:
@@ -208,7 +204,7 @@ def _varint(value: int) -> bytes:
 
 def _header(name: str, value: bytes | None) -> bytes:
     key = name.encode()
-    return _varint(len(key)) + key + (_varint(-1) if value is None else _varint(len(value)) + value)
+    return _varint(len(key)) + key + (_varint(_NULL) if value is None else _varint(len(value)) + value)
 
 
 def _offsets(cells: pa.Array) -> Array:

@@ -53,10 +53,13 @@ def wake_workers() -> threading.Thread | None:
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - `brew.ExactlyOnceSink` is named without Spark
 
-    spark = SparkSession.getActiveSession()
-    if spark is None or type(spark).__module__.startswith(_CONNECT) or spark.sparkContext.applicationId in _woken:
+    try:
+        spark = SparkSession.getActiveSession()
+        if spark is None or type(spark).__module__.startswith(_CONNECT) or spark.sparkContext.applicationId in _woken:
+            return None
+        _woken.add(spark.sparkContext.applicationId)
+    except (Py4JError, OSError):  # a JVM that is gone: a sink is made all the same
         return None
-    _woken.add(spark.sparkContext.applicationId)
 
     def run() -> None:
         # Whatever is wrong, the first batch shows it better.

@@ -90,7 +90,7 @@ def checked_headers(column: pa.ListArray) -> pa.StructArray:
         Refused: one has no key.
     """
     flat = column.flatten()
-    if flat.field("key").null_count:
+    if flat.null_count or flat.field("key").null_count:
         raise Refused("the sink got a row with a header whose key is null; every header needs one")
     return flat
 

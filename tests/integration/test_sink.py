@@ -70,8 +70,9 @@ def test_a_copy_in_batches_is_whole_and_each_record_tells_its_batch(make: Any, w
 
 @BOTH
 def test_keys_stay_together_where_other_producers_put_them(make: Any, writers: Any) -> None:
-    """By murmur2, as Java's producer; both ways to write agree."""
+    """By murmur2, as Java's producer; both ways to write agree, however wide Spark makes Arrow's columns."""
     it = make(writers)
+    it.spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     it.feed(100)
     it.run(it.copied(), it.sink())
     places = {(one.key(), one.partition()) for one in it.stage.records(it.stage.names.output)}

@@ -130,8 +130,10 @@ def test_no_rows_are_no_batches() -> None:
 
 
 def test_batches_are_the_same_behind_a_shuffle() -> None:
-    """Rows of `SCHEMA` come back in pieces of other sizes."""
+    """Rows of `SCHEMA` come back in other pieces, and with spark.sql.execution.arrow.useLargeVarTypes wider."""
     rows: list[Row] = [(b"%d" % at, None, None, at % 3) for at in range(100)]
     made = encoded(columns(rows), OWN, 300)
     pieces = [one for at in range(made.num_rows) for one in batches_of(made.slice(at, 1), NOW)]
     assert [bytes(one.records) for one in pieces] == [bytes(one.records) for one in batches_of(made, NOW)]
+    large = pa.schema([one.with_type(pa.large_binary()) if one.name == "records" else one for one in SCHEMA])
+    assert [bytes(one.records) for one in batches_of(made.cast(large), NOW)] == [bytes(one.records) for one in pieces]

@@ -163,3 +163,5 @@ def test_a_header_without_a_key_is_refused() -> None:
         with pytest.raises(Refused, match="a header whose key is null"):
             read()
     assert len(list(rows_of(batch.slice(0, 1), "out"))) == 1
+    with pytest.raises(Refused, match="a header whose key is null"):
+        checked_headers(pa.array([[None]], headers.type))
