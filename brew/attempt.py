@@ -248,7 +248,7 @@ class AttemptSpec:
     One range, where its records go, and how it is to be treated.
 
     ``reached``: of a range that is read while it is written, how far it was read by now; it begins as ``offered``.
-    ``aside``: goes around a wait for the brokers while records are produced.
+    ``waiting``: goes around each wait for the brokers while records are produced.
     """
 
     offered: OffsetRange
@@ -256,7 +256,7 @@ class AttemptSpec:
     first_time: bool = False
     crash: PlannedCrash | None = None
     reached: Callable[[], int] | None = None
-    aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -303,6 +303,20 @@ def _tally(outcome: Outcome) -> Tally:
     return Tally(**{name: getattr(outcome, name) for name in _COUNTED})
 
 
+def _failure(error: Exception, failed: Outcome, offered: OffsetRange) -> Outcome:
+    """The outcome of an attempt that raised; of an error that is none of ours, the last lines of its traceback."""
+    match error:
+        case TransformFailed():
+            detail = f"{error}; nothing of {offered} is visible"
+            return replace(failed, status=Status.TRANSFORM_FAILED, detail=detail)
+        case Fenced():
+            return replace(failed, status=Status.FENCED, detail=str(error))
+        case BrewError():
+            return replace(failed, detail=f"{type(error).__name__}: {error}")
+        case _:
+            return replace(failed, detail="".join(traceback.format_exception(error, limit=-4)))
+
+
 def _attempt(
     offer: AttemptSpec,
     batches: Iterable[Rows],
@@ -332,7 +346,7 @@ def _attempt(
             crash=offer.crash,
             evidence=prepared.evidence,
             reached=offer.reached,
-            aside=offer.aside,
+            waiting=offer.waiting,
         )
         if offer.crash is not None and outcome.status is Status.COMMITTED:
             kafka.close()
@@ -342,14 +356,8 @@ def _attempt(
         tally = crash.tally
         counted = {name: getattr(tally, name) for name in _COUNTED}
         outcome = replace(failed, status=Status.CRASHED, **counted)
-    except TransformFailed as error:
-        outcome = replace(failed, status=Status.TRANSFORM_FAILED, detail=f"{error}; nothing of {offered} is visible")
-    except Fenced as error:
-        outcome = replace(failed, status=Status.FENCED, detail=str(error))
-    except BrewError as error:
-        outcome = replace(failed, detail=f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - a bug must not kill the other ranges of the job; the driver tells it
-        outcome = replace(failed, detail=traceback.format_exc(limit=-4))
+    except Exception as error:  # noqa: BLE001 - a bug must not kill the other ranges of the job; the driver tells it
+        outcome = _failure(error, failed, offered)
     finally:
         if kafka is not None:
             kafka.close()

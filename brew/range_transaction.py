@@ -169,7 +169,7 @@ class _Run:
     reached: Callable[[], int]
     next_offset: int
     evidence: Evidence | None = None
-    aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     transform: Transform | None = None
     tally: Tally = field(default_factory=Tally)
     newest_ms: int | None = None
@@ -181,6 +181,23 @@ class _Run:
     def crash_half_way(self) -> None:
         self.kafka.flush(self.deadline)
         self.may_crash(CrashPoint.MID_PRODUCE)
+
+    def outcome(self, status: Status, position: int, seconds: float) -> Outcome:
+        return Outcome(
+            self.offered.partition,
+            self.offered.start,
+            self.reached() if status is Status.COMMITTED else self.offered.until,
+            status,
+            position,
+            self.tally.enriched,
+            self.tally.rejected,
+            seconds,
+            reasons=self.tally.reasons,
+            examples=self.tally.examples,
+            newest_ms=self.newest_ms,
+            dropped=self.tally.dropped,
+            written=self.tally.written,
+        )
 
 
 def transact_range(
@@ -196,7 +213,7 @@ def transact_range(
     crash: Crash | None = None,
     evidence: Evidence | None = None,
     reached: Callable[[], int] | None = None,
-    aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
     """
     Write one range's records and the offset behind it in one Kafka transaction (`brew.transaction.transact`).
@@ -209,7 +226,7 @@ def transact_range(
     ``first_time`` says that the driver found no committed offset, and no output from this partition.
     ``reached`` tells of a range that is still being read how far it was read by now: further than ``offered.until``,
     which then only says where its first batch ends.
-    ``aside`` goes around each wait for acknowledgements between two pieces of a batch (`produce_chunks`).
+    ``waiting`` goes around each wait for acknowledgements between two pieces of a batch (`produce_chunks`).
     ``evidence`` gives one more header to each enriched record, before those of its source.
 
     Raises:
@@ -219,7 +236,7 @@ def transact_range(
     """
     began = time.monotonic()
     reached = reached or (lambda: offered.until)
-    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence, aside, transform)
+    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence, waiting, transform)
     status, position = Status.COMMITTED, -1
 
     def decide(committed: Committed | None) -> Write | None:
@@ -234,21 +251,7 @@ def transact_range(
         return Write(lambda _deadline: _produce_all(run, batches, start), run.reached, targets.metadata, deadline)
 
     transact(kafka, decide, deadline, run.may_crash)
-    return Outcome(
-        offered.partition,
-        offered.start,
-        run.reached() if status is Status.COMMITTED else offered.until,
-        status,
-        position,
-        run.tally.enriched,
-        run.tally.rejected,
-        time.monotonic() - began,
-        reasons=run.tally.reasons,
-        examples=run.tally.examples,
-        newest_ms=run.newest_ms,
-        dropped=run.tally.dropped,
-        written=run.tally.written,
-    )
+    return run.outcome(status, position, time.monotonic() - began)
 
 
 def _settled(committed: Committed | None, offered: OffsetRange, *, first_time: bool) -> Status | None:
@@ -276,7 +279,7 @@ def _produce_all(run: _Run, batches: Iterable[Rows], position: int) -> None:
             elif run.enrich is not None:
                 with kafka.mapped("produce"):
                     _produce_enriched(run, run.enrich, piece, position)
-            with run.aside():
+            with run.waiting():
                 kafka.settle(deadline)
         run.newest_ms = rows.timestamps[-1] if rows.timestamps else run.newest_ms
         deadline.check("produce")

@@ -12,13 +12,15 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import io
 import platform
 import subprocess
 import threading
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeGuard
 
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
@@ -70,10 +72,10 @@ def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
 
 
 def kernel(root: Path = ROOT, *, sink: bool = False) -> str:
-    """The first hex digits of the hash over the kernel's files."""
+    """The first hex digits of the hash over what the kernel's files do; comments and docstrings don't count."""
     digest = hashlib.sha256()
     for name, path in kernel_modules(root, sink=sink).items():
-        digest.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(f"{name}\n".encode() + hashlib.sha256(_code(path)).digest())
     return digest.hexdigest()[:_SHOWN]
 
 
@@ -82,12 +84,33 @@ def kernels() -> set[str]:
     return {kernel(), kernel(sink=True)}
 
 
+def _parsed(path: Path) -> ast.Module:
+    with _PARSING:
+        return ast.parse(path.read_bytes())
+
+
+def _code(path: Path) -> bytes:
+    """The lines of a file that do something: no comments, docstrings or empty lines. Any Python gives the same."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(_parsed(path)):
+        if _is_sentence(node):
+            first, last = node.lineno - 1, node.end_lineno or node.lineno
+            lines[first:last] = [""] * (last - first)
+    return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
+
+
+def _is_sentence(node: ast.AST) -> TypeGuard[ast.Expr]:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 def _imports(path: Path) -> list[str]:
     """Modules that a file may import; names inside modules are among them, which no file has."""
     modules: list[str] = []
-    with _PARSING:
-        parsed = ast.parse(path.read_bytes())
-    for node in ast.walk(parsed):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):

@@ -112,8 +112,8 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
 
 def batches_of(encoded: pa.RecordBatch, timestamp_ms: int) -> Iterator[ArrowBatch]:
     """What `encoded` made, to be sent; all records have this timestamp."""
-    told = (encoded.column(name).to_pylist() for name in ("topic", "partition", "count"))
-    for topic, partition, count, records in zip(*told, encoded.column("records"), strict=True):
+    columns = (encoded.column(name).to_pylist() for name in ("topic", "partition", "count"))
+    for topic, partition, count, records in zip(*columns, encoded.column("records"), strict=True):
         yield ArrowBatch(topic, partition, memoryview(records.as_buffer()), count, timestamp_ms)
 
 

@@ -86,8 +86,8 @@ class SharedTransaction:
             producer_epoch=-1,
             max_version=4,
         )
-        told = self._sent("fence", request, (_TRANSACTION, self._id), deadline)
-        self._producer_id, self._epoch = told.producer_id, told.producer_epoch
+        response = self._sent("fence", request, (_TRANSACTION, self._id), deadline)
+        self._producer_id, self._epoch = response.producer_id, response.producer_epoch
 
     def locate(self, deadline: Deadline) -> Committed | None:
         self._located = self._locator.committed(self._topic, 0, deadline)
@@ -193,17 +193,17 @@ class SharedTransaction:
         def once() -> Any:
             client = confirmation.client(deadline)
             try:
-                told = client.ask(step, call, deadline.part(_REQUEST_S))
+                response = client.ask(step, call, deadline.part(_REQUEST_S))
             except (KafkaFailure, DeadlineExceeded) as error:
                 confirmation.forget(client)  # it may know a coordinator that is none any more
                 if denial_in(str(error)) is Denial.RIGHT:
                     raise Denied(str(error)) from error
                 raise Retriable(str(error)) from error
-            for answer in map(errors.for_code, filter(None, _codes(told))):
+            for answer in map(errors.for_code, filter(None, _codes(response))):
                 if not issubclass(answer, _SAME_CONNECTION):
                     confirmation.forget(client)
                 raise self._failure(step, answer)
-            return told
+            return response
 
         return retry_until(once, step, deadline, _PAUSE_S)
 
@@ -219,11 +219,11 @@ class SharedTransaction:
         return Abortable(text) if issubclass(error, errors.InvalidTxnStateError) else Fatal(text)
 
 
-def _codes(told: Any) -> list[int]:
-    """Every error code of an answer."""
-    if hasattr(told, "error_code"):
-        return [told.error_code]
-    return [one.error_code for topic in told.topics for one in topic.partitions]
+def _codes(response: Any) -> list[int]:
+    """Every error code of a response."""
+    if hasattr(response, "error_code"):
+        return [response.error_code]
+    return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 
 def _not_here(*_args: object) -> None:

@@ -64,9 +64,9 @@ class Result:
         return orjson.dumps(self)
 
     @classmethod
-    def decoded(cls, told: bytes) -> Self:
-        found = orjson.loads(told)
-        return cls(Status(found.pop("status")), **found)
+    def decoded(cls, encoded: bytes) -> Self:
+        fields = orjson.loads(encoded)
+        return cls(Status(fields.pop("status")), **fields)
 
     @classmethod
     def of(cls, error: BrewError, steps: dict[str, float] | None = None) -> Self:
@@ -99,7 +99,7 @@ class SinkCrash:
             with contextlib.suppress(BrewError):  # no answer in time is what this point is about
                 transaction.commit_without_waiting()
         # Ourselves last: Python's driver first, since it would tell of a JVM that is gone.
-        for process in (*(one for one in self.processes if one != os.getpid()), os.getpid()):
+        for process in (*(pid for pid in self.processes if pid != os.getpid()), os.getpid()):
             os.kill(process, signal.SIGKILL)
 
 
@@ -184,7 +184,7 @@ def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
     finally:
         kafka.close()
     if not written:
-        return Result(Status.ALREADY_OUT, sum(one.num_rows for one in batches), steps=timed.steps)
+        return Result(Status.ALREADY_OUT, sum(batch.num_rows for batch in batches), steps=timed.steps)
     job.may_crash()(CrashPoint.BEFORE_REPORT)
     return Result(Status.WRITTEN, count, steps=timed.steps)
 

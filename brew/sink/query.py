@@ -123,11 +123,11 @@ def _ends(entry: Any) -> dict[str, dict[int, int]]:
 
 def kafka_offsets(text: str) -> dict[str, dict[int, int]]:
     """Topic -> partition -> offset, of one source's offsets as JSON; empty for a source that is not Kafka."""
-    told = json.loads(text)
-    if not isinstance(told, dict):
+    by_topic = json.loads(text)
+    if not isinstance(by_topic, dict):
         return {}
     try:
-        return {topic: {int(p): int(at) for p, at in ends.items()} for topic, ends in told.items()}
+        return {topic: {int(p): int(at) for p, at in ends.items()} for topic, ends in by_topic.items()}
     except (AttributeError, TypeError, ValueError):
         return {}
 
@@ -158,7 +158,7 @@ def is_narrow(df: DataFrame) -> bool:
     plans = [df._jdf.queryExecution()]  # noqa: SLF001 - as above
     if query is not None:  # the frame that foreachBatch hands over does not tell what it came from
         plans.append(_execution(session, query).lastExecution())
-    return not any("Exchange" in one.executedPlan().toString() for one in plans)
+    return not any("Exchange" in plan.executedPlan().toString() for plan in plans)
 
 
 def _execution(session: Any, query: str) -> Any:

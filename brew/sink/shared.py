@@ -105,13 +105,13 @@ class SharedWriter:
             yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 
         placed = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
-        told = placed.mapInArrow(task, RESULT_SCHEMA).collect()
-        shares = [Result.decoded(bytes(one.result)) for one in told]
+        rows = placed.mapInArrow(task, RESULT_SCHEMA).collect()
+        shares = [Result.decoded(bytes(row.result)) for row in rows]
         checked(shares)
-        for stage in {one.stage for one in shares}:
+        for stage in {share.stage for share in shares}:
             if was_repeated(frame, stage):
                 raise Abortable(f"produce: Spark repeated stage {stage}; a repeated task must not write in one epoch")
-        return sum(one.rows for one in shares)
+        return sum(share.rows for share in shares)
 
 
 def checked(shares: list[Result]) -> None:
@@ -124,7 +124,7 @@ def checked(shares: list[Result]) -> None:
     for share in shares:
         if share.status is Status.REFUSED:
             raise Refused(share.detail.partition(": ")[2])
-    failed = [one.detail for one in shares if one.status is not Status.WRITTEN]
+    failed = [share.detail for share in shares if share.status is not Status.WRITTEN]
     if failed:
         overlap = any(_OUT_OF_ORDER in detail for detail in failed)
         raise (Overlap if overlap else Abortable)(f"{failed[0]} ({len(failed)} of {len(shares)} tasks)")
@@ -218,8 +218,8 @@ def _write_share(job: BatchJob, epoch: SharedEpoch, encoded: Iterator[pa.RecordB
     try:
         written = write(epoch, _checked(encoded), half_way)
     except BrewError as error:
-        told = Result.of(error)
-        return Result(told.status, detail=told.detail, stage=stage)
+        failed = Result.of(error)
+        return Result(failed.status, detail=failed.detail, stage=stage)
     places = sorted(f"{topic}/{partition}" for topic, partition in written.places)
     return Result(Status.WRITTEN, written.records, places=places, stage=stage)
 
@@ -232,6 +232,6 @@ def _checked(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in encoded:
         wrong = batch.filter(batch.column("topic").is_null())
         if wrong.num_rows:
-            told = Result.decoded(wrong.column("records")[0].as_py())
-            raise (Refused if told.status is Status.REFUSED else Abortable)(told.detail.partition(": ")[2])
+            found = Result.decoded(wrong.column("records")[0].as_py())
+            raise (Refused if found.status is Status.REFUSED else Abortable)(found.detail.partition(": ")[2])
         yield batch

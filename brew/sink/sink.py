@@ -211,14 +211,14 @@ class ExactlyOnceSink:
             yield
         except BrewError as error:
             names = {"group": self.name, "output": self.topic or self.position_topic}
-            told = advice(str(error), self.connection.user, names, self.connection.source)
-            if told is None or told in str(error):
+            advised = advice(str(error), self.connection.user, names, self.connection.source)
+            if advised is None or advised in str(error):
                 raise
-            raise type(error)(f"{error}; {told}") from error
+            raise type(error)(f"{error}; {advised}") from error
 
     def _selected(self, df: DataFrame) -> DataFrame:
         """The columns to write."""
-        names = checked_columns({one.name: one.dataType.simpleString() for one in df.schema.fields}, self.topic)
+        names = checked_columns({field.name: field.dataType.simpleString() for field in df.schema.fields}, self.topic)
         return df.select(*names)
 
     def _check_cluster(self) -> None:
@@ -274,8 +274,8 @@ class ExactlyOnceSink:
             return write_alone(job, iter(()))
         if tasks > 1:
             frame = in_few_tasks(frame).repartition(1)
-        (told,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
-        return Result.decoded(bytes(told.result))
+        (row,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
+        return Result.decoded(bytes(row.result))
 
 
 def _task(

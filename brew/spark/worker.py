@@ -59,9 +59,9 @@ def check_all_rows_came() -> None:
     """
     if TaskContext.get() is None:
         return  # not in a task: the rows come from the caller
-    told = _input().peek(len(_END))
+    ahead = _input().peek(len(_END))
     # The mark may come in pieces, and its first byte shows it: nothing else is written there.
-    if not told or not _END.startswith(told[: len(_END)]):
+    if not ahead or not _END.startswith(ahead[: len(_END)]):
         raise Abortable("read: Spark ended this task before it had sent all of its rows; nothing of them is committed")
 
 

@@ -183,11 +183,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     function = None if more["transform"] is None else load(more["transform"], more["py_files"]).target
     since_ms = None if more["since"] is None else since(more["since"], time.time())
     by_id = more["is_order_id"]
-    place = None if is_key or by_id else SourcePosition.parse(what)
-    if place is not None and place.topic not in places.topics:
-        raise UsageError(
-            f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
-        )
+    place = None if is_key or by_id else _place(what, places)
     connection = connected(bootstrap)
     with open_transactions_admin(connection, Deadline(_ALL_S)) as transactions, progress() as report:
         tracer = OrderSearch(connection, places, transactions, report, function)
@@ -220,6 +216,15 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
     return ExitCode.VIOLATION if BROKEN & {delivery_status(history)[0] for history in histories} else ExitCode.DONE
+
+
+def _place(what: str, places: OrderTopics) -> SourcePosition | None:
+    place = SourcePosition.parse(what)
+    if place is not None and place.topic not in places.topics:
+        raise UsageError(
+            f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
+        )
+    return place
 
 
 def _sink_record(what: str, batch: SinkBatch, copy: Copy, unavailable: list[str], *, as_json: bool) -> ExitCode:

@@ -59,7 +59,7 @@ class TransactionInput:
         """One past the last offset read so far."""
         return self._fetched.until
 
-    def aside(self) -> AbstractContextManager[None]:
+    def waiting(self) -> AbstractContextManager[None]:
         """Around a wait for brokers: let another partition of this process produce meanwhile."""
         return self._producing.released(self._turn)
 
@@ -185,7 +185,7 @@ class _PartitionWorker:
         job = Job({}, settings.transaction, settings.transformation, settings.journal, settings.traced)
         self.begun()
         return attempt(
-            AttemptSpec(offered, self.grant.targets, first_time, crash, records.reached, records.aside), records, job
+            AttemptSpec(offered, self.grant.targets, first_time, crash, records.reached, records.waiting), records, job
         )
 
 

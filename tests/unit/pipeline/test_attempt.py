@@ -147,14 +147,14 @@ def test_a_range_that_is_still_read_is_committed_as_far_as_it_was_read(world: Wo
     """The default reader's: the offered end is that of its first records."""
     entered = list[bool]()
 
-    def aside() -> Any:
+    def waiting() -> Any:
         entered.append(True)
         return nullcontext()
 
-    offer = replace(OFFER, offered=OffsetRange("in", 0, 5, 6), reached=lambda: 9, aside=aside)
+    offer = replace(OFFER, offered=OffsetRange("in", 0, 5, 6), reached=lambda: 9, waiting=waiting)
     outcome = attempt(offer, [ROWS], JOB)
     assert (outcome.until, world.broker.committed) == (9, Committed(9, ""))
-    assert entered, "it went aside while it waited for acknowledgements"
+    assert entered, "it is entered around each wait for acknowledgements"
 
 
 @pytest.mark.parametrize("point", CrashPoint)

@@ -358,13 +358,13 @@ def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(monkeypatch
 
 
 def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel goes aside around it, with the turn of this transaction."""
+    """The kernel enters it around each wait, with the turn of this transaction."""
     entered = list[AbstractContextManager[None]]()
 
     def attempt(offer: AttemptSpec, batches: Any, _job: Job) -> Outcome:
         rows = iter(batches)
         next(rows)
-        with offer.aside() as inside, lease.session.producing.turn():
+        with offer.waiting() as inside, lease.session.producing.turn():
             entered.append(inside)
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)

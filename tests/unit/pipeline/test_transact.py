@@ -565,7 +565,7 @@ class Slow(FakeTransaction):
 
 def run_counting_waits(kafka: FakeTransaction, count: int, size: int, waits: list[int]) -> Outcome:
     @contextmanager
-    def aside() -> Iterator[None]:
+    def waiting() -> Iterator[None]:
         before = len(kafka.settled)
         yield
         waits.append(len(kafka.settled) - before)
@@ -574,7 +574,7 @@ def run_counting_waits(kafka: FakeTransaction, count: int, size: int, waits: lis
     rows = Rows(list(range(count)), [b"gold-1"] * count, [value] * count, [None] * count, [7] * count)
     enrich, targets = enricher(Limits(max_bytes=3_000_000)), Targets("out", "dead", 2, 2)
     offered = OffsetRange("in", 2, 0, count)
-    return transact_range([rows], offered, targets, enrich, kafka, Deadline(20), first_time=True, aside=aside)
+    return transact_range([rows], offered, targets, enrich, kafka, Deadline(20), first_time=True, waiting=waiting)
 
 
 @pytest.mark.parametrize(("count", "size", "most"), [(6000, 60, 2500), (300, 10_240, 62), (3, 2_000_000, 1)])

@@ -185,16 +185,34 @@ def test_the_sinks_cells_are_of_a_kernel_with_the_sink(tmp_path: Path, monkeypat
 
 
 def test_the_same_files_have_the_same_hash_wherever_they_are(tmp_path: Path) -> None:
-    """A wheel has no git; one changed byte of one module is another kernel, and so is a module that is not there."""
+    """A wheel has no git; one changed line of one module is another kernel, and so is a module that is not there."""
     root = _copy(tmp_path)
     assert kernel(root) == kernel()
     assert provenance.commit(root) == "unknown"
     with (root / "brew/deadline.py").open("a") as file:
-        file.write("\n")
+        file.write("_MOMENT_S += 0\n")
     assert kernel(root) != kernel()
     (root / "brew/transaction.py").unlink()
     with pytest.raises(FileNotFoundError):
         kernel(root)
+
+
+def test_words_about_the_kernel_are_no_part_of_it(tmp_path: Path) -> None:
+    """Comments, docstrings of all kinds and empty lines change nothing; a string that is used does."""
+    root = _copy(tmp_path)
+    file = root / "brew/deadline.py"
+    code = file.read_text()
+    for old, new in (
+        ("_DELIVERY = 0.9\n", "_DELIVERY = 0.9  # a share of the time\n\n\n# Other words.\n"),
+        ('    """', '    """Other words.\n\n    # '),
+    ):
+        assert old in code
+        file.write_text(code.replace(old, new, 1))
+        assert kernel(root) == kernel(), new
+    file.write_text(code + '\n_NAME = "a # b"\n')
+    first = kernel(root)
+    file.write_text(code + '\n_NAME = "a # c"\n')
+    assert kernel(root) not in {first, kernel()}
 
 
 def test_somebody_elses_program_and_brokers_are_not_told_as_ours() -> None:

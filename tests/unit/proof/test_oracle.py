@@ -376,7 +376,7 @@ def test_every_nth_order_is_bad_in_one_of_four_ways() -> None:
 def test_settings_that_do_not_fit_together_are_refused(wrong: dict[str, int]) -> None:
     """The refusal names the option to change."""
     with pytest.raises(UsageError, match="--"):
-        plan(wrong.pop("count", 5), **wrong)
+        plan(**{"count": 5, **wrong})
 
 
 def test_a_markers_only_partition_outside_of_the_topic_is_refused() -> None:
