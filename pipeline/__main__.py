@@ -56,7 +56,7 @@ Examples:
   python -m pipeline ui                         a group in a browser, live"""
 
 _LATER = {
-    "config": "brew.config_command:config",
+    "config": "brew.config_file:config",
     "dlq": "operations.dlq.command:dlq",
     "doctor": "operations.doctor:doctor",
     "explain": "operations.explain.command:explain",
@@ -64,7 +64,7 @@ _LATER = {
     "preflight": "operations.preflight:preflight",
     "top": "operations.ui.terminal:top",
     "ui": "operations.ui.server:ui",
-    "setup": "brew.spark.setup:setup",
+    "setup": "brew.spark.gateway:setup",
     "show": "operations.show:show",
     "xray": "operations.xray.command:xray",
 }
