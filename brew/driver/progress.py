@@ -104,7 +104,7 @@ class RunProgress:
         if self.first_commit_s is None:
             self.first_commit_s = self.last_commit_s
 
-    # Events for observed runs only (`brew.driver.observed`).
+    # Events for observed runs only (`brew.driver.telemetry`).
 
     watched = False
     """Whether workers report `begun`, which takes a message for each transaction."""

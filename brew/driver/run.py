@@ -264,7 +264,7 @@ def create_workers(
         return workers, [leases.LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
-        from brew.readers.local import LocalEngine  # noqa: PLC0415
+        from brew.driver.micro_batches import LocalEngine  # noqa: PLC0415
 
         made = transformation(settings)
         partitions = preflight.topics[settings.input].partitions
