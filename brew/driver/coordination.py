@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from brew.claims.heartbeater import Heartbeater, StandBy
+from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.ownership import ClaimedOwnership
 from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run import PreflightResult, check, crash_on_purpose, create_context, create_workers, run_loops
 from brew.driver.run_context import RunContext

@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver import assignor
-from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
 from brew.kafka.transaction import TransactionSettings

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from brew.driver.ownership import ALL_PARTITIONS
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.observability.status import Phase
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from brew.attempt import Job
+from brew.claims.heartbeater import FullOwnership, Ownership
 from brew.driver.limits import FirstRecordsCheck
-from brew.driver.ownership import FullOwnership, Ownership
 from brew.driver.progress import ProgressView, RunProgress
 from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic

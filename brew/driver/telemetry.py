@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from brew.attempt import COMMIT
-from brew.driver.ownership import ALL_PARTITIONS
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver.progress import RunProgress
 from brew.names import TransactionalId
 from brew.observability.counters import Ended, Ending

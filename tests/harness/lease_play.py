@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
 from brew.driver import work_planner
 from brew.driver.leases import LeaseCoordinator
-from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.partitions import PartitionSurvey
 from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run_context import RunContext
