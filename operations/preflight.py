@@ -18,9 +18,8 @@ from brew.kafka.cluster import ClusterQueries, controller_ahead_s, feature_level
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, TransactionalId, quantity
 from brew.options import run_options, settings_of
-from brew.preflight import checks, timeouts
+from brew.preflight import Finding, Severity, checks, timeouts
 from brew.preflight.checks import chain_of, positions, run_checks, topics_of
-from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
 from operations.options import advised, connected, json_option, plain_table, print_json, show
 

@@ -21,8 +21,7 @@ from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
-from brew.preflight import checks
-from brew.preflight.finding import enforce
+from brew.preflight import checks, enforce
 from brew.range_transaction import Targets
 from brew.settings import PipelineSettings
 

@@ -27,8 +27,8 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, Transact
 from brew.names import ExitCode
 from brew.observability.status import Phase
 from brew.outcome import Outcome
+from brew.preflight import enforce
 from brew.preflight.checks import run_checks, topics_of
-from brew.preflight.finding import enforce
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
 from brew.transformation import for_executors, transformation

@@ -11,7 +11,7 @@ from jinja2 import Environment
 
 from brew.html import Markup, templates
 from brew.names import STEPS
-from brew.preflight.finding import Finding, Severity
+from brew.preflight import Finding, Severity
 from operations import labels
 from operations.ui.model import KEPT, STATES, UNHEALTHY, Row, View
 from operations.xray import html as xray_html

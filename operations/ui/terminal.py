@@ -21,7 +21,7 @@ from rich.text import Text
 
 from brew.deadline import Deadline
 from brew.names import ExitCode
-from brew.preflight.finding import Severity
+from brew.preflight import Severity
 from operations import labels
 from operations.options import advised, json_option, live_options, print_json
 from operations.ui.build import document

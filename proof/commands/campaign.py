@@ -26,7 +26,7 @@ from proof.campaign.cell import Cell
 from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands.options import json_option, say_json
+from proof.commands import json_option, say_json
 from proof.provenance import kernel, kernels
 from proof.report.page import page
 from proof.report.results import Provenance, read

@@ -21,7 +21,7 @@ from brew.signals import stop_on_signals
 from proof.campaign.campaign import campaign_metadata
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands.options import connected, json_option, say_json
+from proof.commands import connected, json_option, say_json
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES
 

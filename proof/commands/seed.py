@@ -14,7 +14,7 @@ from brew.cli import bootstrap_option
 from brew.deadline import Deadline
 from proof import seed as seeder
 from proof import topics as making
-from proof.commands.options import (
+from proof.commands import (
     connected,
     dead_letter_option,
     input_option,
