@@ -20,10 +20,8 @@ from rich.table import Table
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.names import ExitCode
-from proof.campaign import matrix
-from proof.campaign.campaign import Plan, run_campaign
-from proof.campaign.cell import Cell
-from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
+from proof.campaign.campaign import Plan, chosen, named, run_campaign
+from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
 from proof.commands import json_option, say_json
@@ -105,7 +103,7 @@ def campaign(
       python -m proof campaign --cells 'F01-*' --kills 100
       python -m proof campaign --cells prove --seeds 1,2,3 --out results --resume
     """  # noqa: D301 - click's own mark
-    cells = matrix.chosen(patterns)
+    cells = chosen(patterns)
     if as_list:
         _show(cells, as_json=as_json)
         return ExitCode.DONE
@@ -139,12 +137,12 @@ def replay(
     Example:
       python -m proof replay F01-after-flush-writer-direct 3
     """  # noqa: D301 - click's own mark
-    chosen = matrix.named(cell)
+    again = named(cell)
     folder = out.resolve() / "replay"
     settings = RunSettings(folder, kills, _program(writer), keep=True)
-    plan = Plan([chosen], [seed], settings, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
+    plan = Plan([again], [seed], settings, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
     done = _run_campaign(plan, as_json=as_json)
-    click.echo(f"logs and journals: {folder / f'{chosen.name}-{seed}'}", err=as_json)
+    click.echo(f"logs and journals: {folder / f'{again.name}-{seed}'}", err=as_json)
     return _code(done)
 
 
