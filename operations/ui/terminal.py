@@ -27,7 +27,7 @@ from operations.options import advised, json_option, live_options, print_json
 from operations.ui.build import document
 from operations.ui.model import LOOKING, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
 from operations.ui.poller import LiveSettings, PollGroup
-from operations.xray.text import cells
+from operations.xray.render import cells
 
 _STYLES = {"working": "green", "blocked": "yellow", **dict.fromkeys(("stuck", "fenced", "unrecoverable"), "bold red")}
 _OUTCOMES = {"committed": "green", "aborted": "red", "open": "yellow"}

@@ -26,11 +26,10 @@ from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
 from proof.commands import json_option, say_json
 from proof.provenance import kernel, kernels
-from proof.report.page import page
+from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read
 from proof.report.results import Result as CellResult
 from proof.report.summary import Summary
-from proof.report.text import document, markdown
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
 _OUT = "proof-results"

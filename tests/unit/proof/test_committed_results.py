@@ -28,9 +28,9 @@ from proof.campaign.runner import RunSettings
 from proof.claims.members import Races
 from proof.commands import claims
 from proof.provenance import MadeWith, kernel, kernel_modules, kernels
+from proof.report.page import markdown
 from proof.report.results import Result, read
 from proof.report.summary import CriterionResult, Summary, acceptance_criteria
-from proof.report.text import markdown
 from tests.kills import __main__ as kills
 from tests.kills.campaign import Killed
 
