@@ -16,9 +16,9 @@ import orjson
 
 import brew.cli
 from brew.cli import CONTEXT, LazyGroup, as_called, forget_variables
-from brew.driver.progress import JsonLines, LiveTable, ProgressView, RunProgress, Totals
+from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress, Totals
 from brew.errors import UsageError
-from brew.kafka.broker_watch import broker_watch
+from brew.kafka.cluster import broker_watch
 from brew.names import ExitCode, quantity
 from brew.observability.settings import ProbeSettings, probe_options, probe_settings, probe_words
 from brew.options import run_options

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run import PreflightResult, check, crash_on_purpose, create_context, create_workers, run_loops
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
 from brew.names import ExitCode

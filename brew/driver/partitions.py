@@ -10,8 +10,7 @@ from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.cluster import GroupFacts, Unknown
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.driver.progress import ProgressView
-from brew.driver.run_context import Interval, RunContext
+from brew.driver.run_context import Interval, ProgressView, RunContext
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, is_cut_off, mapped

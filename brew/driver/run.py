@@ -15,8 +15,7 @@ import psutil
 from brew.deadline import Deadline
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.partitions import OffsetsClient
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import Engine, RunContext, Runner
+from brew.driver.run_context import Engine, ProgressView, RunContext, Runner, RunProgress
 from brew.errors import BrewError
 from brew.fault_injection import CrashInjector, message
 from brew.kafka import topics

@@ -16,8 +16,7 @@ from brew.connection import Connection
 from brew.driver import work_planner
 from brew.driver.leases import LeaseCoordinator
 from brew.driver.partitions import PartitionSurvey
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import KafkaFailure, Refused
 from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
