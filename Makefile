@@ -95,11 +95,11 @@ kills: setup-stores ## 200 kills around each store's commit, check  make kills K
 restarts: setup-stores ## a broker restarts under each following program  make restarts RESTARTS=50
 	@RESTARTS='$(RESTARTS)' RESTART_BY='$(RESTART_BY)' exec $(PY) -m pytest -q tests/scenarios/test_broker_restarts.py
 bench-ledger: setup-stores ## orders per second, in batches and by row    make bench-ledger
-	@exec $(PY) benchmarks/ledger.py
+	@exec $(PY) benchmarks/patterns.py ledger
 bench-restore: setup ## 1,000,000 totals back from their changelog    make bench-restore
-	@exec $(PY) benchmarks/restore.py --json benchmarks/restore.json
+	@exec $(PY) benchmarks/patterns.py restore --json benchmarks/restore.json
 bench-virtual: setup ## what 16 workers gain with 5 ms per record     make bench-virtual
-	@exec $(PY) benchmarks/virtual.py --json benchmarks/virtual.json
+	@exec $(PY) benchmarks/patterns.py virtual --json benchmarks/virtual.json
 
 ## Look and prove
 .PHONY: preflight lag explain doctor group-describe end-offsets verify prove-report xray-pictures ui top ui-picture

@@ -30,8 +30,7 @@ from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
 from brew.kafka.topics import TopicSpec
 from brew.names import ExitCode
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
+from sandbox.kafka import Cluster, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))

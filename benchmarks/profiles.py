@@ -29,8 +29,8 @@ from brew.range_transaction import Evidence
 from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
+from proof.commands.seed import Customers, chunks
 from proof.seed import orders
-from proof.topics import Customers, chunks
 from sandbox.kafka import Cluster
 
 MOST_MB = 600

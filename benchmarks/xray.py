@@ -13,8 +13,7 @@ from environment import save
 
 from brew.kafka.kafka_python import DefaultRecordBatch, parse_batches
 from brew.offsets import LogOffsets
-from operations.xray import html as xray_html
-from operations.xray import timeline
+from operations.xray import render, timeline
 from operations.xray.model import RunBuilder, Strip
 from operations.xray.timeline import Xray
 
@@ -62,7 +61,7 @@ def main() -> None:
     parts = list(log(given.offsets, given.per_batch, given.batches))
     end = given.offsets * 2
     began = time.perf_counter()
-    fold, count = RunBuilder(0, end, given.offsets // xray_html.MOST_COLUMNS), 0
+    fold, count = RunBuilder(0, end, given.offsets // render.MOST_COLUMNS), 0
     for part in parts:
         for batch in parse_batches(part):
             fold.add(batch)
@@ -75,7 +74,7 @@ def main() -> None:
     line = timeline.timeline([strip], {}, [], "input", _T0 + 10_000_000)
     timed = time.perf_counter()
     xray = Xray((strip,), line, {"output": "output"}, "group", "memory", _T0)
-    sizes = len(xray_html.page(xray)), len(xray_html.svg_document(xray))
+    sizes = len(render.page(xray)), len(render.svg_document(xray))
     drawn = time.perf_counter()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if given.json:

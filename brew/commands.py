@@ -23,11 +23,9 @@ SECTIONS: dict[str, dict[str, Listed]] = {
     "Run": {
         "run": Listed("pipeline", "pipeline.__main__:run_command", "Drain the input topic and exit, or follow it."),
         "submit": Listed("pipeline", "pipeline.__main__:submit_command", "Hand a run to spark-submit, on a cluster."),
-        "init": Listed("brew", "brew.project.command:init", "Make a small project: a function, its test, a Makefile."),
-        "setup": Listed("pipeline", "brew.spark.setup:setup", "Fetch the jars with which Spark reads Kafka."),
-        "config": Listed(
-            "pipeline", "brew.config_command:config", "Show each option's value, and where it comes from."
-        ),
+        "init": Listed("brew", "brew.project:init", "Make a small project: a function, its test, a Makefile."),
+        "setup": Listed("pipeline", "brew.spark.gateway:setup", "Fetch the jars with which Spark reads Kafka."),
+        "config": Listed("pipeline", "brew.config_file:config", "Show each option's value, and where it comes from."),
     },
     "Look": {
         "preflight": Listed(

@@ -15,7 +15,7 @@ from brew.errors import UsageError
 from brew.jvm import dependencies
 from brew.names import CrashMode, CrashPoint
 from brew.orders import Tiers
-from brew.preflight.finding import allowed
+from brew.preflight import allowed
 from brew.settings import (
     ClaimsSettings,
     CrashSettings,

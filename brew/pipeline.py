@@ -20,8 +20,8 @@ from typing import Any, Self
 from brew import names
 from brew.client_config import ClientConfig, load
 from brew.connection import Connection
-from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run import run
+from brew.driver.run_context import ProgressView, RunProgress
 from brew.errors import DeadlineExceeded, UsageError
 from brew.jvm import dependencies
 from brew.names import ExitCode

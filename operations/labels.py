@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from brew.offsets import SourcePosition
-from brew.preflight.finding import Severity
+from brew.preflight import Severity
 from operations.ui.model import Transaction
 from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
 

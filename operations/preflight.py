@@ -14,14 +14,12 @@ from brew.cli import as_called
 from brew.deadline import Deadline
 from brew.driver.partitions import OffsetsClient
 from brew.errors import BrewError
-from brew.kafka.cluster import ClusterQueries
-from brew.kafka.cluster_details import controller_ahead_s, level, may_describe
+from brew.kafka.cluster import ClusterQueries, controller_ahead_s, feature_level, may_describe
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, TransactionalId, quantity
 from brew.options import run_options, settings_of
-from brew.preflight import checks, timeouts
+from brew.preflight import Finding, Severity, checks, timeouts
 from brew.preflight.checks import chain_of, positions, run_checks, topics_of
-from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
 from operations.options import advised, connected, json_option, plain_table, print_json, show
 
@@ -139,7 +137,7 @@ def all_findings(settings: PipelineSettings) -> list[Finding]:
     try:
         # The position first: on a new cluster that is what makes the group's coordinator.
         findings = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
-        findings.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
+        findings.append(checks.transaction_version(feature_level(settings.connection, _FEATURE, deadline)))
         findings.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
         asked = ClusterQueries(surveyor.admin, surveyor.groups, topics_of(settings), settings.group, deadline)
         return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *findings]

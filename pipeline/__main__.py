@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -14,12 +16,11 @@ import orjson
 
 import brew.cli
 from brew.cli import CONTEXT, LazyGroup, as_called, forget_variables
-from brew.driver.observed import observed_progress, probes_of, spans_option
-from brew.driver.progress import JsonLines, LiveTable, ProgressView, RunProgress, Totals
+from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress, Totals
 from brew.errors import UsageError
-from brew.kafka.broker_watch import broker_watch
+from brew.kafka.cluster import broker_watch
 from brew.names import ExitCode, quantity
-from brew.observability.settings import probe_options, probe_words
+from brew.observability.settings import ProbeSettings, probe_options, probe_settings, probe_words
 from brew.options import run_options
 from brew.options import settings_of as settings_with
 from brew.pipeline import work
@@ -56,7 +57,7 @@ Examples:
   python -m pipeline ui                         a group in a browser, live"""
 
 _LATER = {
-    "config": "brew.config_command:config",
+    "config": "brew.config_file:config",
     "dlq": "operations.dlq.command:dlq",
     "doctor": "operations.doctor:doctor",
     "explain": "operations.explain.command:explain",
@@ -64,10 +65,21 @@ _LATER = {
     "preflight": "operations.preflight:preflight",
     "top": "operations.ui.terminal:top",
     "ui": "operations.ui.server:ui",
-    "setup": "brew.spark.setup:setup",
+    "setup": "brew.spark.gateway:setup",
     "show": "operations.show:show",
     "xray": "operations.xray.command:xray",
 }
+
+
+_NO_SPANS = "none"
+_spans_option = click.option(
+    "--spans",
+    envvar="SPANS",
+    type=click.Choice([_NO_SPANS, "otlp", "console"]),
+    default=_NO_SPANS,
+    show_default=True,
+    help="Export a span per transaction by OpenTelemetry; otlp sends to OTEL_EXPORTER_OTLP_ENDPOINT.",
+)
 
 
 @click.group(cls=LazyGroup, later=_LATER, epilog=_COMMANDS, context_settings=CONTEXT)
@@ -89,7 +101,7 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
 @cli.command("run", epilog=_EPILOG)
 @run_options
 @probe_options
-@spans_option
+@_spans_option
 @click.option(
     "--progress",
     type=click.Choice(["auto", "table", "json", "none"]),
@@ -104,7 +116,7 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     forget_variables()
     stop = threading.Event()
     stop_on_signals(stop, follow=settings.follow)
-    with observed_progress(settings, probes_of(option, settings), spans) as counters:
+    with _observed_progress(settings, _probes_of(option, settings), spans) as counters:
         view = _view("json" if as_json else progress, counters)
         with _broker_watch(settings, view):
             code = work(settings, stop, counters, view)
@@ -121,6 +133,46 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
         f"{counters.rate():,.0f} records/s"
     )
     return code
+
+
+def _probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSettings | None:
+    """
+    The probes' settings from a run's options; an attempt may take twice its time-out before the watchdog ends it.
+
+    Raises:
+        UsageError: a value that can't be.
+    """
+    return probe_settings(option, follow=settings.follow, longest_work_s=2 * settings.transaction_timeout_s)
+
+
+@contextmanager
+def _observed_progress(
+    settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = _NO_SPANS
+) -> Iterator[RunProgress]:
+    """
+    The progress of a run, served by probes and exported as spans during the block if the options ask for it.
+
+    Raises:
+        UsageError: the requested port is in use, or spans can't be exported.
+    """
+    if probes is None and exporter == _NO_SPANS:
+        yield RunProgress()
+        return
+    from brew.driver.telemetry import ObservedProgress, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
+    from brew.observability.server import Producers, serving  # noqa: PLC0415 - the same
+
+    recorder = recorder_of(settings, probes or ProbeSettings())
+    with contextlib.ExitStack() as ending:
+        if probes is not None:
+            ending.enter_context(serving(probes, recorder, Producers.of(settings.connection)))
+        progress = ObservedProgress(recorder, settings)
+        if exporter != _NO_SPANS:
+            from brew.observability.tracing import Spans, provider  # noqa: PLC0415 - an extra dependency, and slow to import
+
+            spans = Spans(provider(exporter), recorder.subject)
+            ending.callback(spans.close)
+            progress.spans = spans
+        yield progress
 
 
 def _became(totals: Totals) -> str:
@@ -148,7 +200,7 @@ def _broker_watch(settings: PipelineSettings, view: ProgressView) -> AbstractCon
 @cli.command("submit", epilog=_SUBMITTED)
 @run_options
 @probe_options
-@spans_option
+@_spans_option
 @click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
 @click.option("--json", "as_json", is_flag=True, help="--dry-run as a document; a refusal, too.")
 def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -> ExitCode:
@@ -158,7 +210,7 @@ def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -
     settings = settings_of(option)
     if settings.spark.absent:
         raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `brew run`")
-    probes_of(option, settings)  # refused here, and not where Spark puts the driver
+    _probes_of(option, settings)  # refused here, and not where Spark puts the driver
     line = [*spark_submit(settings), *probe_words(option), "--spans", spans]
     if not dry_run:
         os.execv(submitter(), line)  # noqa: S606 - no shell in between, signals reach spark-submit

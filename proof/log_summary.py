@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from brew.cluster import OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka import groups, offsets, topics
+from brew.kafka import cluster, offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.kafka_python import open_transactions, raw_batches
 from brew.names import READ_UNCOMMITTED
@@ -138,7 +138,7 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
     known = committed_now(connection, group, topic, partitions, deadline)
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     blocked = [p for p, log in logs.items() if log.last_stable < log.end]
-    state, members = groups.state(connection, group, deadline)
+    state, members = cluster.group_state(connection, group, deadline)
     return GroupPosition(
         group,
         topic,

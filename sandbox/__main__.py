@@ -19,12 +19,11 @@ from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
 from brew.kafka import clients, cluster_admin
 from brew.names import ExitCode
-from sandbox import disk, network, secure
+from sandbox import isolation, secure
+from sandbox.isolation import CLIENTS, Network
 from sandbox.jvm import TOOLS, Jvm, setup, setup_yarn
-from sandbox.kafka import Cluster, make_archive
-from sandbox.launch import Settings
+from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
-from sandbox.network import CLIENTS, Network
 from sandbox.secure import Security
 from sandbox.spark import spark
 from sandbox.stores import Act, directory_option, each_command, exclusive, stores
@@ -161,7 +160,7 @@ def down(directory: Path, *, wipe: bool) -> None:
             cluster.close(wipe=wipe)
         Network(directory).remove()  # what a killed command may have left
         if wipe:
-            disk.release(directory)
+            isolation.release_disks(directory)
     click.echo(f"Kafka is down ({running} stopped)" if running else "nothing is up")
 
 
@@ -260,16 +259,16 @@ def _print_usage(layout: Layout) -> None:
 def _own_networks(place: str) -> bool:
     if place == "loopback":
         return False
-    if not network.allowed():
+    if not isolation.may_isolate():
         click.echo("no root here: all brokers on the loopback device, `cut` will be refused", err=True)
         return False
-    for gone in network.sweep():
+    for gone in isolation.sweep():
         click.echo(f"removed the network that was left of {gone}", err=True)
     return True
 
 
 def _limit(size_mb: int | None) -> int:
-    if size_mb is not None and not disk.allowed():
+    if size_mb is not None and not isolation.may_mount():
         click.echo("no root here: no broker's disk is limited, `fill` will be refused", err=True)
         return 0
     return size_mb or 0

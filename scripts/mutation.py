@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,6 +38,8 @@ RESULTS = ROOT / "docs/proof/mutation.json"
 PAGE = ROOT / "docs/proof/mutation.md"
 WORK = ROOT / ".mutation"
 BAR = 90.0
+MUTATE = "--mutate"
+"""The first word of the process that runs mutmut, in an area's folder."""
 SEEN = {"killed", "timeout", "segfault"}
 NO_MUTANTS_IN = [r"^\s*_?log(ger)?\.", r"__slots__", r"^type \w+ ="]
 PROPERTY = re.compile(r"^    @property\n    def (\w+)\((?:.*\n)(?:(?:     .*)?\n)*", re.MULTILINE)
@@ -138,7 +143,7 @@ def run(area: Area, only: list[str], workers: int, log: Path, *, again: bool) ->
     part = only != list(area.modules) and not again  # mutmut forgets the verdicts of what is named
     names = [f"{module.removesuffix('.py').replace('/', '.')}.*" for module in only if part]
     with log.open("w", encoding="utf-8") as out:
-        command = [sys.executable, str(ROOT / "scripts/mutation_worker.py"), str(workers), *names]
+        command = [sys.executable, __file__, MUTATE, str(workers), *names]
         done = subprocess.run(command, cwd=work, stdout=out, stderr=subprocess.STDOUT, check=False)
     results = work / "results.json"
     if done.returncode or not results.exists():
@@ -150,6 +155,65 @@ def run(area: Area, only: list[str], workers: int, log: Path, *, again: bool) ->
         raise SystemExit(3)
     mutants: list[dict[str, Any]] = json.loads(results.read_text(encoding="utf-8"))
     return [mutant for mutant in mutants if mutant["module"] in only]
+
+
+def mutate(workers: int, names: list[str]) -> None:
+    """
+    Run mutmut on the area in the current directory and write `results.json`; in a process of its own.
+
+    Two additions to mutmut: string literals that hold a space are sentences for people and stay as they are, and
+    survivors are written out with the lines that they change.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import libcst as cst  # noqa: PLC0415 - mutmut and what it brings, for this process only
+        from mutmut import __main__ as mutmut  # noqa: PLC0415 - as above
+        from mutmut.mutation import mutators  # noqa: PLC0415 - as above
+        from mutmut.stats import status_by_exit_code  # noqa: PLC0415 - as above
+        from mutmut.utils.file_utils import walk_mutatable_files  # noqa: PLC0415 - as above
+
+    def no_sentences(node: cst.BaseString) -> Iterator[cst.BaseString]:
+        if not (isinstance(node, cst.SimpleString) and " " in node.value):
+            yield from mutators.operator_string(node)
+
+    # pytest collects garbage several times as it ends: each mutant would look through all that its parent has imported.
+    os.register_at_fork(before=gc.freeze)
+    operators = mutators.mutation_operators
+    at = next(i for i, (_, operator) in enumerate(operators) if operator is mutators.operator_string)
+    operators[at] = (cst.BaseString, no_sentences)  # type: ignore[index]
+    if (calls := Path("mutants/mutmut-stats.json")).exists():  # left by an earlier run: `--again`
+        calls.unlink()  # which test calls which function is found out anew
+        mutmut._reset_mutant_results(lambda _, code: status_by_exit_code[code] not in SEEN)  # noqa: SLF001 - as below
+    mutmut._run(tuple(names), workers)  # noqa: SLF001 - its command line, without losing the operators
+    rows = [row for path in walk_mutatable_files() for row in _results(path)]
+    Path("results.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _results(survivors_of: Path) -> Iterator[dict[str, Any]]:
+    from mutmut.mutation import diff_apply  # noqa: PLC0415 - as above
+    from mutmut.mutation.data import SourceFileMutationData  # noqa: PLC0415 - as above
+    from mutmut.stats import status_by_exit_code  # noqa: PLC0415 - as above
+
+    data = SourceFileMutationData(path=survivors_of)
+    data.load()
+    for name, exit_code in data.exit_code_by_key.items():
+        status = status_by_exit_code[exit_code]
+        row = {"name": name, "module": str(survivors_of), "function": _function(name), "status": status}
+        if status not in SEEN:
+            diff = diff_apply.get_diff_for_mutant(name, path=survivors_of)
+            row |= {"was": _changed(diff, "-"), "now": _changed(diff, "+")}
+        yield row
+
+
+def _function(name: str) -> str:
+    """`Class.method` or `function` of mutmut's name `module.xǁClassǁmethod__mutmut_7`."""
+    mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]
+    return mangled.removeprefix("x_") if mangled.startswith("x_") else ".".join(mangled.split("ǁ")[1:])
+
+
+def _changed(diff: str, sign: str) -> str:
+    lines = (line[1:].strip() for line in diff.splitlines() if line[:1] == sign and line[:3] != sign * 3)
+    return " ".join(line for line in lines if line)
 
 
 def score(module: str, mutants: Iterable[dict[str, Any]], explained: list[Explained]) -> dict[str, Any]:
@@ -281,4 +345,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    if sys.argv[1:2] == [MUTATE]:
+        mutate(int(sys.argv[2]), sys.argv[3:])
+    else:
+        raise SystemExit(main())

@@ -8,13 +8,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from brew.claims.heartbeater import Heartbeater, StandBy
+from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.ownership import ClaimedOwnership
-from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run import PreflightResult, check, crash_on_purpose, create_context, create_workers, run_loops
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
 from brew.names import ExitCode

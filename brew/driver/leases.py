@@ -8,16 +8,24 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver import assignor
-from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
-from brew.readers.direct.server import LeaseServer, ReceivedMessage, WorkerSession
+from brew.readers.direct.messages import (
+    Grant,
+    LeaseServer,
+    Message,
+    ReceivedMessage,
+    WorkerSession,
+    WorkerSettings,
+    grant_message,
+    parse_outcome,
+)
 from brew.settings import Compilers, PipelineSettings
 from brew.transformation import Transformation, for_executors, transformation
 

@@ -6,23 +6,21 @@ import contextlib
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.cluster import GroupFacts, Unknown
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.driver.ownership import ALL_PARTITIONS
-from brew.driver.progress import ProgressView
-from brew.driver.run_context import Interval, RunContext
+from brew.driver.run_context import Interval, ProgressView, RunContext
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, is_cut_off, mapped
-from brew.kafka.groups import Groups
+from brew.kafka.cluster import Groups
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
-from brew.preflight import checks
-from brew.preflight.finding import enforce
+from brew.preflight import checks, enforce
 from brew.range_transaction import Targets
 from brew.settings import PipelineSettings
 

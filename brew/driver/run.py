@@ -15,8 +15,7 @@ import psutil
 from brew.deadline import Deadline
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.partitions import OffsetsClient
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import Engine, RunContext, Runner
+from brew.driver.run_context import Engine, ProgressView, RunContext, Runner, RunProgress
 from brew.errors import BrewError
 from brew.fault_injection import CrashInjector, message
 from brew.kafka import topics
@@ -27,8 +26,8 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, Transact
 from brew.names import ExitCode
 from brew.observability.status import Phase
 from brew.outcome import Outcome
+from brew.preflight import enforce
 from brew.preflight.checks import run_checks, topics_of
-from brew.preflight.finding import enforce
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
 from brew.transformation import for_executors, transformation
@@ -264,7 +263,7 @@ def create_workers(
         return workers, [leases.LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
-        from brew.readers.local import LocalEngine  # noqa: PLC0415
+        from brew.driver.micro_batches import LocalEngine  # noqa: PLC0415
 
         made = transformation(settings)
         partitions = preflight.topics[settings.input].partitions

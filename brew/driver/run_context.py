@@ -1,24 +1,215 @@
-"""The state that all parts of a run share, and the protocols of what runs transactions."""
+"""
+The state that all parts of a run share, its counters among it, and the protocols of what runs transactions.
+
+The counters are shown as a table on a terminal, or as a JSON line per cycle.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
+import orjson
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
 from brew.attempt import Job
+from brew.claims.heartbeater import ALL_PARTITIONS, FullOwnership, Ownership
 from brew.driver.limits import FirstRecordsCheck
-from brew.driver.ownership import FullOwnership, Ownership
-from brew.driver.progress import ProgressView, RunProgress
 from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
+from brew.observability.status import Phase
 from brew.offsets import OffsetRange
-from brew.outcome import Outcome
+from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
 from brew.transformation import transformation
+
+_REFRESH_PER_S = 4
+_MEMBERS_S = 5.0
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """One input partition's counters."""
+
+    position: int = 0
+    lag: int = 0
+    transactions: int = 0
+    enriched: int = 0
+    rejected: int = 0
+    fenced: int = 0
+    failed: int = 0
+    dropped: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters of the whole run; `Outcome` says what each of them counts."""
+
+    transactions: int = 0
+    enriched: int = 0
+    rejected: int = 0
+    fenced: int = 0
+    failed: int = 0
+    already_done: int = 0
+    dropped: int = 0
+    written: int = 0
+
+    @property
+    def records(self) -> int:
+        """Input records that are done."""
+        return self.enriched + self.rejected + self.dropped
+
+
+@dataclass
+class RunProgress:
+    """Counters that lanes write and a view reads; every method may be called from any thread."""
+
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    note: str = ""
+    started: float = field(default_factory=time.monotonic)
+    first_commit_s: float | None = None
+    last_commit_s: float | None = None
+    reasons: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for who watches
+        with self._lock:
+            for fact in facts:
+                view = self.partitions.setdefault(fact.partition, PartitionView())
+                view.position, view.lag = fact.position, fact.lag
+
+    def outcome(self, outcome: Outcome) -> None:
+        with self._lock:
+            view = self.partitions.setdefault(outcome.partition, PartitionView())
+            match outcome.status:
+                case Status.COMMITTED:
+                    view.lag = max(0, view.lag - (outcome.until - max(view.position, outcome.start)))
+                    view.position = outcome.until
+                    self._committed(view, outcome)
+                case Status.FENCED:
+                    view.fenced += 1
+                    self.totals.fenced += 1
+                case Status.ALREADY_DONE | Status.AHEAD:
+                    self.totals.already_done += 1
+                case _:
+                    view.failed += 1
+                    self.totals.failed += 1
+
+    def _committed(self, view: PartitionView, outcome: Outcome) -> None:
+        for counters in (view, self.totals):
+            counters.transactions += 1
+            counters.enriched += outcome.enriched
+            counters.rejected += outcome.rejected
+            counters.dropped += outcome.dropped
+            counters.written += outcome.written
+        self.reasons.update(outcome.reasons)
+        self.last_commit_s = time.monotonic() - self.started
+        if self.first_commit_s is None:
+            self.first_commit_s = self.last_commit_s
+
+    # Events for observed runs only (`brew.driver.telemetry`).
+
+    watched = False
+    """Whether workers report `begun`, which takes a message for each transaction."""
+
+    @property
+    def traced(self) -> bool:
+        """Whether spans are exported: attempts then report the trace links of their records."""
+        return False
+
+    def begun(self, partition: int) -> None:
+        """A transaction of this partition may be open from now on, until its `outcome`."""
+
+    def unanswered(self, reason: str) -> None:
+        """A survey failed: the brokers did not answer."""
+
+    def phase(self, phase: Phase, detail: str = "") -> None:
+        """The run has entered this phase."""
+
+    def fatal(self, reason: str) -> None:
+        """The run ends with this error."""
+
+    def rate(self) -> float:
+        """Records per second between the first and the last commit (from the start while there is only one)."""
+        if self.first_commit_s is None or self.last_commit_s is None:
+            return 0.0
+        span = self.last_commit_s - self.first_commit_s or self.last_commit_s
+        return self.totals.records / span if span else 0.0
+
+
+class ProgressView:
+    """Show nothing."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None: ...
+    def note(self, note: str) -> None: ...
+
+
+class JsonLines(ProgressView):
+    """One JSON object a line on stdout: `cycle` and `note` events."""
+
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
+        ranges = [
+            {"partition": o.partition, "from": o.start, "until": o.until, "status": o.status.value}
+            | {"enriched": o.enriched, "rejected": o.rejected}
+            | ({"dropped": o.dropped} if o.dropped else {})
+            | ({"written": o.written} if o.written != o.enriched else {})
+            | ({"detail": o.detail} if o.detail else {})
+            for o in outcomes
+        ]
+        self._write({"event": "cycle", "lane": lane, "seconds": round(seconds, 3), "ranges": ranges})
+
+    def note(self, note: str) -> None:
+        self._write({"event": "note", "text": note})
+
+    def done(self, progress: RunProgress) -> None:
+        """Write the totals of a run that has ended."""
+        self._write({"event": "done", **asdict(progress.totals), "rate": round(progress.rate(), 3)})
+
+    def _write(self, line: dict[str, object]) -> None:
+        sys.stdout.write(orjson.dumps(line).decode() + "\n")
+        sys.stdout.flush()
+
+
+class LiveTable(ProgressView):
+    """A table that redraws itself, a row per partition."""
+
+    def __init__(self, progress: RunProgress) -> None:
+        self._board = progress
+        self._live = Live(get_renderable=self._table, console=Console(), refresh_per_second=_REFRESH_PER_S)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def note(self, note: str) -> None:
+        self._board.note = note
+
+    def _table(self) -> Table:
+        progress = self._board
+        elapsed = time.monotonic() - progress.started
+        table = Table(caption=progress.note or None, title=f"{elapsed:,.0f} s, {progress.rate():,.0f} records/s")
+        table.add_column("partition", justify="right")
+        for name in ("position", "lag", "enriched", "rejected", "transactions", "fenced", "failed"):
+            table.add_column(name, justify="right")
+        for number, view in sorted(progress.partitions.items()):
+            counters = (view.enriched, view.rejected, view.transactions, view.fenced, view.failed)
+            table.add_row(str(number), f"{view.position:,}", f"{view.lag:,}", *(f"{c:,}" for c in counters))
+        return table
 
 
 class Interval:
@@ -35,9 +226,6 @@ class Interval:
                 return False
             self._next = self._clock() + self._seconds
             return True
-
-
-_MEMBERS_S = 5.0
 
 
 @dataclass

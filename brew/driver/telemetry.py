@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from brew.attempt import COMMIT
-from brew.driver.ownership import ALL_PARTITIONS
-from brew.driver.progress import RunProgress
+from brew.claims.heartbeater import ALL_PARTITIONS
+from brew.driver.run_context import RunProgress
 from brew.names import TransactionalId
 from brew.observability.counters import Ended, Ending
 from brew.observability.health import Bounds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver.limits import CircuitBreaker, GiveUpPolicy
-from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import RunContext
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, TransformFailed

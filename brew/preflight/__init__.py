@@ -1,1 +1,96 @@
-"""Checks of a cluster before a run, and what each finding means."""
+"""Checks of a cluster before a run: what they find, their names, and whether a finding stops the run; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brew.errors import Refused, UsageError
+
+
+class Severity(enum.StrEnum):
+    """Severity of a finding; a run refuses to start when one is unsafe."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    UNSAFE = "unsafe"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: the value found, the value needed, the setting to change, and why it matters."""
+
+    name: str
+    value: str
+    need: str
+    setting: str
+    why: str
+    severity: Severity
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self) | {"severity": self.severity.value}
+
+
+ROLES = ("input", "output", "dead-letter", "transactions", "offsets")
+"""Topics by what they are to a run; the last two are Kafka's own logs."""
+
+NAMES = (
+    *(f"{role}-{check}" for role in ROLES for check in ("replication", "min-isr", "unclean-election")),
+    *(f"{role}-{check}" for role in ROLES[:3] for check in ("cleanup", "access")),
+    *(f"{role}-message-size" for role in ROLES[1:3]),
+    "output-partitions",
+    "producer-message-size",
+    "request-timeout",
+    "delivery-timeout",
+    "transaction-timeout",
+    "transaction-size",
+    "offsets-retention",
+    "transaction-verification",
+    "brokers-alike",
+    "isolation-level",
+    "group-members",
+    "group-access",
+)
+POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version", "clock-skew")
+"""What only the command looks at: what is unsafe of it a run refuses by itself, and can't be told to go on."""
+
+
+def allowed(names: Iterable[str]) -> frozenset[str]:
+    """
+    The names given with `--allow`.
+
+    Raises:
+        UsageError: there is no check of that name.
+    """
+    wanted = frozenset(names)
+    if unknown := sorted(wanted - set(NAMES)):
+        raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; `brew preflight` lists them")
+    return wanted
+
+
+def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
+    """
+    Notes on findings that are unsafe and allowed by name.
+
+    Raises:
+        Refused: something is unsafe; all of it is named, with what to change.
+    """
+    unsafe = [finding for finding in findings if finding.severity is Severity.UNSAFE]
+    left = [finding for finding in unsafe if finding.name not in allow]
+    if left:
+        flags = " ".join(f"--allow {finding.name}" for finding in left)
+        reasons = "; ".join(
+            f"{finding.name} is {finding.value}, needs {finding.need} ({finding.setting}): {finding.why}"
+            for finding in left
+        )
+        raise Refused(
+            f"preflight: {reasons}; change {'it' if len(left) == 1 else 'them'}, or run all the same with {flags} "
+            "(`brew preflight` shows all checks)"
+        )
+    return tuple(
+        f"allowed although unsafe: {finding.name} is {finding.value}, needs {finding.need}: {finding.why}"
+        for finding in unsafe
+    )

@@ -11,8 +11,7 @@ from brew.deadline import delivery_ms
 from brew.errors import Refused
 from brew.names import READ_COMMITTED
 from brew.planner import PartitionFacts, check, position_metadata
-from brew.preflight import timeouts
-from brew.preflight.finding import ROLES, Finding, Severity
+from brew.preflight import ROLES, Finding, Severity, timeouts
 from brew.preflight.timeouts import TimeoutChain
 from brew.settings import PipelineSettings, Reader
 

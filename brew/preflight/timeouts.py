@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brew.cluster import Unknown
-from brew.preflight.finding import Finding, Severity
+from brew.preflight import Finding, Severity
 from brew.settings import PipelineSettings, Reader
 from brew.transaction_sizing import TIMEOUT_SHARE
 from brew.watchdog import MAX_TIMEOUTS

@@ -1,1 +1,77 @@
-"""`brew init`: a small project from a template."""
+"""The command `brew init NAME`: a transformation, a test for it, example records and a Makefile, ready to run."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import click
+
+from brew import names
+from brew.errors import Refused, UsageError
+from brew.names import ExitCode
+
+_SUFFIX = ".tmpl"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
+
+
+@click.command("init")
+@click.argument("name")
+@click.option(
+    "--bootstrap",
+    envvar="BOOTSTRAP",
+    default=names.BOOTSTRAP,
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The broker that the project's Makefile names.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
+    """
+    Make a small project: a transformation, a test that needs no Kafka, example records, a Makefile.
+
+    \b
+    Examples:
+      brew init clicks                 then: cd clicks, make test, make seed, make run, make verify
+      brew init clicks --bootstrap kafka1:9092
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"NAME is {name!r}; it becomes a folder, topics and a group: a letter, then letters, digits, - or _"
+        )
+    place = Path(name)
+    made = write(place, {"name": name, "bootstrap": bootstrap})
+    if as_json:
+        click.echo(json.dumps({"directory": str(place.resolve()), "files": made}))
+    else:
+        click.echo(f"{name}/: {', '.join(made)}\nnext: cd {name} && make test")
+    return ExitCode.DONE
+
+
+def write(place: Path, values: dict[str, str]) -> list[str]:
+    """
+    Write the template's files into the new folder ``place``; return their names.
+
+    Raises:
+        Refused: there is something already, or it can't be written.
+    """
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise Refused(f"{place} is there already and not empty; choose another name, or remove it")
+    found = sorted(one.name for one in resources.files(__package__).iterdir() if one.name.endswith(_SUFFIX))
+    try:
+        place.mkdir(exist_ok=True)
+        for file in found:
+            text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+            (place / file.removesuffix(_SUFFIX)).write_text(_Text(text).substitute(values), encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"{error.filename} can't be written ({error.strerror}); give a folder that can") from error
+    return [file.removesuffix(_SUFFIX) for file in found]
+
+
+class _Text(Template):
+    """Values stand as `@@name`: a dollar is make's own sign."""
+
+    delimiter = "@@"

@@ -1,4 +1,8 @@
-"""Start the driver's JVM: directly with the options that `make setup` saved, else through Spark's launcher."""
+"""
+The driver's JVM: `brew setup` fetches its jars and saves its options, and a run starts it with them.
+
+Without saved options Spark's launcher starts it, which takes another JVM and a second.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from pyspark.java_gateway import launch_gateway
 
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.jvm.dependencies import Part, java, setup_command
 from brew.settings import SparkSettings
 
 OPTIONS = "java-options"
@@ -26,8 +31,10 @@ OPTIONS = "java-options"
 
 _BROKEN_CALL = "Exception while sending command."
 _SERVER = "org.apache.spark.api.python.PythonGatewayServer"
-_START_S = 120.0
+_START_S, _LAUNCHER_S = 120.0, 60.0
 _POLL_S = 0.005
+_SCALA = "2.13"
+_JAVA_OPTIONS = ("--", "-XX", "-D")
 # Variables that only Spark's launcher reads; under `spark-submit` the JVM runs already.
 _LAUNCHER_VARIABLES = {
     "SPARK_HOME",
@@ -133,3 +140,38 @@ def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
     return gateway
+
+
+_TEXT = """Fetch the jars with which Spark reads Kafka, and compare them with the checksums of this version.
+
+Once per machine that runs a driver; `--master none` needs none of it. Executors get them from the driver.
+
+\b
+Examples:
+  brew-pipeline setup                           into the user's cache, from a Maven repository
+  brew-pipeline setup --from /media/jars        on a machine without a network
+  brew-pipeline setup --jvm-dir /opt/brew/jvm   then set BREW_JVM_DIR to it for runs, too
+"""
+
+
+def save_java_options(folder: Path) -> None:
+    """
+    Save the options that Spark's launcher adds to Java's command line, so that a start needs no launcher JVM.
+
+    If the launcher fails, nothing is saved, and each start uses the launcher.
+    """
+    root = Path(pyspark.__file__).parent
+    options_file = folder / OPTIONS
+    command = [java(), "-cp", f"{root}/jars/*", "org.apache.spark.launcher.Main"]
+    command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
+    environment = {**os.environ, "SPARK_HOME": str(root), "SPARK_SCALA_VERSION": _SCALA}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=_LAUNCHER_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        options_file.unlink(missing_ok=True)
+        return
+    options = [option for option in done.stdout.decode().split("\0") if option.startswith(_JAVA_OPTIONS)]
+    options_file.write_text("".join(f"{option}\n" for option in options))
+
+
+setup = setup_command(Part.SPARK, _TEXT, save_java_options)

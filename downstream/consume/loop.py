@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka import offsets, topics
-from brew.kafka.broker_watch import broker_watch
 from brew.kafka.clients import AdminClient, admin, reach
+from brew.kafka.cluster import broker_watch
 from brew.kafka.group_consumer import NOWHERE, Member, MemberSettings, Polled
 from brew.kafka.topics import Topic
 from brew.names import READ_UNCOMMITTED

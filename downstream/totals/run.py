@@ -15,8 +15,8 @@ from brew.acl import denial_in
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from brew.fault_injection import KillAt
-from brew.kafka.broker_watch import broker_watch
 from brew.kafka.clients import admin, consumer, is_cut_off, reach
+from brew.kafka.cluster import broker_watch
 from brew.kafka.log_reader import LogRecord, RangeReader
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from brew.names import quantity
 from brew.observability.status import PartitionStatus, Status
-from brew.preflight.finding import Finding, Severity
+from brew.preflight import Finding, Severity
 from operations import labels
 from operations.partition_state import PartitionSnapshot
 from operations.ui.model import (

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from brew.cluster import CoordinatorTransaction
 from brew.names import TransactionalId
 from brew.observability.status import Status
-from brew.preflight.finding import Finding
+from brew.preflight import Finding
 from operations.partition_state import PartitionSnapshot, State, StateReason, classify
 from operations.xray.model import Kind, Run, Strip
 

@@ -11,10 +11,10 @@ from jinja2 import Environment
 
 from brew.html import Markup, templates
 from brew.names import STEPS
-from brew.preflight.finding import Finding, Severity
+from brew.preflight import Finding, Severity
 from operations import labels
 from operations.ui.model import KEPT, STATES, UNHEALTHY, Row, View
-from operations.xray import html as xray_html
+from operations.xray import render
 from operations.xray.model import ORDER, Column, Strip, columns
 
 POLICY = (
@@ -56,7 +56,7 @@ def page(view: View, parts: Mapping[str, Markup], position: str) -> str:
 @cache
 def style() -> str:
     """The X-ray's colours and patterns, then the page's own."""
-    return str(xray_html.asset("strips.css")) + asset("page.css")  # markup would escape the quotes of what is added
+    return str(render.asset("strips.css")) + asset("page.css")  # markup would escape the quotes of what is added
 
 
 @cache
@@ -69,7 +69,7 @@ def _templates() -> Environment:
     return templates(
         __package__,
         labels=labels,
-        patterns=xray_html.patterns(),
+        patterns=render.patterns(),
         ORDER=ORDER,
         STATES=STATES,
         STEPS=STEPS,

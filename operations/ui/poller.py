@@ -16,7 +16,7 @@ from brew.errors import BrewError, UsageError
 from brew.observability.local import verdict_file
 from brew.observability.settings import PORT
 from brew.observability.status import Status
-from brew.preflight.finding import Finding
+from brew.preflight import Finding
 from brew.settings import PipelineSettings
 from operations import preflight
 from operations.options import connected

@@ -21,13 +21,13 @@ from rich.text import Text
 
 from brew.deadline import Deadline
 from brew.names import ExitCode
-from brew.preflight.finding import Severity
+from brew.preflight import Severity
 from operations import labels
 from operations.options import advised, json_option, live_options, print_json
 from operations.ui.build import document
 from operations.ui.model import LOOKING, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
 from operations.ui.poller import LiveSettings, PollGroup
-from operations.xray.text import cells
+from operations.xray.render import cells
 
 _STYLES = {"working": "green", "blocked": "yellow", **dict.fromkeys(("stuck", "fenced", "unrecoverable"), "bold red")}
 _OUTCOMES = {"committed": "green", "aborted": "red", "open": "yellow"}

@@ -35,11 +35,9 @@ from operations.options import (
     print_json,
     progress,
 )
-from operations.xray import html as xray_html
-from operations.xray import text
-from operations.xray.html import MOST_COLUMNS
+from operations.xray import render
 from operations.xray.model import Run, RunBuilder, Strip
-from operations.xray.text import document
+from operations.xray.render import MOST_COLUMNS, document
 from operations.xray.timeline import Xray, assign_write_times, effective_commits, read, timeline
 
 _LAST = 1_000_000
@@ -218,14 +216,14 @@ def xray(
     with progress() as report:
         taken = XrayCollector(connected(bootstrap), wanted, report).take(int(time.time() * 1000))
     if out is not None:
-        out.write_text(xray_html.page(taken) if html else xray_html.svg_document(taken), "utf-8")
+        out.write_text(render.page(taken) if html else render.svg_document(taken), "utf-8")
     if as_json:
         print_json(document(taken))
     elif out is not None:
         click.echo(_summary(taken, out))
     else:
         console = Console(soft_wrap=True)
-        for line in text.lines(taken, console.width):
+        for line in render.lines(taken, console.width):
             console.print(line)
     return ExitCode.DONE
 

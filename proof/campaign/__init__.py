@@ -1,6 +1,6 @@
 """
 The fault matrix: cells `fault x target x moment`, each run on a cluster of its own making and judged by the checker.
 
-`cells/` declares them by theme (`cell.CellTable`), `matrix` lists them over both readers; `stage` is what a cell acts
-on; `runner` carries one out and judges it, `campaign` many.
+`cells/` declares them by theme (`cell.CellTable`), `campaign` lists them over both readers and runs many; `stage` is
+what a cell acts on; `runner` carries one out and judges it.
 """

@@ -24,12 +24,11 @@ from brew.errors import BrewError
 from brew.journal import Entry, Phase, Step
 from brew.names import ExitCode
 from proof import log_summary
-from proof.campaign.cell import DIRECT, Cell
+from proof.campaign.cell import DIRECT, INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.cluster import ExternalCluster, Sandbox, SandboxSettings
 from proof.campaign.effects import HOLDERS, observe_leases
 from proof.campaign.journals import is_commit, stalls
 from proof.campaign.programs import ProgramFailedError, Programs
-from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
 from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
 _WHOLE_S = 90.0

@@ -22,11 +22,10 @@ from brew.kafka import cluster_admin, offsets, topics
 from brew.kafka.clients import KafkaException, Producer, producer
 from brew.kafka.log_reader import Row, scan_rows
 from brew.names import READ_COMMITTED, TransactionalId
-from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell
+from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell, Names
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
 from proof.campaign.programs import Program, Programs
-from proof.campaign.result import Names
 from proof.seed import orders, spoiled
 
 _POLL_S = 0.005

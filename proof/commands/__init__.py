@@ -1,1 +1,55 @@
-"""The command line of `python -m proof`, a file per kind of command; the work is done elsewhere."""
+"""The commands of `python -m proof`, and here the options that they share: these mean the same in all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from brew import names
+from brew.cli import REACH_S, connection
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.clients import reach
+from brew.names import checked_topic
+from brew.orders import Tiers
+
+_Command = Callable[..., Any]
+
+
+def _topic(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else checked_topic(value, parameter.opts[0])
+
+
+def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(name, default=default, show_default=True, callback=_topic, metavar="TOPIC", help=text)
+
+
+input_option = topic_option("--input", names.INPUT_TOPIC, "Where the orders come in.")
+output_option = topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go.")
+dead_letter_option = topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Where rejected records go.")
+group_option = click.option(
+    "--group", default=names.GROUP_ID, show_default=True, metavar="GROUP", help="The pipeline's consumer group."
+)
+tiers_option = click.option(
+    "--tiers",
+    type=click.Choice([tiers.value for tiers in Tiers]),
+    default=Tiers.PREFIX.value,
+    show_default=True,
+    help="What the pipeline took tiers from.",
+)
+profiles_option = topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Customers' profiles, with --tiers profiles.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def connected(bootstrap: str) -> Connection:
+    """The connection, once a broker has answered."""
+    reached = connection(bootstrap)
+    reach(reached, Deadline(REACH_S))
+    return reached
+
+
+def say_json(document: object) -> None:
+    click.echo(json.dumps(document, indent=2))

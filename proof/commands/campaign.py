@@ -20,19 +20,16 @@ from rich.table import Table
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.names import ExitCode
-from proof.campaign import matrix
-from proof.campaign.campaign import Plan, run_campaign
-from proof.campaign.cell import Cell
-from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
+from proof.campaign.campaign import Plan, chosen, named, run_campaign
+from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands.options import json_option, say_json
+from proof.commands import json_option, say_json
 from proof.provenance import kernel, kernels
-from proof.report.page import page
+from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read
 from proof.report.results import Result as CellResult
 from proof.report.summary import Summary
-from proof.report.text import document, markdown
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
 _OUT = "proof-results"
@@ -105,7 +102,7 @@ def campaign(
       python -m proof campaign --cells 'F01-*' --kills 100
       python -m proof campaign --cells prove --seeds 1,2,3 --out results --resume
     """  # noqa: D301 - click's own mark
-    cells = matrix.chosen(patterns)
+    cells = chosen(patterns)
     if as_list:
         _show(cells, as_json=as_json)
         return ExitCode.DONE
@@ -139,12 +136,12 @@ def replay(
     Example:
       python -m proof replay F01-after-flush-writer-direct 3
     """  # noqa: D301 - click's own mark
-    chosen = matrix.named(cell)
+    again = named(cell)
     folder = out.resolve() / "replay"
     settings = RunSettings(folder, kills, _program(writer), keep=True)
-    plan = Plan([chosen], [seed], settings, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
+    plan = Plan([again], [seed], settings, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
     done = _run_campaign(plan, as_json=as_json)
-    click.echo(f"logs and journals: {folder / f'{chosen.name}-{seed}'}", err=as_json)
+    click.echo(f"logs and journals: {folder / f'{again.name}-{seed}'}", err=as_json)
     return _code(done)
 
 

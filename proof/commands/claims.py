@@ -18,10 +18,9 @@ from brew.claims.state import SNAPSHOT_RECORDS
 from brew.cli import bootstrap_option
 from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
-from proof.campaign.campaign import campaign_metadata
-from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
+from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands.options import connected, json_option, say_json
+from proof.commands import connected, json_option, say_json
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES
 

@@ -31,7 +31,7 @@ from brew.offsets import SourcePosition
 from brew.orders import Tiers
 from brew.signals import Stopped
 from proof import log_summary
-from proof.commands.options import (
+from proof.commands import (
     connected,
     dead_letter_option,
     group_option,

@@ -16,7 +16,7 @@ from brew.cli import bootstrap_option
 from brew.connection import Connection
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
-from proof.commands.options import connected, json_option, say_json
+from proof.commands import connected, json_option, say_json
 from proof.wire.late import SCRIPTS
 from proof.wire.product import BELIEVED_FROM, CELLS, against_pipeline
 from proof.wire.proxy import HOST, WireProxy

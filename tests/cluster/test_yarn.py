@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from harness.pipeline import CONNECTOR, DIRECT, Stage
+from harness.yarn import YarnCluster
 
 from brew.jvm import dependencies
 from sandbox.spark import spark_home
-from sandbox.yarn import YarnCluster
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
+from sandbox.kafka import Cluster, Settings
 
 
 @dataclass(frozen=True, slots=True)

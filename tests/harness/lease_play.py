@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
 from brew.driver import work_planner
 from brew.driver.leases import LeaseCoordinator
-from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.partitions import PartitionSurvey
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import KafkaFailure, Refused
 from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
@@ -25,8 +24,7 @@ from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
-from brew.readers.direct.messages import outcome_message, parse_grant, released_message
-from brew.readers.direct.server import ReceivedMessage, WorkerSession
+from brew.readers.direct.messages import ReceivedMessage, WorkerSession, outcome_message, parse_grant, released_message
 from brew.settings import PipelineSettings
 
 Message = dict[str, Any]

@@ -7,11 +7,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Self
 
-from proof.campaign import result
+from proof.campaign import cell
 
 
 @dataclass(frozen=True, slots=True)
-class Names(result.Names):
+class Names(cell.Names):
     """One test's topics and group: `it-<test>-<8 hex digits>` and a suffix."""
 
     @classmethod

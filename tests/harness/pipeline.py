@@ -24,7 +24,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import run as running
 from brew.driver.micro_batches import MicroBatchLane
-from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import ProgressView, RunProgress
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, producer
 from brew.kafka.kafka_python import open_transactions

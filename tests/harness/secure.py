@@ -23,8 +23,7 @@ from brew.acl import Right
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
 from brew.kafka.clients import AdminClient, admin
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
+from sandbox.kafka import Cluster, Settings
 from sandbox.secure import Security
 
 from .brokers import Broker

@@ -18,7 +18,8 @@ from brew.journal import Step, entries
 from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, producer
 from brew.names import SINK_BATCH, ExitCode
-from proof.campaign import matrix, result
+from proof.campaign import campaign
+from proof.campaign.cell import LINES, WHOLE
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.programs import Programs
 from proof.campaign.runner import RunSettings, run
@@ -26,7 +27,7 @@ from proof.campaign.sink_query import Watcher
 from proof.campaign.stage import CellEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
-CRASH = matrix.named("F01-after-flush-writer-connector")
+CRASH = campaign.named("F01-after-flush-writer-connector")
 
 # The pipeline with one thing wrong: every seventh record is reported as written, and is not.
 FORGETFUL = """
@@ -88,7 +89,7 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
 
 def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
     """A cell that needs a sandbox says so, and touches nothing."""
-    found = run(matrix.named("F16-all-killed-connector"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path))
+    found = run(campaign.named("F16-all-killed-connector"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path))
     assert found.verdict == "inconclusive"
     assert "three brokers" in found.doubts[0]
 
@@ -98,14 +99,14 @@ def test_the_command_writes_results_and_resumes(broker: Broker, tmp_path: Path) 
     words = ("campaign", "--cells", "F10*", "--cells", "F14-input-leader-connector", "--bootstrap", broker.bootstrap)
     first = _proof(*words, "--out", str(tmp_path))
     assert first.returncode == ExitCode.REFUSED, first.stderr
-    whole = json.loads((tmp_path / result.WHOLE).read_text())
+    whole = json.loads((tmp_path / WHOLE).read_text())
     assert {cell["cell"] for cell in whole["cells"]} == {"F10-old-checkpoint", "F14-input-leader-connector"}
     assert whole["campaign"]["seeds"] == [1]
     assert whole["campaign"]["versions"]["confluent-kafka"]
 
     again = _proof(*words, "--out", str(tmp_path), "--resume", "--json")
     assert again.stdout == ""
-    assert len((tmp_path / result.LINES).read_text().splitlines()) == 2
+    assert len((tmp_path / LINES).read_text().splitlines()) == 2
 
 
 def test_a_replay_keeps_what_the_cell_wrote_and_says_where(broker: Broker, tmp_path: Path) -> None:

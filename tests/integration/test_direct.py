@@ -21,9 +21,8 @@ from brew.journal import Phase, Step, entries
 from brew.kafka import cluster_admin
 from brew.kafka.clients import consumer, producer
 from brew.names import CrashPoint
-from brew.readers.direct.concurrency import MAX_READING, MAX_TRANSACTIONS, MAX_TURN_S
 from brew.readers.direct.messages import MessageConnection
-from brew.readers.direct.worker import IDLE_FOLLOWING_MS
+from brew.readers.direct.worker import IDLE_FOLLOWING_MS, MAX_READING, MAX_TRANSACTIONS, MAX_TURN_S
 from proof.wire.proxy import WireProxy
 
 DIRECT = ("--master", "none", "--reader", "direct")

@@ -16,9 +16,9 @@ from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Fatal
-from brew.kafka import cluster_admin, groups
+from brew.kafka import cluster_admin
 from brew.kafka.clients import consumer
-from brew.kafka.groups import Groups
+from brew.kafka.cluster import Groups, group_state
 from brew.names import READ_COMMITTED
 
 STEP_S = 20.0
@@ -66,7 +66,7 @@ def test_a_group_that_nobody_made_is_dead_and_one_that_holds_offsets_is_empty(st
     assert asked.now(group, Deadline(STEP_S)) == GroupFacts("dead", ())
     cluster_admin.set_offsets(stage.connection, group, stage.names.input, {0: 0}, Deadline(STEP_S))
     assert stage.committed() == {0: 0}
-    assert groups.state(stage.connection, group, Deadline(STEP_S)) == ("empty", 0)
+    assert group_state(stage.connection, group, Deadline(STEP_S)) == ("empty", 0)
     cluster_admin.delete_group(stage.connection, group, Deadline(STEP_S))
     assert asked.describe(group, Deadline(STEP_S)).state == "dead"
     with pytest.raises(Fatal, match=f"delete group {group}: .*GroupIdNotFoundError"):

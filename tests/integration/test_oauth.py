@@ -37,8 +37,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.names import GROUP_ID, OUTPUT_TOPIC
 from brew.offsets import Committed
 from brew.transaction import Write, transact
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
+from sandbox.kafka import Cluster, Settings
 from sandbox.secure import Security
 
 _SECRET = "sesame"

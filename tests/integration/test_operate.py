@@ -17,10 +17,10 @@ from harness.pipeline import Stage, until
 from brew.cluster import ClusterFacts
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import cluster_details, topics
+from brew.kafka import cluster, topics
 from brew.kafka.clients import AdminClient, consumer
+from brew.kafka.cluster import controller_ahead_s
 from brew.kafka.cluster_admin import set_config
-from brew.kafka.cluster_details import controller_ahead_s
 from brew.kafka.kafka_python import Unsupported
 from brew.kafka.topics import TopicSpec
 from brew.kafka.transactions_admin import TransactionsAdmin
@@ -177,9 +177,9 @@ def test_the_controllers_clock_is_ours_on_one_machine(stage: Stage, monkeypatch:
     """Between question and answer it can't be told from ours; a clock here that is 75 s behind makes it ahead."""
     ahead = controller_ahead_s(stage.connection, Deadline(20))
     assert ahead == pytest.approx(0, abs=0.05)
-    monkeypatch.setattr(cluster_details, "_now", lambda: time.time() - 75)
+    monkeypatch.setattr(cluster, "_now", lambda: time.time() - 75)
     assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(75, abs=1)
-    monkeypatch.setattr(cluster_details, "_now", lambda: time.time() + 75)
+    monkeypatch.setattr(cluster, "_now", lambda: time.time() + 75)
     assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(-75, abs=1)
 
 

@@ -13,7 +13,7 @@ from harness.pipeline import Here, Stage
 from brew.driver import partitions
 from brew.driver import run as running
 from brew.driver.partitions import PartitionSurvey
-from brew.driver.progress import RunProgress
+from brew.driver.run_context import RunProgress
 from brew.errors import Refused
 from brew.kafka.clients import producer
 from brew.offsets import OffsetRange

@@ -13,7 +13,7 @@ from harness.names import Names
 from harness.pipeline import Here, Stage, until
 
 from brew.driver import run as running
-from brew.driver.progress import RunProgress
+from brew.driver.run_context import RunProgress
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts

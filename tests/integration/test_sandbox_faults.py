@@ -15,14 +15,13 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import clients, topics
 from brew.names import ExitCode
-from sandbox import disk, network
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
-from sandbox.network import CLIENTS, Network
+from sandbox import isolation
+from sandbox.isolation import CLIENTS, Network
+from sandbox.kafka import Cluster, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
-namespaces = pytest.mark.skipif(not network.allowed(), reason="namespaces need root, `ip` and `nsenter`")
+namespaces = pytest.mark.skipif(not isolation.may_isolate(), reason="namespaces need root, `ip` and `nsenter`")
 
 
 @pytest.fixture
@@ -98,11 +97,11 @@ def test_a_network_that_a_killed_command_left_is_removed(tmp_path: Path) -> None
     gone.rmdir()
     assert _sandbox("down", "--dir", str(killed)).returncode == ExitCode.DONE
     assert Network(killed).name not in _links()
-    assert gone in network.sweep()
+    assert gone in isolation.sweep()
     assert Network(gone).name not in _links()
 
 
-@pytest.mark.skipif(not disk.allowed(), reason="mounting needs root")
+@pytest.mark.skipif(not isolation.may_mount(), reason="mounting needs root")
 def test_a_broker_on_a_full_disk_ends_and_comes_back_with_room(directory: Path) -> None:
     """Its data is what it was; other disks are not touched, and `close` unmounts."""
     with Cluster.start(directory, settings=Settings(data_size_mb=64)) as cluster:

@@ -22,8 +22,7 @@ from harness.stores import store as running
 from brew.cli import run
 from brew.names import ExitCode
 from downstream.receive.check import DUPLICATE
-from proof.campaign.campaign import campaign_metadata
-from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
+from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.provenance import MadeWith
 from proof.report.summary import STORE_KILLS
 from sandbox.store import Postgres, Redis

@@ -24,7 +24,7 @@ from mutants.experiment import Seen, experiments
 from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, copied, is_red
 from mutants.mutant import Changes, Mutant
-from proof.commands.options import json_option, say_json
+from proof.commands import json_option, say_json
 
 _EPILOG = """\b
 Examples:

@@ -11,6 +11,7 @@ from harness.fakes import Broker, FakeTransaction
 
 from brew import range_transaction
 from brew.deadline import Deadline
+from brew.driver.micro_batches import LocalEngine
 from brew.errors import Abortable, Fatal
 from brew.fault_injection import PlannedCrash
 from brew.kafka import transaction
@@ -20,7 +21,6 @@ from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
 from brew.outcome import Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets
-from brew.readers.local import LocalEngine
 from brew.settings import Limits
 from mutants.scene import Scene
 from pipeline.orders import enricher

@@ -11,6 +11,7 @@ from typing import Any
 from brew import range_transaction
 from brew.attempt import AttemptSpec, Job
 from brew.deadline import Deadline
+from brew.driver import micro_batches
 from brew.kafka import committed_offset
 from brew.kafka.committed_offset import PositionConfirmation
 from brew.kafka.transaction import KafkaTransaction
@@ -18,7 +19,6 @@ from brew.names import READ_UNCOMMITTED, TransactionalId
 from brew.offsets import Committed
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows
-from brew.readers import local
 from mutants.mutant import Changes, mutant
 
 Method = Callable[..., Any]
@@ -188,6 +188,6 @@ def retried_without_locate(change: Changes) -> None:
 
         return write
 
-    change.set(local, "attempt", trying)
+    change.set(micro_batches, "attempt", trying)
     change.set(range_transaction, "_settled", settling)
     change.set(range_transaction, "_produce_all", writing)

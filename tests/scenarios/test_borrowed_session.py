@@ -13,7 +13,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an activated environment
 from pyspark.sql import SparkSession
 from pipeline.__main__ import run_command
 from pipeline.__main__ import settings_of
-from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import ProgressView, RunProgress
 from brew.driver.run import run
 from brew.cli import exit_code_of
 from brew.jvm import dependencies as parts

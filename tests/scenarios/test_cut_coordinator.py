@@ -26,11 +26,10 @@ from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import READ_COMMITTED
-from sandbox import network
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
+from sandbox import isolation
+from sandbox.kafka import Cluster, Settings
 
-pytestmark = pytest.mark.skipif(not network.allowed(), reason="namespaces need root, `ip` and `nsenter`")
+pytestmark = pytest.mark.skipif(not isolation.may_isolate(), reason="namespaces need root, `ip` and `nsenter`")
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ TINY = ("--max-records-per-transaction", "5")
 
 # The pipeline without its look at the claims: it claims, and works on everything.
 BLIND = """
-from brew.driver import ownership
-ownership.ClaimedOwnership.refresh = lambda self, idle: ownership.ALL_PARTITIONS
+from brew.claims import heartbeater
+heartbeater.ClaimedOwnership.refresh = lambda self, idle: heartbeater.ALL_PARTITIONS
 from pipeline.__main__ import main
 main()
 """

@@ -14,7 +14,7 @@ import pytest
 from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof.__main__ import proof
-from proof.campaign import matrix
+from proof.campaign import campaign
 from proof.commands import campaign as command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def _run(folder: Path, *, python: str = "", make: str = "", script: str = "") ->
 
 def test_the_ten_names_are_cells() -> None:
     """A name that fits nothing would be a mistake that only CI finds."""
-    names = [cell.name for cell in matrix.cells()]
+    names = [cell.name for cell in campaign.cells()]
     assert len(_named()) == 10
     assert [one for one in _named() if not any(fnmatch(name, one) for name in names)] == []
 

@@ -16,13 +16,12 @@ from brew.kafka import committed_offset, log_reader, transaction
 from brew.kafka.committed_offset import PositionConfirmation
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import TransactionalId
-from brew.readers import local
 from brew.readers.direct import worker
 from proof.findings import Name
 
 PAGE = (ROOT / "docs/proof/mutants.md").read_text()
 KERNEL = [
-    local,
+    micro_batches,
     missing_offsets,
     range_transaction,
     log_reader,
@@ -33,7 +32,7 @@ KERNEL = [
     TransactionalId,
 ]
 DIRECT = [worker, worker, worker._PartitionWorker, worker]
-DRIVER = [micro_batches, partitions, partitions, PartitionSurvey, OffsetsClient]
+DRIVER = [partitions, partitions, PartitionSurvey, OffsetsClient]
 CHANGED = [*KERNEL, *DIRECT, *DRIVER]
 
 

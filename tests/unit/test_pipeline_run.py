@@ -12,8 +12,7 @@ from brew.connection import Connection
 from brew.driver import limits as patiences
 from brew.driver import run as working
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import Refused
 from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings

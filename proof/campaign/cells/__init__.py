@@ -1,1 +1,1 @@
-"""The cells, a module per theme; `proof.campaign.matrix` puts them together."""
+"""The cells, a module per theme; `proof.campaign.campaign` puts them together."""

@@ -26,12 +26,12 @@ from proof.campaign.effects import (
     copies,
     cut,
     fenced_since,
+    frozen,
     holders,
     lines,
     signal_all,
     tree,
 )
-from proof.campaign.freezer import frozen
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from brew.cli import exit_code_of
-from brew.driver.progress import JsonLines, RunProgress
+from brew.driver.run_context import JsonLines, RunProgress
 from brew.names import ExitCode
 from pipeline.__main__ import cli
 

@@ -13,11 +13,11 @@ from brew.connection import Connection
 from brew.deadline import delivery_ms
 from brew.errors import Refused, UsageError
 from brew.kafka import clients
-from brew.kafka.cluster_details import ahead_s
+from brew.kafka.cluster import ahead_s
 from brew.offsets import Committed, LogOffsets
 from brew.planner import PartitionFacts, position_metadata
+from brew.preflight import NAMES, POSITION_NAMES, Finding, Severity, allowed, enforce
 from brew.preflight.checks import positions, run_checks, transaction_version
-from brew.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed, enforce
 from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, explained, skew
 from brew.settings import ClaimsSettings, DirectSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 

@@ -45,7 +45,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.html import Markup
 from brew.observability.status import Transactions
-from brew.preflight.finding import Finding, Severity
+from brew.preflight import Finding, Severity
 from operations.ui import page, terminal
 from operations.ui.build import PollResults, ViewHistory, document
 from operations.ui.model import InputSnapshot, PollResult, View

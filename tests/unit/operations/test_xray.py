@@ -22,11 +22,10 @@ from brew.errors import UsageError
 from brew.journal import Entry, Phase, Step
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations import labels
-from operations.xray import html as xray_html
-from operations.xray import text
+from operations.xray import render
 from operations.xray.command import Window, window_of
 from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
-from operations.xray.text import document
+from operations.xray.render import document
 from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, effective_commits, read, timeline
 
 _MOVES = st.lists(
@@ -160,7 +159,7 @@ def test_a_sinks_run_tells_its_batch() -> None:
         fold.add(one, lambda: SinkBatch("revenue", 17))
     (run, _) = fold.finish()
     assert labels.of_run(run).endswith("producer 7 epoch 0; batch 17 of sink revenue; ended by the marker at 4")
-    assert text._run(run)["sink"] == {"name": "revenue", "batch": 17}
+    assert render._run(run)["sink"] == {"name": "revenue", "batch": 17}
 
 
 def test_times_follow_the_log_not_the_producers_clock() -> None:
@@ -266,7 +265,7 @@ NS = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(xray: Xray) -> ET.Element:
-    return ET.fromstring(xray_html.svg_document(xray))
+    return ET.fromstring(render.svg_document(xray))
 
 
 def kinds(root: ET.Element, strip_name: str) -> list[str]:
@@ -293,9 +292,9 @@ def test_where_readers_wait_is_where_the_line_stands() -> None:
     root = drawn(crashed_and_healed())
     found = {one.get("id"): one.get("transform", "") for one in root.iter(f"{NS}g")}
     at = {name: float(found[name][len("translate(") : -1]) for name in ("lso-1", "hw-1", "group-0")}
-    assert at["lso-1"] == pytest.approx(xray_html.LEFT + xray_html.PLOT * 18 / 20, abs=0.1)
-    assert at["hw-1"] == pytest.approx(xray_html.LEFT + xray_html.PLOT, abs=0.1)
-    assert at["group-0"] == pytest.approx(xray_html.LEFT + xray_html.PLOT * 8 / 10, abs=0.1)
+    assert at["lso-1"] == pytest.approx(render.LEFT + render.PLOT * 18 / 20, abs=0.1)
+    assert at["hw-1"] == pytest.approx(render.LEFT + render.PLOT, abs=0.1)
+    assert at["group-0"] == pytest.approx(render.LEFT + render.PLOT * 8 / 10, abs=0.1)
 
 
 def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> None:
@@ -304,23 +303,23 @@ def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> N
     orders, copies = xray.strips
     moves = {0: [(T0 + 5, 2), (T0 + 20, 1), (T0 + 40, 8)]}
     line = timeline([orders, copies], moves, xray.events, "in", T0 + 100)
-    root = ET.fromstring(xray_html.drawing(replace(xray, line=line), moving=True))
+    root = ET.fromstring(render.drawing(replace(xray, line=line), moving=True))
     found = {}
     for group in root.iter(f"{NS}g"):
         piece = group.find(f"{NS}rect[@class='position']")
         if piece is not None and (title := group.find(f"{NS}title")) is not None:
             found[title.text] = [piece.get(name) for name in ("x", "width", "y", "data-t")]
-    each, y = xray_html.PLOT / 10, xray_html.layout(xray).rows[0].top + xray_html.HIGH + 2
+    each, y = render.PLOT / 10, render.layout(xray).rows[0].top + render.HIGH + 2
     assert found == {
-        "offsets 0 to 1: committed by g by 20:26:40.005": [f"{xray_html.LEFT:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
+        "offsets 0 to 1: committed by g by 20:26:40.005": [f"{render.LEFT:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
         "offsets 1 to 7: committed by g by 20:26:40.040": [
-            f"{xray_html.LEFT + each:.1f}",
+            f"{render.LEFT + each:.1f}",
             f"{7 * each:.1f}",
             f"{y:g}",
             "3 3",
         ],
     }
-    assert xray_html.layout(xray).rows[1].top - y > xray_html.HIGH
+    assert render.layout(xray).rows[1].top - y > render.HIGH
 
 
 def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -> None:
@@ -329,12 +328,12 @@ def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -
     found = strip("out", [*log, batch(9000, 1, 2)], stable=9000)
     line = timeline([found], {}, [], "in", T0 + 1)
     xray = Xray((found,), line, {"out": "output"}, "g", "k:1", T0)
-    text = xray_html.svg_document(xray)
+    text = render.svg_document(xray)
     assert len(text) < 120_000
     root = ET.fromstring(text)
     pieces = kinds(root, "out partition 0")
     assert pieces.count("open") == 1
-    assert len(pieces) < 4 * xray_html.MOST_COLUMNS
+    assert len(pieces) < 4 * render.MOST_COLUMNS
     told = "16 committed, 8 commit marker; producer 1 epoch 0; source in[0] 0 to 7"
     assert [one for one in root.iter(f"{NS}title") if (one.text or "").endswith(told)]
     first, *_, last = document(xray)["strips"][0]["bins"]
@@ -344,7 +343,7 @@ def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -
 
 def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
     """Its policy names style and script by their hashes."""
-    text = xray_html.page(crashed_and_healed())
+    text = render.page(crashed_and_healed())
     assert not re.findall(r"(?:src|href)=", text)
     assert re.findall(r"https?://\S+?\"", text) == ['http://www.w3.org/2000/svg"']
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
@@ -358,7 +357,7 @@ def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
 def test_names_are_text_on_the_page_whatever_they_hold() -> None:
     """A group is any string; it ends neither an element nor the script's data."""
     xray = replace(crashed_and_healed(), group="</script><b>", unavailable=("<i>",))
-    text = xray_html.page(xray)
+    text = render.page(xray)
     assert "<b>" not in text.replace("&lt;b&gt;", "")
     assert text.count("</script>") == 2
     assert "&lt;i&gt;" in text
@@ -366,7 +365,7 @@ def test_names_are_text_on_the_page_whatever_they_hold() -> None:
 
 def test_the_pages_data_tells_the_bounds_of_every_moment() -> None:
     """Before the abort everything of the output waits; the group moves with the commit."""
-    text = xray_html.page(crashed_and_healed())
+    text = render.page(crashed_and_healed())
     (inner,) = re.findall(r'type="application/json">(.*?)</script>', text, re.DOTALL)
     told = json.loads(inner)
     at = {moment - T0: index for index, moment in enumerate(told["moments"])}
@@ -382,14 +381,14 @@ def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
     """One sign or several per offset, or a cell for several offsets where open ones come first."""
     xray = crashed_and_healed()
     output = xray.strips[1]
-    wide = "".join(sign for sign, _ in text.cells(output, 45))
+    wide = "".join(sign for sign, _ in render.cells(output, 45))
     assert wide == "░" * 16 + "┆" * 2 + "█" * 16 + "│" * 2 + "?" * 4
-    narrow = "".join(sign for sign, _ in text.cells(output, 5))
+    narrow = "".join(sign for sign, _ in render.cells(output, 5))
     assert narrow == "░░██?"
     for width in (40, 80, 200):
-        found = [line.plain for line in text.lines(xray, width)]
+        found = [line.plain for line in render.lines(xray, width)]
         assert [len(one) <= width for one in found if one.startswith(("input", "output"))] == [True, True]
-    told = [line.plain for line in text.lines(xray, 80)]
+    told = [line.plain for line in render.lines(xray, 80)]
     assert "            8 committed · 8 aborted · 2 open · log start 0 · LSO 18 · HW 20" in told
 
 
@@ -425,4 +424,4 @@ def test_an_empty_partition_is_a_strip_of_nothing() -> None:
     empty = replace(strip("out", [batch(0, 1, 1)]), runs=[], until=0)
     xray = Xray((empty,), Timeline((T0,), ((),)), {"out": "out"}, "g", "k:1", T0)
     assert kinds(drawn(xray), "out partition 0") == []
-    assert text.cells(empty, 80) == []
+    assert render.cells(empty, 80) == []

@@ -11,14 +11,13 @@ from harness.lease_play import Play, both, grants
 from brew.connection import Connection
 from brew.driver.assignor import assign, loads, partition_to_move
 from brew.driver.leases import Assignments
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.readers.direct.server import WorkerSession
+from brew.readers.direct.messages import WorkerSession
 from brew.settings import PipelineSettings
 
 GOAL = 100

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from brew.deadline import Deadline
-from brew.readers.direct.concurrency import ConcurrencyLimit
+from brew.readers.direct.worker import ConcurrencyLimit
 
 WAIT_S = 20.0
 

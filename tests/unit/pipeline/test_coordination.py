@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 from harness.pipeline import Here, until
 
+from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, FullOwnership, IsIdle, listed
 from brew.claims.member import Holding, Membership
 from brew.driver import coordination, run
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.ownership import ALL_PARTITIONS, ClaimedOwnership, FullOwnership, IsIdle, listed
 from brew.driver.run import PreflightResult
 from brew.driver.run_context import RunContext
 from brew.errors import DeadlineExceeded, Fatal, Refused, UsageError

@@ -12,11 +12,10 @@ from harness.lease_play import Cluster, Mine, Play, both, grants, heard
 from harness.waiting import until
 
 from brew.driver import leases as directing
-from brew.driver.progress import RunProgress
+from brew.driver.run_context import RunProgress
 from brew.errors import Fatal, Refused
 from brew.outcome import Outcome, Status
-from brew.readers.direct.messages import outcome_message, released_message
-from brew.readers.direct.server import WorkerSession
+from brew.readers.direct.messages import WorkerSession, outcome_message, released_message
 from brew.settings import DirectSettings
 
 

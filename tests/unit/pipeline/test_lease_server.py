@@ -16,9 +16,9 @@ from brew.deadline import Deadline
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
 from brew.readers.direct import messages as connections
-from brew.readers.direct import server as servers
 from brew.readers.direct.messages import (
     Grant,
+    LeaseServer,
     MessageConnection,
     grant_message,
     outcome_message,
@@ -26,7 +26,6 @@ from brew.readers.direct.messages import (
     parse_outcome,
     released_message,
 )
-from brew.readers.direct.server import LeaseServer
 
 GRANT = Grant(
     3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, exempt_from_crash=True
@@ -257,14 +256,14 @@ def test_every_worker_is_renewed_until_its_line_is_dead() -> None:
 
 def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs a thread of the driver."""
-    monkeypatch.setattr(servers, "_HELLO_S", 0.2)
+    monkeypatch.setattr(connections, "_HELLO_S", 0.2)
     with opened(60) as server, contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
         assert mute.recv(10) == b""
 
 
 def test_a_worker_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """What bounds the hello does not bound what comes behind it."""
-    monkeypatch.setattr(servers, "_HELLO_S", 0.2)
+    monkeypatch.setattr(connections, "_HELLO_S", 0.2)
     with opened(3.0) as server:
         caller = hello(server)
         with pytest.raises(queue.Empty):

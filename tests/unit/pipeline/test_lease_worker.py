@@ -18,8 +18,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
 from brew.readers.direct import worker
-from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
 from brew.readers.direct.messages import Grant, MessageConnection, WorkerSettings, grant_message
+from brew.readers.direct.worker import ConcurrencyLimit, SharedLimits
 from brew.settings import CrashSettings, DirectSettings, Limits
 from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from brew.attempt import AttemptSpec, Job
+from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
 from brew.driver import micro_batches as laning
 from brew.driver import work_planner
 from brew.driver.micro_batches import MicroBatchLane
-from brew.driver.ownership import ALL_PARTITIONS
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import Refused, Retriable
 from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings

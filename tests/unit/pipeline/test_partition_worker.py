@@ -19,9 +19,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows, Targets
 from brew.readers.direct import worker as tenure
-from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
 from brew.readers.direct.messages import Grant, WorkerSettings
-from brew.readers.direct.worker import CHUNK, TransactionInput
+from brew.readers.direct.worker import CHUNK, ConcurrencyLimit, SharedLimits, TransactionInput
 from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
 from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment

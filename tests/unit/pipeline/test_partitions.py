@@ -16,8 +16,7 @@ from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
 from brew.driver import partitions as survey
 from brew.driver.partitions import GroupMembershipCheck, OffsetsClient, PartitionSurvey
-from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import Interval, RunContext
+from brew.driver.run_context import Interval, ProgressView, RunContext, RunProgress
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic

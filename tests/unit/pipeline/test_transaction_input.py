@@ -9,8 +9,7 @@ import pytest
 
 from brew.kafka.log_reader import FetchedRecords
 from brew.readers.direct import worker
-from brew.readers.direct.concurrency import ConcurrencyLimit
-from brew.readers.direct.worker import TransactionInput
+from brew.readers.direct.worker import ConcurrencyLimit, TransactionInput
 
 SIZE = 100
 

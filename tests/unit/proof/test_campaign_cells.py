@@ -15,13 +15,12 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.journal import Journal, Step
 from brew.names import CrashPoint
-from proof.campaign import matrix, result, runner
-from proof.campaign.cell import Cell, Need
+from proof.campaign import campaign, runner
+from proof.campaign.cell import LINES, Cell, Need, Result, append_result, finished_results
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import HOLDERS, holders
 from proof.campaign.journals import Journals
 from proof.campaign.programs import Program, Programs
-from proof.campaign.result import Result
 from proof.campaign.stage import CellEnvironment, StalledError
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
@@ -52,7 +51,7 @@ def test_a_wait_for_a_writer_that_has_crashed_ends_at_once(tmp_path: Path) -> No
 
 def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
     """A result is known by its cell's name."""
-    cells = matrix.cells()
+    cells = campaign.cells()
     assert [name for name, count in Counter(cell.name for cell in cells).items() if count > 1] == []
     assert {cell.row for cell in cells} >= ROWS
     assert {cell.moment for cell in cells} >= set(CrashPoint)
@@ -60,20 +59,20 @@ def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
 
 def test_cells_are_chosen_by_name_row_or_mark() -> None:
     """In the order of the matrix, each once."""
-    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])] == [
+    assert [cell.name for cell in campaign.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])] == [
         "F01-after-fence-writer-connector",
         "F01-after-flush-writer-connector",
         "F01-after-flush-writer-direct",
     ]
-    assert {cell.row for cell in matrix.chosen(["F14"])} == {"F14"}
-    assert all("prove" in cell.marks for cell in matrix.chosen(["prove"]))
-    assert matrix.chosen([]) == matrix.cells()
+    assert {cell.row for cell in campaign.chosen(["F14"])} == {"F14"}
+    assert all("prove" in cell.marks for cell in campaign.chosen(["prove"]))
+    assert campaign.chosen([]) == campaign.cells()
 
 
 def test_a_pattern_without_a_cell_is_a_mistake() -> None:
     """A typing error must not look like a campaign without violations."""
     with pytest.raises(UsageError, match="F77"):
-        matrix.chosen(["F01*", "F77*"])
+        campaign.chosen(["F01*", "F77*"])
 
 
 def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None:
@@ -120,11 +119,11 @@ def test_an_anomaly_outweighs_a_doubt() -> None:
 
 def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -> None:
     """`--resume` runs that cell again."""
-    result.append(tmp_path, _result("a"))
-    result.append(tmp_path, _result("b", verdict="violated"))
-    with (tmp_path / result.LINES).open("a") as file:
+    append_result(tmp_path, _result("a"))
+    append_result(tmp_path, _result("b", verdict="violated"))
+    with (tmp_path / LINES).open("a") as file:
         file.write('{"cell": "c", "ro')
-    found = result.finished(tmp_path)
+    found = finished_results(tmp_path)
     assert [(one.cell, one.verdict, one.as_expected) for one in found] == [
         ("a", "proven", True),
         ("b", "violated", False),
@@ -153,7 +152,7 @@ def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
 
 def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for() -> None:
     """One that merely gets stuck is inconclusive: the check beside it may be blind."""
-    cell = matrix.named("F02-commit-released-control-connector")
+    cell = campaign.named("F02-commit-released-control-connector")
     assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")
     stuck = runner.Judgement()
     stuck.stalled("nothing moved")
@@ -166,7 +165,7 @@ def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for()
 
 def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
     """Beside a control that breaks nothing a clean twin shows nothing: rows F02, F11, F12 and F13 have one each."""
-    by_name = {cell.name: cell for cell in matrix.cells()}
+    by_name = {cell.name: cell for cell in campaign.cells()}
     strict = [name for name in by_name if name.endswith("-strict")]
     assert len(strict) == 4
     assert {by_name[name.replace("-strict", "-control")].expected for name in strict} == {"violated"}
@@ -234,18 +233,18 @@ def _twin(name: str) -> str:
 
 def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
     """A new cell is run over both readers, or stands here with a sentence; a line that fits nothing is out of date."""
-    names = {cell.name for cell in matrix.cells()}
+    names = {cell.name for cell in campaign.cells()}
     alone = {name for name in names if not NAME.search(name) or _twin(name) not in names}
     fits = {name: [pattern for pattern in TWINLESS if fnmatchcase(name, pattern)] for name in alone}
     assert {name for name, patterns in fits.items() if len(patterns) != 1} == set()
     assert {pattern for pattern in TWINLESS if not any(pattern in patterns for patterns in fits.values())} == set()
-    told = {**matrix.NO_READER, **{name: why for name, (_, why) in matrix.ONE_READER.items()}}
+    told = {**campaign.NO_READER, **{name: why for name, (_, why) in campaign.ONE_READER.items()}}
     assert set(TWINLESS.values()) == set(told.values())
 
 
 def test_twins_differ_in_the_reader_alone() -> None:
     """Same fault, same moment, same play, same bounds; over the direct reader more has to be seen."""
-    by_name = {cell.name: cell for cell in matrix.cells()}
+    by_name = {cell.name: cell for cell in campaign.cells()}
     pairs = [
         (cell, by_name[_twin(cell.name)])
         for cell in by_name.values()
@@ -261,7 +260,7 @@ def test_twins_differ_in_the_reader_alone() -> None:
 
 def test_reader_and_spark_can_be_read_from_a_cells_name() -> None:
     """The name says what the program under test is told: which reader, and whether Spark runs it."""
-    for cell in matrix.cells():
+    for cell in campaign.cells():
         found = NAME.search(cell.name)
         assert cell.reader in {found.group(1) if found else "", "both"}, cell.name
         through_spark = cell.path.endswith("spark") and not cell.not_applicable
@@ -305,7 +304,7 @@ def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: st
         _up(stage.writer())
         stage.until(lambda: how == "alone" or bool(holders(stage.writers[0])), "a holder")
 
-    cell = replace(matrix.over("direct", QUIET), play=play)
+    cell = replace(campaign.over("direct", QUIET), play=play)
     stage = _stage(tmp_path, cell, (sys.executable, "-c", LISTENS, how))
     judged = runner.Judgement()
     with stage.programs:

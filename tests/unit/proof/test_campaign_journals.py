@@ -20,14 +20,14 @@ import pytest
 from brew.deadline import Deadline
 from brew.journal import Entry, Journal, Phase, Step
 from brew.kafka.cluster_admin import coordinator_partition
-from proof.campaign import matrix, runner
+from proof.campaign import campaign, runner
+from proof.campaign.cell import p95
 from proof.campaign.cells import mixture
 from proof.campaign.cells.wire import slowed
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
 from proof.campaign.journals import Journals, Kill, first_commit, open_ranges, recoveries, stalls
 from proof.campaign.programs import Programs
-from proof.campaign.result import p95
 from proof.campaign.stage import CellEnvironment
 from proof.wire.rules import NetworkConditions
 
@@ -172,7 +172,7 @@ def test_a_slow_network_counts_by_the_steps_that_it_slowed() -> None:
 
 def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -> None:
     """16 commits, no abort and no fence were once called proven."""
-    cell = matrix.named("F09-speculation-connector-spark")
+    cell = campaign.named("F09-speculation-connector-spark")
     stage = CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(5))
     judged = runner.Judgement()
     runner.guard(stage, judged)
@@ -182,7 +182,7 @@ def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -
 
 def test_no_cell_is_content_with_its_act() -> None:
     """Beside each act stands what it did; what a control did is that it broke."""
-    for cell in [one for one in matrix.cells() if one.expected == "proven"]:
+    for cell in [one for one in campaign.cells() if one.expected == "proven"]:
         asked = set(cell.needed) - {"holders"}
         assert not asked or asked - ACTS, f"{cell.name} counts {sorted(asked)} only"
 
@@ -191,7 +191,7 @@ def test_no_cell_is_content_with_its_act() -> None:
 def test_what_kills_spark_strikes_an_open_transaction(name: str) -> None:
     """A process that is killed between two transactions leaves nothing to recover."""
     for reader in ("connector", "direct"):
-        assert matrix.named(f"{name}-{reader}-spark").needed[OPEN] == 1
+        assert campaign.named(f"{name}-{reader}-spark").needed[OPEN] == 1
 
 
 @pytest.fixture

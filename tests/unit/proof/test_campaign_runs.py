@@ -20,12 +20,11 @@ from harness.waiting import await_ends, has_ended, until
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
-from proof.campaign import campaign, result
+from proof.campaign import campaign
 from proof.campaign.campaign import Plan, run_campaign
-from proof.campaign.cell import Cell
-from proof.campaign.freezer import Freezer, frozen
+from proof.campaign.cell import WHOLE, Cell, Result, finished_results
+from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
-from proof.campaign.result import Result
 from proof.campaign.runner import RunSettings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -128,7 +127,7 @@ def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
     done = run_campaign(_plan(tmp_path, cells, 2), lambda cell, _seed: began.append(cell.name), told.append)
     assert set(began[:2]) == {"a", "d"}
     assert sorted(one.cell for one in told) == list("abcd")
-    assert [one.cell for one in result.finished(tmp_path)] == [one.cell for one in done] == [one.cell for one in told]
+    assert [one.cell for one in finished_results(tmp_path)] == [one.cell for one in done] == [one.cell for one in told]
 
 
 def test_one_lane_keeps_the_order(tmp_path: Path) -> None:
@@ -159,8 +158,8 @@ def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_o
     cells = [_cell("a", bool), _cell("b", bool), _cell("c", fail), *(_cell(f"d{n}", fail) for n in range(3))]
     with pytest.raises(OSError, match="no brokers here"):
         run_campaign(_plan(tmp_path, cells, at_once), lambda _cell, _seed: None, lambda _result: None)
-    assert (tmp_path / result.WHOLE).exists()
-    assert {one.cell for one in result.finished(tmp_path)} <= {"a", "b"}
+    assert (tmp_path / WHOLE).exists()
+    assert {one.cell for one in finished_results(tmp_path)} <= {"a", "b"}
 
 
 _CHILD = "import sys; print('ready'); sys.stdin.readline(); print('alive')"

@@ -11,8 +11,8 @@ import pytest
 from brew.cli import exit_code_of
 from brew.names import ExitCode
 from downstream.__main__ import downstream
+from proof import commands
 from proof.__main__ import COMMANDS, proof
-from proof.commands import options
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -52,7 +52,7 @@ def test_who_asked_for_json_is_refused_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On stderr, one object: whoever parses stdout never takes a refusal for an answer."""
-    monkeypatch.setattr(options, "REACH_S", 0.3)
+    monkeypatch.setattr(commands, "REACH_S", 0.3)
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--json"]) == ExitCode.REFUSED
     refused = capsys.readouterr()
     told = json.loads(refused.err)
@@ -67,7 +67,7 @@ def test_an_unreachable_broker_is_refused_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One sentence, exit code 3."""
-    monkeypatch.setattr(options, "REACH_S", 0.3)
+    monkeypatch.setattr(commands, "REACH_S", 0.3)
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1"]) == ExitCode.REFUSED
     told = capsys.readouterr().err
     assert "localhost:1" in told

@@ -20,18 +20,17 @@ from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof import provenance
 from proof.__main__ import proof
-from proof.campaign import campaign, result
+from proof.campaign import campaign
 from proof.campaign.campaign import Plan, run_campaign
-from proof.campaign.cell import Cell
+from proof.campaign.cell import LINES, WHOLE, Cell, write_file
 from proof.campaign.cells.ledger import ReplyDroppingProxy
-from proof.campaign.result import write_file
 from proof.campaign.runner import RunSettings
 from proof.claims.members import Races
 from proof.commands import claims
 from proof.provenance import MadeWith, kernel, kernel_modules, kernels
+from proof.report.page import markdown
 from proof.report.results import Result, read
 from proof.report.summary import CriterionResult, Summary, acceptance_criteria
-from proof.report.text import markdown
 from tests.kills import __main__ as kills
 from tests.kills.campaign import Killed
 
@@ -228,8 +227,8 @@ def test_each_result_says_what_it_was_made_with(tmp_path: Path) -> None:
     plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1")
     (found,) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
     made = MadeWith.now(our_brokers=False)
-    told = json.loads((tmp_path / result.LINES).read_text())
-    about = json.loads((tmp_path / result.WHOLE).read_text())["campaign"]
+    told = json.loads((tmp_path / LINES).read_text())
+    about = json.loads((tmp_path / WHOLE).read_text())["campaign"]
     for one in (asdict(found), told, about):
         assert {name: one[name] for name in ("commit", "kernel", "versions")} == asdict(made)
 

@@ -20,11 +20,11 @@ from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
+from proof.commands.seed import Customers, chunks
 from proof.findings import Name, Verdict
 from proof.oracle import Profiles, unjustified, wrong_enrichment
 from proof.seed import Seeding, orders, spoiled
 from proof.seed import chunks as order_chunks
-from proof.topics import Customers, chunks
 
 ORDER = b'{"order_id":"gold-1","customer_id":"c","total_cents":5}'
 GOLD = b',"loyalty_tier":"gold","loyalty_discount":0.15}'

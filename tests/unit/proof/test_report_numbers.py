@@ -11,10 +11,9 @@ import pytest
 from harness.campaigns import HOSTILE, campaign
 
 from brew.names import CrashPoint
-from proof.report.page import Axis
+from proof.report.page import Axis, document, markdown, plain
 from proof.report.results import MATRIX, TITLES, Result, Standing, read
 from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, say_seconds
-from proof.report.text import document, markdown, plain
 
 ANOMALY = {"name": "lost-output", "topic": "t", "partition": 1, "offset": 2, "evidence": "gone"}
 SILENT = {"name": "silent-fault", "topic": "", "partition": -1, "offset": -1, "evidence": "no kill"}

@@ -12,7 +12,7 @@ import pytest
 
 from brew.connection import Connection
 from brew.kafka import connection_diagnosis
-from brew.kafka.broker_watch import Outage
+from brew.kafka.cluster import Outage
 from brew.kafka.connection_diagnosis import cause
 
 TLS = {"security.protocol": "SASL_SSL"}

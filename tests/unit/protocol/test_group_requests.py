@@ -178,7 +178,7 @@ def test_the_forbidden_calls_are_all_that_the_client_has_for_groups() -> None:
 def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> None:
     """
     It ends the process when the coordinator moves or restarts (assertion `eonce->refcnt > 0`, or SIGSEGV); ask through
-    `brew.kafka.groups`, `cluster_admin` or `group_requests`.
+    `brew.kafka.cluster`, `cluster_admin` or `group_requests`.
     """
     assert [folder for folder in PRODUCT if not any((ROOT / folder).rglob("*.py"))] == [], "nothing would be looked at"
     files = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") if "build" not in path.parts]

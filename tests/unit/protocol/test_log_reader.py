@@ -15,14 +15,14 @@ from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.driver import micro_batches
+from brew.driver.micro_batches import LocalEngine
 from brew.errors import DeadlineExceeded, Denied, Unreachable
 from brew.kafka import clients, group_consumer, log_reader
 from brew.kafka.group_consumer import Member, MemberSettings
 from brew.kafka.log_reader import RangeReader, TailReader, _take_messages
 from brew.kafka.offsets import log_offsets
 from brew.offsets import LogOffsets, OffsetRange
-from brew.readers import local
-from brew.readers.local import LocalEngine
 from brew.settings import Limits
 from pipeline.enrichment import OrderEnrichment
 
@@ -249,7 +249,7 @@ class Stuck:
 def test_a_range_that_could_not_be_read_is_read_by_another_client_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one before may never read again."""
     made: list[Stuck] = []
-    monkeypatch.setattr(local, "RangeReader", lambda *_: made.append(Stuck()) or made[-1])
+    monkeypatch.setattr(micro_batches, "RangeReader", lambda *_: made.append(Stuck()) or made[-1])
     engine = LocalEngine(Connection("nowhere:1"), "g", 1, OrderEnrichment(Limits()))
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):

@@ -20,8 +20,7 @@ from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import Part
 from sandbox import process
 from sandbox.jvm import TOOLS, Jvm
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
+from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
 from sandbox.process import Identity, ServerProcess
 

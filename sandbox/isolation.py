@@ -1,12 +1,15 @@
 """
-A network for the brokers of one directory: each in a namespace of its own, all on one bridge, clients beside it.
+What a broker of the sandbox has of its own, as root: a network, and a data directory with an end.
 
-Names come from the directory, so whoever knows it can remove what a killed command left. Nothing is filtered: a cut is
-a blackhole route, on both sides where both have a namespace.
+Networks: each broker of one directory in a namespace, all on one bridge, clients beside it. Names come from the
+directory, so whoever knows it can remove what a killed command left. Nothing is filtered: a cut is a blackhole route,
+on both sides where both have a namespace. Disks: a small file system in memory, which can be made full and given room
+again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import ipaddress
@@ -30,6 +33,8 @@ _PREFIX = "brew"
 _RANGE = ipaddress.IPv4Network("10.213.0.0/16")
 _HOST_PART = 254
 _COMMAND_S = 10
+_TRIES = 50
+_NO_DISK = "leave --data-size-mb out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class Network:
 
     def remove(self) -> None:
         """Remove all of it; harmless when there is nothing."""
-        if not allowed():
+        if not may_isolate():
             return
         # Links first: the kernel keeps a namespace with its end of the link while a process in it is still dying.
         links = [str(link["ifname"]) for link in _asked("-json", "link", "show")]
@@ -131,7 +136,7 @@ class Network:
         return hosts
 
 
-def allowed() -> bool:
+def may_isolate() -> bool:
     """Whether this process may make namespaces: root, and the two programs for it."""
     return os.geteuid() == 0 and all(shutil.which(program) for program in ("ip", "nsenter"))
 
@@ -175,10 +180,7 @@ def _asked(*words: str) -> list[dict[str, Any]]:
 
 
 def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=_COMMAND_S, check=False)  # noqa: S607 - from PATH
-    if done.returncode != 0:
-        raise Refused(f"`ip {' '.join(words)}` failed: {done.stderr.strip()}; use `--network loopback`")
-    return done.stdout
+    return _run("ip", *words, instead="use `--network loopback`")
 
 
 @contextmanager
@@ -187,3 +189,56 @@ def _one_at_a_time() -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / f"{_PREFIX}-network.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def limit_disk(directory: Path, size_mb: int) -> None:
+    """Mount ``size_mb`` MiB of memory at ``directory``; what is mounted already gets that size, and keeps its data."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if directory.resolve() in _mounted():
+        _mount("-o", f"remount,size={size_mb}m", str(directory))
+    else:
+        _mount("-t", "tmpfs", "-o", f"size={size_mb}m,mode=0755", "brew-sandbox", str(directory))
+
+
+def fill_disk(directory: Path) -> int:
+    """Take all free room away, so that the next write finds none; return the bytes in use."""
+    if directory.resolve() not in _mounted():
+        raise Refused(f"{directory} is no file system of its own; `up --data-size-mb 512` as root makes one")
+    for _ in range(_TRIES):
+        used = shutil.disk_usage(directory).used
+        # Whoever writes meanwhile makes the size too small, which the kernel refuses.
+        with contextlib.suppress(Refused):
+            _mount("-o", f"remount,size={used}", str(directory))
+            return used
+    raise Refused(f"{directory} fills faster than it can be shrunk; pause its broker, and fill again")
+
+
+def release_disks(below: Path) -> None:
+    """Unmount everything below a sandbox's directory; its data is gone with that."""
+    root = below.resolve()
+    for place in sorted(_mounted(), reverse=True):
+        if root in place.parents:
+            _run("umount", "--lazy", str(place), instead=_NO_DISK)
+
+
+def may_mount() -> bool:
+    """Whether this process may mount."""
+    return os.geteuid() == 0 and shutil.which("mount") is not None
+
+
+def _mounted() -> set[Path]:
+    """Where file systems in memory are mounted, as the kernel tells; it writes blanks as octal numbers."""
+    lines = Path("/proc/self/mounts").read_text().splitlines() if Path("/proc/self/mounts").exists() else []
+    rows = [line.split(" ") for line in lines]
+    return {Path(row[1].encode().decode("unicode_escape")) for row in rows if row[2] == "tmpfs"}
+
+
+def _mount(*words: str) -> None:
+    _run("mount", *words, instead=_NO_DISK)
+
+
+def _run(*words: str, instead: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+    if done.returncode != 0:
+        raise Refused(f"`{' '.join(words)}` failed: {done.stderr.strip()}; {instead}")
+    return done.stdout

@@ -1,0 +1,358 @@
+"""
+What the downstream patterns cost: the ledger, the totals' restore, virtual partitions; each with servers of its own.
+
+    python benchmarks/patterns.py ledger|restore|virtual [--help]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+import psutil
+from environment import PARTITIONS, ROOT, benchmark_cluster, program, save
+
+from brew import cli
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import admin, consumer, producer
+from brew.kafka.log_reader import LogRecord
+from brew.kafka.offsets import committed
+from brew.kafka.topics import Topic, TopicSpec
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_COMMITTED, ExitCode
+from brew.offsets import SourcePosition
+from brew.orders import DISCOUNTS
+from brew.transaction import queue
+from downstream.consume.handler import LoopSettings
+from downstream.consume.loop import Loop
+from downstream.totals.run import Run, RunResult
+from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, checkpoint_value
+from downstream.totals.topics import Position, Topics, TotalsSettings, ensured
+from downstream.totals.total import Total
+from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
+from sandbox.kafka import Cluster
+from sandbox.store import Postgres
+
+CUSTOMERS = 20_000
+LEAST_ORDERS_PER_S = 20_000
+MOST_RESTORE_S = 60.0
+PATIENCE_S = 300.0
+ONE_MORE = Total(orders=1).encode()
+LEAST_GAIN = 10.0
+COUNTS = (1, 4, 16, 64)
+TOPIC = "bench.virtual"
+
+
+@click.group()
+def bench() -> None:
+    """Measure a pattern; exit 1 when it is slower than it has to be."""
+
+
+def create(connection: Connection, topic: str, partitions: int) -> None:
+    client = admin(connection)
+    topics.create(client, [TopicSpec(topic, partitions, {})], Deadline(30))
+    topics.describe_all(client, [topic], Deadline(30))
+
+
+def write_orders(bootstrap: str, topic: str, orders: int) -> None:
+    """Enriched orders, in transactions of 10,000, spread over customers and tiers."""
+    create(Connection(bootstrap), topic, PARTITIONS)
+    writer = producer(Connection(bootstrap), topic, timeout_s=60, message_max_bytes=1_000_000)
+    writer.init_transactions(30)
+    tiers = list(DISCOUNTS)
+    for number in range(orders):
+        if number % 10_000 == 0:
+            if number:
+                writer.commit_transaction(60)
+            writer.begin_transaction()
+        tier = tiers[number * 31 % 4]
+        order = {
+            "order_id": f"{tier}-{number:06d}",
+            "customer_id": f"c-{number * 7919 % CUSTOMERS:05d}",
+            "item": "flat white",
+            "quantity": 2,
+            "total_cents": 250 + number % 4000,
+            "store": "store-07",
+            "created_at": "2026-01-01T06:00:00Z",
+            "loyalty_tier": tier,
+            "loyalty_discount": DISCOUNTS[tier],
+        }
+        headers = SourcePosition("orders", number % PARTITIONS, number // PARTITIONS).headers()
+        writer.produce(
+            topic, orjson.dumps(order), str(order["order_id"]).encode(), number % PARTITIONS, headers=headers
+        )
+        writer.poll(0)
+    writer.commit_transaction(60)
+    writer.close()
+
+
+def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int) -> dict[str, Any]:
+    """One run of the command into tables of its own, checked afterwards."""
+    names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
+    ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
+    load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), _children_cpu_s()
+    booked = json.loads(program(*ledger, "--batch", str(batch)))
+    server, own, orders = _server_cpu_s(postgres) - server, _children_cpu_s() - own, booked["entries"]
+    if json.loads(program(*ledger, "--check"))["verdict"] != "proven":
+        raise Refused(f"the ledger of batch {batch} is wrong, so its speed means nothing")
+    rate = orders / booked["seconds"]
+    cpu = {"ledger_cpu_us": own / orders * 1e6, "postgres_cpu_us": server / orders * 1e6}
+    click.echo(
+        f"batches of {batch}: {orders} orders in {booked['seconds']:.1f} s, {rate:,.0f} orders/s, load {load:.1f}"
+    )
+    return {"batch": batch, "orders": orders, "seconds": booked["seconds"], "rate": rate, "load_before": load, **cpu}
+
+
+def _server_cpu_s(postgres: Postgres) -> float:
+    """CPU seconds of the server and of the sessions that it has ended."""
+    identity = postgres.state.identity
+    process = identity.process() if identity else None
+    if process is None:
+        raise Refused("PostgreSQL has gone")
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _children_cpu_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+@bench.command()
+@click.option("--orders", default=200_000, show_default=True, help="For the batches.")
+@click.option("--single", default=4_000, show_default=True, help="For the transaction per row.")
+@click.option("--runs", default=3, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json", show_default=True)
+def ledger(orders: int, single: int, runs: int, out: Path) -> int:
+    """
+    Orders per second of `downstream ledger`, in batches and with a transaction per row.
+
+    Kafka and PostgreSQL of its own (fsync on); runs the command as users do, and checks the ledger after each run.
+    Seconds are the loop's: from reaching the brokers to having left them. CPU is per order, the program's start
+    included; on a machine that does other things meanwhile it says more than the seconds. Exit 1 when the median in
+    batches is below 20,000 orders/s.
+    """
+    with benchmark_cluster() as place, Postgres.start(place.open_home()) as postgres:
+        kafka = place.cluster
+        write_orders(kafka.bootstrap, "many", orders)
+        write_orders(kafka.bootstrap, "few", single)
+        batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]
+        rows = [book(kafka, postgres, "few", 1, number) for number in range(runs)]
+    rate, slow = (statistics.median(run["rate"] for run in some_runs) for some_runs in (batches, rows))
+    result = {"batches": rate, "row_per_transaction": slow, "gain": rate / slow, "cpus": os.cpu_count()}
+    save(out, result | {"bar": LEAST_ORDERS_PER_S, "runs": [*batches, *rows]})
+    click.echo(
+        f"median {rate:,.0f} orders/s in batches, {slow:,.0f} with a transaction per row: {rate / slow:.0f} times"
+    )
+    return ExitCode.DONE if rate >= LEAST_ORDERS_PER_S else ExitCode.VIOLATION
+
+
+def fill_changelog(settings: TotalsSettings, keys: int) -> Topics:
+    """The changelog of ``keys`` totals, the group's offsets beside it, and one delta for each partition."""
+    create(settings.connection, settings.input, PARTITIONS)
+    made = ensured(admin(settings.connection), settings, Deadline(60))
+    for partition in range(PARTITIONS):
+        kafka = KafkaTransaction(
+            TransactionSettings(settings.connection, settings.group, PATIENCE_S), settings.deltas, partition
+        )
+        deadline = Deadline(PATIENCE_S)
+        kafka.fence(deadline)
+        kafka.begin()
+        mine = range(partition, keys, PARTITIONS)
+        for n in mine:
+            queue(kafka, deadline, settings.changelog, value_of(n), key_of(n), partition)
+        queue(kafka, deadline, settings.changelog, checkpoint_value(0, len(mine)), CHECKPOINT_KEY, partition)
+        kafka.flush(deadline)
+        kafka.send_offsets(0, Position(0, 0).metadata(made.deltas.topic_id), deadline)
+        kafka.commit(deadline)
+        kafka.close()
+    return made
+
+
+def key_of(n: int) -> bytes:
+    return b"customer/c-%08d" % n
+
+
+def value_of(n: int) -> bytes:
+    return b"%d %d98 %d.7 0" % (n % 90 + 1, n, n * 3)
+
+
+def add_deltas(settings: TotalsSettings, number: int) -> None:
+    """Something to do in every partition: without it nobody restores anything."""
+    writer = producer(settings.connection, None, timeout_s=30, message_max_bytes=1_000_000)
+    for partition in range(PARTITIONS):
+        writer.produce(settings.deltas, ONE_MORE, b"customer/new-%d-%d" % (number, partition), partition)
+    if writer.flush(30):
+        raise Refused("the deltas could not be written")
+
+
+def restored(
+    settings: TotalsSettings, keys: int, name: str, store_of: Callable[[int, Topic], Store]
+) -> dict[str, object]:
+    """One start of the program, and whether all came back as it was written."""
+    stores: dict[int, Store] = {}
+    checked: list[int] = []
+    ends: list[float] = []
+
+    def kept(partition: int, changelog: Topic) -> Store:
+        stores[partition] = store_of(partition, changelog)
+        return stores[partition]
+
+    run = Run(settings, kept, threading.Event(), lambda _text: ends.append(time.monotonic()))
+    close = run.close_stores
+
+    def check_and_close() -> None:
+        for partition, store in stores.items():
+            sample = list(range(partition, keys, PARTITIONS * 997))
+            if store.get([key_of(n) for n in sample]) != [value_of(n) for n in sample]:
+                raise Refused(f"{name}: partition {partition} holds other values than were written")
+            checked.append(0 if store.checkpoint is None else store.checkpoint.keys)
+        close()
+
+    run.close_stores = check_and_close  # type: ignore[method-assign]
+    began = time.monotonic()
+    result: RunResult = run.run(follow=False)
+    whole = time.monotonic() - began
+    if sum(checked) < keys or result.deltas != PARTITIONS:
+        raise Refused(f"{name}: {sum(checked)} keys came back, wanted {keys}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = max(ends) - began if ends else 0.0
+    return {
+        "store": name,
+        "keys": sum(checked),
+        "restored": result.restored,
+        "restore_s": seconds,
+        "run_s": whole,
+        "peak_mib": peak,
+    }
+
+
+@bench.command()
+@click.option("--keys", default=1_000_000, show_default=True)
+@click.option("--json", "out", type=click.Path(path_type=Path))
+def restore(keys: int, out: Path | None) -> int:
+    """
+    How long the totals' state takes to come back: keys of the changelog into RocksDB and into memory.
+
+    Four partitions, each with its keys in one transaction as the program writes them. Then the program itself starts
+    with one new delta per partition: it fences, restores, counts. The time is from its start to the end of the last
+    partition's restore. Exit 1 when that takes 60 s or more.
+    """
+    with tempfile.TemporaryDirectory(prefix="brew-bench-restore-") as home, Cluster.start(Path(home) / "k") as cluster:
+        settings = TotalsSettings(Connection(cluster.bootstrap), "bench", "bench.in", "bench.totals")
+        began = time.monotonic()
+        fill_changelog(settings, keys)
+        click.echo(f"{keys} keys written in {time.monotonic() - began:.1f} s")
+        runs = []
+        for number, name in enumerate(("rocksdb, nothing there", "rocksdb, closed in good order", "memory")):
+
+            def store_of(partition: int, changelog: Topic, name: str = name) -> Store:
+                if name == "memory":
+                    return MemoryStore()
+                return RocksStore(Path(home) / "state" / str(partition), changelog.topic_id)
+
+            add_deltas(settings, number)
+            runs.append(measured := restored(settings, keys, name, store_of))
+            click.echo(
+                f"{name}: {measured['restored']} records in {measured['restore_s']:.1f} s, "
+                f"whole run {measured['run_s']:.1f} s, peak {measured['peak_mib']:.0f} MiB"
+            )
+    if out:
+        save(out, {"keys": keys, "runs": runs})
+    quick = all(float(str(run["restore_s"])) < MOST_RESTORE_S for run in runs)
+    return ExitCode.DONE if quick else ExitCode.VIOLATION
+
+
+class SlowHandler:
+    """A handler that waits, as for an answer from far away."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.first = 0.0
+        self.last = 0.0
+
+    def handle(self, _record: LogRecord) -> None:
+        self.first = self.first or time.monotonic()
+        time.sleep(self._seconds)
+        self.last = time.monotonic()
+
+    def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
+        raise AssertionError(record.offset(), error, attempts)
+
+
+def fill_partition(connection: Connection, records: int) -> None:
+    create(connection, TOPIC, 1)
+    writer = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000)
+    for n in range(records):
+        writer.produce(TOPIC, b"%d" % n, b"key-%d" % (n // 2), 0)
+    if writer.flush(30):
+        raise Refused("the input could not be written")
+
+
+def drained(connection: Connection, count: int, records: int, handler_s: float) -> dict[str, float]:
+    """Drain the topic with ``count`` workers under a group of its own."""
+    effect, stop, group = SlowHandler(handler_s), threading.Event(), f"bench-{count}"
+    settings = VirtualSettings(count)
+    virtual = VirtualPartitions(settings, effect)
+    began, cpu = time.monotonic(), time.process_time()
+    loop = LoopSettings(connection, group, TOPIC, (0,), batch=settings.batch)
+    Loop(loop, VirtualPartitionsHandler(virtual, stop, follow=False), stop).run()
+    wall, cpu = time.monotonic() - began, time.process_time() - cpu
+    reader = consumer(connection, group, READ_COMMITTED)
+    position = committed(reader, TOPIC, [0], Deadline(20))[0]
+    reader.close()
+    if position is None or position.offset != records or virtual.result.effects != records:
+        raise Refused(f"N={count}: stands at {position}, {virtual.result.effects} effects, wanted {records}")
+    working = effect.last - effect.first
+    return {
+        "workers": count,
+        "records_per_s": records / working,
+        "seconds": working,
+        "wall_seconds": wall,
+        "cpu_us_per_record": cpu / records * 1e6,
+    }
+
+
+@bench.command()
+@click.option("--records", default=3200, show_default=True)
+@click.option("--handler-ms", default=5.0, show_default=True)
+@click.option("--json", "out", type=click.Path(path_type=Path))
+def virtual(records: int, handler_ms: float, out: Path | None) -> int:
+    """
+    What virtual partitions gain: one partition, a handler that takes 5 ms, N = 1, 4, 16, 64 workers.
+
+    The real consume loop from Kafka to the stored offset, two records of each key. Exit 1 when N = 16 gains less than
+    10 times.
+    """
+    with tempfile.TemporaryDirectory(prefix="brew-bench-virtual-") as home, Cluster.start(Path(home)) as cluster:
+        connection = Connection(cluster.bootstrap)
+        fill_partition(connection, records)
+        runs = [drained(connection, count, records, handler_ms / 1000) for count in COUNTS]
+    alone = runs[0]["records_per_s"]
+    for run in runs:
+        run["gain"] = run["records_per_s"] / alone
+        click.echo(
+            f"N={run['workers']:>3} {run['records_per_s']:>7.0f} records/s {run['gain']:>5.1f} times, "
+            f"{run['cpu_us_per_record']:.0f} us of CPU per record, whole run {run['wall_seconds']:.2f} s"
+        )
+    gain = next(run["gain"] for run in runs if run["workers"] == 16)
+    if out:
+        save(out, {"handler_ms": handler_ms, "records": records, "runs": runs})
+    return ExitCode.DONE if gain >= LEAST_GAIN else ExitCode.VIOLATION
+
+
+if __name__ == "__main__":
+    cli.run(bench, "patterns")
