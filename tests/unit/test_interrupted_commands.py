@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+_SERVER = "127.0.0.77"
+"""Other clients don't come here: one that lost its broker on 127.0.0.1 could be taken for the program under test."""
 _START_S = 30.0
 _END_S = 5.0
 _COMMANDS = [
@@ -53,10 +55,10 @@ _COMMANDS = [
 def waiting(words: str, place: Path) -> Iterator[subprocess.Popen[str]]:
     """A program that has connected to a server which says nothing, in a process group of its own."""
     with ExitStack() as ending:
-        server = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server = ending.enter_context(socket.create_server((_SERVER, 0)))
         server.settimeout(_START_S)
         environment = {name: value for name, value in os.environ.items() if name not in {"FOLLOW", "READER"}}
-        environment |= {"BOOTSTRAP": f"127.0.0.1:{server.getsockname()[1]}", "PYTHONPATH": str(ROOT)}
+        environment |= {"BOOTSTRAP": f"{_SERVER}:{server.getsockname()[1]}", "PYTHONPATH": str(ROOT)}
         program = ending.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", *words.split()],
