@@ -182,7 +182,7 @@ def test_a_heartbeat_confirms_nothing_that_a_record_behind_it_took() -> None:
     a.claim([0], patience())
     a._log = Overtaken(shared)
     a._log.tail(a.world.ends())
-    a.turn(patience())
+    assert not a.claim_messages(0, a.holdings[0], 10, patience())
     assert a.holdings == {}
 
 
