@@ -64,7 +64,7 @@ class Shared:
 
 
 class MemoryLog:
-    """One member's view of a `RunContext` log."""
+    """One member's view of a `Shared` log, which does the least that `Log` asks: each call has a deadline to keep."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -75,14 +75,17 @@ class MemoryLog:
         return self._shared.partitions
 
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+        deadline.check("append")
         if self._shared.down:
             raise DeadlineExceeded(f"append: no answer within {deadline.budget_s} s")
         return [self._shared.append(item) for item in items]
 
-    def bounds(self, _deadline: Deadline) -> dict[int, tuple[int, int]]:
+    def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
+        deadline.check("bounds")
         return {p: (log[0].offset, log[-1].offset + 1) if log else (0, 0) for p, log in enumerate(self._shared.entries)}
 
-    def history(self, ranges: Mapping[int, tuple[int, int]], _deadline: Deadline) -> list[Entry]:
+    def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
+        deadline.check("history")
         return [
             one
             for p, (start, until) in ranges.items()
@@ -93,10 +96,19 @@ class MemoryLog:
     def tail(self, starts: Mapping[int, int]) -> None:
         self._next = dict(starts)
 
-    def read(self, _until: Mapping[int, int], _deadline: Deadline) -> list[Entry]:
-        found = [one for p, log in enumerate(self._shared.entries) for one in log if one.offset >= self._next[p]]
+    def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
+        """Up to ``until`` and no further; all of a partition that it does not name."""
+        deadline.check("read")
+        found = [
+            one
+            for p, log in enumerate(self._shared.entries)
+            for one in log
+            if self._next[p] <= one.offset < until.get(p, one.offset + 1)
+        ]
         for one in found:
             self._next[one.partition] = one.offset + 1
+        if any(self._next[p] < end for p, end in until.items()):
+            raise DeadlineExceeded(f"read: the log does not reach {until}")
         return found
 
     def close(self) -> None: ...

@@ -20,6 +20,7 @@ from brew.claims.messages import (
     Message,
     ReleaseGroup,
     ReleasingPartition,
+    coordinating_partition,
     decode,
     encode,
 )
@@ -27,8 +28,10 @@ from brew.claims.state import (
     PARTIAL_MS,
     SNAPSHOT_MS,
     SNAPSHOT_RECORDS,
+    BrokerClock,
     ClaimsView,
     GroupPartition,
+    OwnedPartition,
     RecordEffect,
     Status,
     Table,
@@ -296,6 +299,37 @@ def test_a_heartbeat_brings_its_own_interval() -> None:
     longer = Heartbeat("a", GROUP, TOPIC, 0, -1, 0, 3 * INTERVAL, resume=False)
     assert fold(Table(), (0, claim("a")), (1, longer), (6001, claim("b")))[-1] is RecordEffect.HELD
     assert fold(Table(), (0, claim("a")), (1, longer), (6002, claim("b")))[-1] is RecordEffect.GRANTED
+
+
+def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> None:
+    """By what has passed here since; one that was never heard of stands at 0."""
+    here = [5.0]
+    clock = BrokerClock(lambda: here[0])
+    assert clock.now_ms(0) == 0
+    clock.heard(0, START_MS)
+    here[0] += 2.5
+    assert (clock.now_ms(0), clock.now_ms(1)) == (START_MS + 2500, 0)
+
+
+def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() -> None:
+    """Owners with their age, the members that any partition has heard, and a pause up to its last millisecond."""
+    view, here = ClaimsView([Table(), Table(), Table()]), [0.0]
+    clock = BrokerClock(lambda: here[0])
+    home = coordinating_partition(TOPIC, 0, 3)
+    later = [table for table in range(3) if table != home]
+    fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
+    fold(view.tables[later[0]], (0, beat("b", -1, partition=None)), (0, ReleaseGroup("admin", GROUP, START_MS + 500)))
+    for partition in range(3):
+        clock.heard(partition, START_MS + 1)
+    here[0] = 0.498
+    assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
+        0: OwnedPartition("a", 0, Status.FRESH, 498, 7),
+        1: OwnedPartition(None, -1, Status.STALE, 0, -1),
+    }
+    assert view.members(GROUP, TOPIC, clock) == ["b", "z"]
+    assert view.paused_by(GROUP, clock) == "admin"
+    here[0] = 0.499
+    assert view.paused_by(GROUP, clock) is None
 
 
 _client = st.sampled_from(["a", "b", "c"])

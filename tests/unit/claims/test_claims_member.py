@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from harness.claims import GROUP, MemoryLog, Shared, beat, claim
+from harness.claims import GROUP, START_MS, MemoryLog, Shared, beat, claim
 
-from brew.claims.log import Appended, Item
+from brew.claims import state as claims_state
+from brew.claims.log import Appended, Entry, Item
 from brew.claims.member import Member, Membership, fair_counts, plan_claims
-from brew.claims.messages import WHOLE_TOPIC, ClaimingPartition, Heartbeat, ReleasingPartition, coordinating_partition
+from brew.claims.messages import (
+    SNAPSHOT_KEY,
+    WHOLE_TOPIC,
+    ClaimingPartition,
+    Heartbeat,
+    ReleaseGroup,
+    ReleasingPartition,
+    coordinating_partition,
+    decode,
+)
 from brew.claims.state import SNAPSHOT_RECORDS, OwnedPartition, Status
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Refused, UsageError
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
 
 INTERVAL_S = 1.0
 EIGHT = tuple(range(8))
@@ -23,10 +33,16 @@ def patience() -> Deadline:
     return Deadline(5)
 
 
-def member(shared: Shared, client: str, partitions: tuple[int, ...] = EIGHT, *, join: bool = True) -> Member:
-    made = Member(MemoryLog(shared), Membership(client, GROUP, "orders", partitions, INTERVAL_S), shared.now)
-    if join:
-        made.join(patience())
+def member(
+    shared: Shared,
+    client: str,
+    partitions: tuple[int, ...] = EIGHT,
+    interval_s: float = INTERVAL_S,
+    *,
+    works: bool = True,
+) -> Member:
+    made = Member(MemoryLog(shared), Membership(client, GROUP, "orders", partitions, interval_s, works), shared.now)
+    made.join(patience())
     return made
 
 
@@ -113,33 +129,61 @@ class SlowLog(MemoryLog):
 def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer() -> None:
     """The log counts from the record's time: two intervals after it others may own the partition."""
     shared = Shared()
-    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), 1.5), shared.now)
     slow.join(patience())
     slow.claim([0], patience())
     last = max(one.time_ms for one in shared.entries[0] if b"Heartbeat" in one.key)
-    assert slow.holdings[0].confirmed_until == last / 1000 + 2 * INTERVAL_S
-    shared.now_ms = last + 1999
+    assert slow.holdings[0].confirmed_until == last / 1000 + 3
+    shared.now_ms = last + 2999
     assert list(slow.held()) == [0]
-    shared.now_ms = last + 2000
+    shared.now_ms = last + 3000
     assert slow.held() == {}
 
 
-def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written() -> None:
-    """The answer came late, and the log is away since: the claim alone says how long it holds."""
+class Overtaken(MemoryLog):
+    """Behind each record of partition 0 a process of the same ``client_id`` resumes it, and both are read at once."""
+
+    def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+        done = super().append(items, deadline)
+        message = decode(items[0].value)
+        token = message.token if isinstance(message, Heartbeat) else done[0].offset
+        self._shared.write(beat("a", token, resume=True))
+        return done
+
+    def read(self, _until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
+        return super().read({}, deadline)
+
+
+@pytest.mark.parametrize(("log", "sure_s"), [(SlowLog, {0: 3.0}), (Overtaken, {})])
+def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written(
+    log: type[MemoryLog], sure_s: dict[int, float]
+) -> None:
+    """The log is away since: the claim alone says how long it holds, or that another process has it already."""
     shared = Shared()
 
-    class Away(SlowLog):
+    class Away(log):  # type: ignore[misc, valid-type]
         def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
-            done = super().append(items, deadline)
+            done: list[Appended] = super().append(items, deadline)
             shared.down = any(b"ClaimingPartition" in one.key for one in items)
             return done
 
-    owner = Member(Away(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    owner = Member(Away(shared), Membership("a", GROUP, "orders", (0,), 1.5), shared.now)
     owner.join(patience())
     began = shared.now()
     with pytest.raises(DeadlineExceeded):
         owner.claim([0], patience())
-    assert owner.holdings[0].confirmed_until == began + 2 * INTERVAL_S
+    assert {p: one.confirmed_until - began for p, one in owner.holdings.items()} == sure_s
+
+
+def test_a_heartbeat_confirms_nothing_that_a_record_behind_it_took() -> None:
+    """The process that resumed the partition has the token; nothing is ours for two more intervals."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    a.claim([0], patience())
+    a._log = Overtaken(shared)
+    a._log.tail(a.world.ends())
+    assert not a.claim_messages(0, a.holdings[0], 10, patience())
+    assert a.holdings == {}
 
 
 def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers() -> None:
@@ -212,6 +256,7 @@ def test_claimed_messages_are_claimed_once() -> None:
     pass_by(shared, 0.1, a)
     first = a.holdings[0]
     assert a.claim_messages(0, first, 100, patience())
+    assert decode(shared.entries[0][-2].value) == beat("a", first.token, 100), "the heartbeat behind it says so, too"
     assert not a.claim_messages(0, first, 100, patience())
     assert not a.claim_messages(0, type(first)(first.token + 1, 0, 0), 200, patience())
     assert a.holdings[0].position == 100
@@ -244,6 +289,68 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
     pass_by(shared, 1, a, b)
     assert {**a.held(), **b.held()}.keys() == set(EIGHT)
     assert {one.position for one in (*a.held().values(), *b.held().values())} == {7}
+
+
+@pytest.mark.parametrize(("for_s", "until"), [(0, [0]), (1, [0, START_MS + 1000])])
+def test_a_pause_is_counted_by_the_brokers_clock_and_replaces_the_one_before(for_s: float, until: list[int]) -> None:
+    """A pause of no time only ends one; an administrator is no member, so it writes nothing else."""
+    shared = Shared()
+    member(shared, "admin", works=False).pause_group(for_s, patience())
+    assert [decode(one.value) for one in shared.entries[0]] == [ReleaseGroup("admin", GROUP, time) for time in until]
+
+
+def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs_newest_record() -> None:
+    """It takes no part, so it does not matter that others take the topic as a whole."""
+    shared = Shared()
+    shared.write(claim("a", WHOLE_TOPIC))
+    admin = member(shared, "admin", works=False)
+    assert (admin.who.presence(), len(shared.entries[0])) == ([], 1)
+    shared.now_ms += 2 * 1000 + 1
+    shared.write(beat("b", -1, partition=None))
+    assert member(shared, "admin", (WHOLE_TOPIC,), works=False).owned()[WHOLE_TOPIC].status is Status.STALE
+
+
+def test_the_brokers_clock_is_that_of_the_newest_record_that_was_read_or_appended() -> None:
+    """The member's own clock stands still here; an append counts although nothing can be read behind it."""
+    shared = Shared()
+
+    class Blind(MemoryLog):
+        def read(self, until: Mapping[int, int], _deadline: Deadline) -> list[Entry]:
+            raise DeadlineExceeded(f"read: not up to {until}")
+
+    a = Member(MemoryLog(shared), Membership("a", GROUP, "orders", EIGHT, INTERVAL_S), lambda: 0.0)
+    a.join(patience())
+    shared.now_ms += 700
+    shared.write(claim("b", 1))
+    a.read_new(patience())
+    assert (a.owned()[1].owner, a.clock.now_ms(0)) == ("b", START_MS + 700)
+    a._log = Blind(shared)
+    shared.now_ms += 800
+    with pytest.raises(DeadlineExceeded):
+        a.claim([0], patience())
+    assert a.clock.now_ms(0) == START_MS + 1500
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded, KafkaFailure])
+def test_a_snapshot_that_can_not_be_written_is_left_to_the_next_write(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes is there for its own work."""
+
+    class NoRoom(MemoryLog):
+        def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+            if items[0].key == SNAPSHOT_KEY:
+                tried.append(items[0].partition)
+                raise error("no room")
+            return super().append(items, deadline)
+
+    tried: list[int] = []
+    monkeypatch.setattr(claims_state, "SNAPSHOT_RECORDS", 1)
+    shared = Shared()
+    a = Member(NoRoom(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    a.join(patience())
+    assert a.claim([0], patience()) == [0]
+    assert len(tried) == 4
 
 
 def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
@@ -295,9 +402,12 @@ def test_one_works_on_a_topic_as_a_whole_and_the_others_stand_by() -> None:
 
 
 def test_an_interval_that_nobody_could_keep_is_refused() -> None:
-    """And ids that no message can carry."""
-    with pytest.raises(UsageError, match="--heartbeat-interval-s"):
-        Membership("a", GROUP, "orders", EIGHT, 0.01)
+    """And ids that no message can carry; the shortest and the longest one are good."""
+    for interval_s in (0.049, 600.001):
+        with pytest.raises(UsageError, match=r"may be 0\.05 to 600 s; set --heartbeat-interval-s"):
+            Membership("a", GROUP, "orders", EIGHT, interval_s)
+    assert [Membership("a", GROUP, "orders", EIGHT, one).interval_ms for one in (0.05, 600)] == [50, 600_000]
+    assert Membership("a", GROUP, "orders", EIGHT, INTERVAL_S).presence() == [beat("a", -1, partition=None)]
     with pytest.raises(UsageError, match="client_id"):
         Membership("", GROUP, "orders", EIGHT)
 
@@ -444,24 +554,27 @@ def test_a_claim_that_lost_is_none_even_of_a_partition_that_the_member_owns_alre
 
 
 def test_a_newcomer_to_a_log_without_begin_claims_what_stays_silent_after_two_intervals() -> None:
-    """Neither before nor much later; nobody beats here any more."""
+    """Two of its own; not a moment earlier or later. Nobody beats here any more."""
     shared = Shared()
     a = member(shared, "a", (0,))
     pass_by(shared, 3, a)
     del shared.entries[0][: len(shared.entries[0]) - 1]
-    b = member(shared, "b", (0,))
-    pass_by(shared, 2 * INTERVAL_S - 0.1, b)
+    b = member(shared, "b", (0,), 1.5)
+    pass_by(shared, 2.9, b)
     assert list(b.held()) == []
-    pass_by(shared, 0.3, b)
+    pass_by(shared, 0.1, b)
     assert list(b.held()) == [0]
 
 
-def test_a_partition_that_was_given_back_is_not_resumed_by_its_former_owner() -> None:
-    """It is free: whoever it is due to claims it, and a restart has to claim like everybody."""
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_partition_that_was_given_back_is_not_resumed_by_its_former_owner(taken: bool) -> None:
+    """It is free, or somebody else's: a restart has to claim like everybody."""
     shared = Shared()
     a = member(shared, "a", (0,))
     a.claim([0], patience())
     a.release_partitions(dict(a.holdings), patience())
+    if taken:
+        assert member(shared, "b", (0,)).claim([0], patience()) == [0]
     before = len(shared.entries[0])
     again = member(shared, "a", (0,))
     assert again.held() == {}

@@ -42,7 +42,7 @@ def test_who_does_not_share_claims_all_that_is_free_and_gives_nothing_back() -> 
 
 def test_an_owner_that_never_said_it_is_a_member_counts_as_one() -> None:
     """Its share is not dealt to the others."""
-    assert plan_claims(world(p0="z", p1=None, p2=None, p3="z"), ["a"], "a", paused=False, share=True) == Plan(
+    assert plan_claims(world(p0="z", p1=None, p2=None, p3=None), ["a"], "a", paused=False, share=True) == Plan(
         [1, 2], []
     )
     assert plan_claims(world(p0="z", p1=None), [], "a", paused=False, share=True) == Plan([1], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -124,9 +125,18 @@ def test_a_customer_that_is_a_structure_has_one_name_however_it_is_written() -> 
     assert keys == (b'customer/{"a": "2.50", "b": 1}', b"tier/\xed\xa0\x80")
 
 
-@pytest.mark.parametrize("text", [b"", b"1 2 3", b"1 x 3 4", b"1.5 2 3 4"])
+def test_a_total_is_written_with_all_its_digits_and_read_back_whole() -> None:
+    """No exponent, no rounding, no zero with a sign: equal totals give equal bytes."""
+    total = Total(3, Decimal("1000000000000000000000000.000000000001"), Decimal("-1e2"), 2)
+    assert total.encode() == b"3 1000000000000000000000000.000000000001 -100 2"
+    assert Total.decode(total.encode()) == total
+    assert of_order(order("c", "gold", "-5", "0"))[1].encode() == b"1 -5 0 0"
+
+
+@pytest.mark.parametrize("text", [b"", b"1 2 3", b"1  2 3 4", b"1 x 3 4", b"1.5 2 3 4", b"x" * 81])
 def test_what_is_no_total_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match="no total"):
+    """The message shows how it begins."""
+    with pytest.raises(ValueError, match=f"^no total: {re.escape(repr(text[:80]))}$"):
         Total.decode(text)
 
 

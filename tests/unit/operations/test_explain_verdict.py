@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
@@ -70,7 +72,8 @@ def test_one_record_stands_for_itself() -> None:
         (b'["order_id"]', None),
         (b"broken", None),
         (None, None),
-        (b'{"order_id":"o-1","item":"' + b"x" * 1_000_000 + b'"}', None),
+        pytest.param(b'{"order_id":"o-1"}'.ljust(1_000_000), "o-1", id="1,000,000 bytes"),
+        pytest.param(b'{"order_id":"o-1"}'.ljust(1_000_001), None, id="1,000,001 bytes"),
     ],
 )
 def test_an_order_id_is_read_where_there_is_one(value: bytes | None, found: str | None) -> None:
@@ -81,8 +84,15 @@ def test_an_order_id_is_read_where_there_is_one(value: bytes | None, found: str 
 def test_a_replay_tells_the_dead_letter_that_it_was() -> None:
     """What is no place is no link."""
     assert Order.of(b"{}", [(REPLAYED_FROM, b"dlq/0/5")]).replay_of == LETTER
-    assert Order.of(b"{}", [(REPLAYED_FROM, b"elsewhere")]).replay_of is None
-    assert Order.of(None, None).replay_of is None
+    for elsewhere in (b"elsewhere", b"\xff"):
+        assert Order.of(b"{}", [(REPLAYED_FROM, elsewhere)]).replay_of is None
+
+
+@pytest.mark.parametrize(("value", "told"), [(b'{"order_id":"o-1"}', "o-1"), (b"broken", None), (b"", None)])
+def test_an_order_is_known_by_its_id_and_its_bytes(value: bytes, told: str | None) -> None:
+    """A record without a value has no bytes."""
+    assert Order.of(value, None) == Order(told, sha256(value).digest())
+    assert Order.of(None, None) == Order.of(b"", None)
 
 
 def batch(offset: int, producer: int, *commits: OffsetCommit, marker: str | None = None, epoch: int = 3) -> OffsetBatch:

@@ -47,6 +47,13 @@ def count(start: int, until: int, *batches: RawBatch) -> Remaining:
         # Compaction left two of ten, and the header does not tell where they stand.
         (5, 10, [data(0, 2, transactional=False, width=10)], Remaining(2, exact=False)),
         (0, 10, [data(0, 2, transactional=False, width=10)], Remaining(2)),
+        (
+            5,
+            15,
+            [data(0, 2, transactional=False, width=10), data(10, 6, transactional=False)],
+            Remaining(7, exact=False),
+        ),
+        (10, 20, [data(0, 2, transactional=False, width=10), data(10, 10, transactional=False)], Remaining(10)),
         # Not looked at to the end: what is left out may all be visible.
         (0, 100, [data(0, 10, transactional=False)], Remaining(100, exact=False)),
         (0, 0, [], Remaining(0)),

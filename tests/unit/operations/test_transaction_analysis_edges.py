@@ -55,7 +55,8 @@ def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **
         (HELD, known(), "within its time-out"),
         (HELD, known("PrepareCommit", age_s=500), "PrepareCommit: its markers are being written"),
         (HELD, known(age_s=121), "open for longer than its time-out of 120 s"),
-        (HELD, known(age_s=90), "open for longer than 60 s; its time-out ends it in 30 s"),
+        (HELD, known(age_s=120), "open for longer than 60 s; its time-out ends it in 0 s"),
+        (HELD, known(age_s=90, timeout_s=900), "open for longer than 60 s; its time-out ends it in 810 s"),
         (HELD, known(began_ms=None), "within its time-out"),
         (HELD, known("Empty"), "its coordinator has nothing open there ('g:in:2' is Empty): nobody ends it"),
         (HELD, None, "no coordinator tells of it: not ours to see (Describe on transactional ids), or hanging"),
@@ -77,14 +78,15 @@ def test_a_case_says_why_with_its_numbers(
 
 
 def test_cases_are_told_worst_first_then_oldest_first() -> None:
-    """A producer with an unknown transaction and one known is two cases; equal ones go by producer."""
-    held = [replace(HELD, producer_id=p) for p in (1, 2, 3, 4, 5, 6)]
+    """Equal ones go by producer; one whose age is not known comes behind all whose age is."""
+    held = [replace(HELD, producer_id=p) for p in (1, 2, 3, 4, 5, 6, 7)]
     owners = [
         known("Empty", producer_id=1),
         known(producer_id=3, age_s=70),
         known(producer_id=4, age_s=90),
-        known(producer_id=5),
-        known(producer_id=6),
+        known(producer_id=5, age_s=0.5),
+        known(producer_id=6, age_s=0.5),
+        known(producer_id=7, began_ms=None),
     ]
     told = diagnose(held[::-1], owners, PATIENCE, NOW_MS)
     assert [(one.kind, one.producer_id) for one in told] == [
@@ -94,6 +96,7 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
         (Kind.UNKNOWN, 2),
         (Kind.OPEN, 5),
         (Kind.OPEN, 6),
+        (Kind.OPEN, 7),
     ]
 
 
@@ -179,6 +182,12 @@ def test_only_the_next_marker_of_the_same_producer_ends_the_search() -> None:
     assert finder.written() == RecordWriter(RecordState.COMMITTED, 7, 3, 16, 4)
 
 
+def test_a_record_in_no_transaction_names_its_producer_and_no_marker() -> None:
+    finder = RecordStateFinder(11)
+    finder.add(batch(10, 12, transactional=False))
+    assert finder.written() == RecordWriter(RecordState.PLAIN, 7, 3, None, None)
+
+
 def test_who_sees_a_record_is_told_by_one_rule() -> None:
     log = LogOffsets(0, 100, 120)
     aborted = "aborted by the marker at 60"
@@ -232,8 +241,8 @@ HOLDER = OpenTransaction(0, 42, 6, 90, "up", 33.3)
         ),
         (
             look(90, 0, stable=99),
-            look(90, 0, stable=99, holders=(replace(HOLDER, transactional_id=None, age_s=None), HOLDER, HOLDER)),
-            StateReason(State.BLOCKED, "1 offset behind an unknown transactional id (producer 42, epoch 6) and 2 more"),
+            look(90, 0, stable=99, holders=(replace(HOLDER, transactional_id=None, age_s=None), HOLDER)),
+            StateReason(State.BLOCKED, "1 offset behind an unknown transactional id (producer 42, epoch 6) and 1 more"),
         ),
         (
             look(50, 9, own=known(age_s=1)),
@@ -399,6 +408,11 @@ def test_an_answer_is_one_whole_sentence(told: OrderHistory, found: tuple[Delive
     assert delivery_status(told) == found
 
 
+def test_an_orders_dead_letters_are_those_that_stand() -> None:
+    """An output is none, nor is one that was aborted."""
+    assert history(copy(), LETTER, replace(ABORTED, reason="not-json")).letters == [LETTER]
+
+
 @pytest.mark.parametrize(
     ("told", "text"),
     [
@@ -422,9 +436,10 @@ def ordered(offset: int, order: Order, *copies: Copy) -> OrderHistory:
 def test_a_verdict_is_one_whole_sentence() -> None:
     one, other = Order("o-1", b"a"), Order("o-1", b"b")
     twice = ordered(1, one, copy(), copy(offset=14))
-    again = verdict([twice, twice, twice])
-    assert again is not None
-    assert again[1].startswith("in/0/1 was delivered more than once, and so on for 2 more: 2 copies")
+    for times, rest in ((1, ""), (2, ", and so on for 1 more"), (3, ", and so on for 2 more")):
+        again = verdict([twice] * times)
+        assert again is not None
+        assert again[1].startswith(f"in/0/1 was delivered more than once{rest}: 2 copies")
     assert verdict([ordered(1, one), ordered(2, other, LETTER)]) == (
         Verdict.WRITTEN_TWICE,
         (
@@ -454,7 +469,7 @@ def test_a_verdict_is_one_whole_sentence() -> None:
 
 
 def test_ranges_of_several_partitions_in_one_transaction_are_kept_apart() -> None:
-    """A gap anywhere in the offset log makes later beginnings unknown, not those that are known already."""
+    """A gap anywhere in the offset log makes all later beginnings unknown, not those that are known already."""
 
     def offsets(base: int, last: int, producer: int, *commits: OffsetCommit, marker: str | None = None) -> OffsetBatch:
         return OffsetBatch(batch(base, last, producer, marker=marker), commits)
@@ -465,8 +480,11 @@ def test_ranges_of_several_partitions_in_one_transaction_are_kept_apart() -> Non
         offsets(2, 2, 7, marker="commit"),
         OffsetBatch(replace(batch(3, 5, 8), records=2), (OffsetCommit(0, 9), OffsetCommit(2, 4))),
         offsets(6, 6, 8, OffsetCommit(3, None)),
+        offsets(7, 7, 9, OffsetCommit(4, 8)),
+        offsets(8, 8, 5, marker="commit"),  # what it commits lay in the gap
     ]
-    assert spans(log, {0: 0, 1: 0, 2: 0, 3: 0}) == {
+    assert spans(log, dict.fromkeys(range(5), 0)) == {
         (7, 3): {0: Span(0, 5), 1: Span(0, 6)},
         (8, 3): {0: Span(5, 9), 2: Span(None, 4)},
+        (9, 3): {4: Span(None, 8)},
     }

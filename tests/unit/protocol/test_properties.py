@@ -159,6 +159,7 @@ def sentence(text: str) -> str:
         ("a" * 60 + "=1", f"f:1: {'a' * 60}{LIST}"),
         ("a" * 61 + "=1", f"f:1: '{'a' * 60}'...{LIST}"),
         ("a\x07b=1", rf"f:1: 'a\x07b'...{LIST}"),
+        ("X=1", f"f:1: X{LIST}"),
         ("sasl.oauthbearer=1", f"f:1: sasl.oauthbearer{LIST}"),
         ("client.id=\nacks=1", "f:1: client.id has no value; write one, or leave the line out"),
         ("client.id=a\x07", "f:1: client.id=*** holds a control character; take it out"),
@@ -262,15 +263,21 @@ def _secret(path: Path, environ: dict[str, str] | None = None) -> str:
     return load(path, environ or {}).secrets["sasl.password"].reveal()
 
 
-def test_a_password_comes_from_the_file_the_environment_or_a_file_of_its_own(file: Path) -> None:
+def test_a_password_comes_from_the_file_the_environment_or_a_file_of_its_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment is this process's own where no other is given; a line feed at a file's end is not part of it."""
     assert _secret(file) == CANARY
     file.write_text(f"{BASE}sasl.password=${{env:BREW_PW}}\n")
-    found = load(file, {"BREW_PW": CANARY})
-    assert (found.secrets["sasl.password"].reveal(), found.variables) == (CANARY, {"BREW_PW"})
-    write_private(file.parent / "pw", f"{CANARY}\n".encode())
+    monkeypatch.setenv("BREW_PW", "own")
+    for environ, password in (({"BREW_PW": CANARY}, CANARY), (None, "own")):
+        found = load(file, environ)
+        assert (found.secrets["sasl.password"].reveal(), found.variables) == (password, {"BREW_PW"})
     file.write_text(f"{BASE}sasl.password=${{file:pw}}\n")
     file.chmod(0o644)  # holds no secret itself
-    assert _secret(file) == CANARY
+    for end in ("", "\n", "\r\n"):
+        write_private(file.parent / "pw", f"{CANARY}{end}".encode())
+        assert _secret(file) == CANARY
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o601])
@@ -284,7 +291,7 @@ def test_a_password_file_and_a_key_that_everybody_may_read_are_refused(file: Pat
     (file.parent / "pw").write_text(CANARY)
     (file.parent / "pw").chmod(0o644)
     file.write_text(f"{BASE}sasl.password=${{file:pw}}\n")
-    with pytest.raises(Refused, match="chmod 600"):
+    with pytest.raises(Refused, match=r":4: sasl\.password=\*\*\* is refused: .*chmod 600"):
         load(file)
     _certificates(file, key_mode=0o644)
     with pytest.raises(Refused, match=r"ssl\.key\.location=.*chmod 600"):
@@ -299,8 +306,9 @@ def test_a_password_file_and_a_key_that_everybody_may_read_are_refused(file: Pat
         ("sasl.password=${env:EMPTY}", "is empty"),
         ("sasl.password=${env:LINES}", "more than one line"),
         ("client.id=${sys:user}", r"\$\{env:NAME\} or \$\{file:PATH\}"),
-        ("ssl.ca.location=not-there.pem", "can't be read"),
+        ("ssl.ca.location=not-there.pem", r"can't be read: No such file .*; ssl\.ca\.location names a file"),
         ("ssl.ca.location=client.properties", "no certificate in PEM form"),
+        ("acks=1", r"acks=\*\*\* is refused"),
     ],
 )
 def test_what_is_not_there_is_refused_with_its_line(file: Path, line: str, words: str) -> None:
@@ -314,8 +322,14 @@ def test_what_is_not_there_is_refused_with_its_line(file: Path, line: str, words
 
 def test_a_value_from_elsewhere_is_held_against_the_list_too(file: Path) -> None:
     file.write_text(f"{BASE}sasl.password=x\nenable.ssl.certificate.verification=${{env:VERIFY}}\n")
-    with pytest.raises(UsageError, match="it has to be true"):
+    with pytest.raises(UsageError, match=r"client\.properties:5:.* it has to be true"):
         load(file, {"VERIFY": "false"})
+
+
+def test_settings_that_do_not_go_together_are_refused_with_their_files_name(file: Path) -> None:
+    file.write_text("client.id=a\nsasl.username=u\n")
+    with pytest.raises(UsageError, match=rf"^{file}:2: sasl\.username has no effect"):
+        load(file)
 
 
 def test_no_file_a_directory_and_a_film_are_refused(tmp_path: Path) -> None:
@@ -584,7 +598,7 @@ def test_a_connection_gives_its_secrets_to_clients_alone() -> None:
 
 @pytest.mark.parametrize(
     ("text", "escaped"),
-    [(" a b", "\\ a b"), ("\t\f", "\\t\\f"), ("a=:#!", "a=:#!"), ("~\x7fä🜁", "~\\u007f\\u00e4\\ud83d\\udf01")],
+    [(" a b", "\\ a b"), ("\t\f", "\\t\\f"), ("X=:#!", "X=:#!"), ("~\x7fä🜁", "~\\u007f\\u00e4\\ud83d\\udf01")],
 )
 def test_values_of_javas_file_are_escaped_where_they_have_to_be(text: str, escaped: str) -> None:
     assert java_properties({"a b": text}) == f"a\\ b={escaped}\n"
