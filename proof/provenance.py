@@ -30,6 +30,8 @@ UNKNOWN = "unknown"
 
 _KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
 _SINK = (*_KERNEL, "brew.sink.sink", "brew.sink.shared", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
+_BESIDE = ("brew.claims.", "brew.observability.")
+"""Imported with the sink's settings and its probes, without a part in a transaction."""
 SINK_ROWS = {"F39", "F40", "F41", "F42", "F43"}
 _PARSING = threading.Lock()  # Python 3.11's parser fails where two threads parse at once; lanes of a campaign do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
@@ -64,7 +66,7 @@ def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
     while left:
         name = left.pop()
         path = root.joinpath(*name.split(".")).with_suffix(".py")
-        if name in modules or (not path.is_file() and name not in begin):
+        if name in modules or name.startswith(_BESIDE) or (not path.is_file() and name not in begin):
             continue
         modules[name] = path
         left += _imports(path)

@@ -236,7 +236,7 @@ class Member:
         """Beat if it is time, take in what is new, claim what is due; `holdings` and `give_back_wanted` follow."""
         if self._now() >= self._next_beat:
             self._next_beat = self._now() + self.who.interval_s / HEARTBEATS_PER_INTERVAL
-            self._beat(self.holdings, deadline)
+            self._beat(dict(self.holdings), deadline)  # what others took meanwhile is dropped from them
         else:
             self._take(self._log.read({}, deadline))
         paused_by = self.world.paused_by(self.who.group_id, self.clock)

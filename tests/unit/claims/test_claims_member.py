@@ -512,6 +512,18 @@ def test_a_claim_of_messages_that_the_log_calls_late_is_none() -> None:
     assert a.holdings == {}
 
 
+def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
+    """Each heartbeat's answer is its own partition's, also behind one that was given back, and is claimed anew."""
+    shared = Shared()
+    a = member(shared, "a", (0, 1, 2))
+    a.claim([0, 1, 2], patience())
+    shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, a.holdings[0].token))
+    shared.now_ms += 600
+    a.turn(patience())
+    sure_until = shared.now() + 2 * a.who.interval_s
+    assert {p: holding.confirmed_until for p, holding in a.holdings.items()} == dict.fromkeys(range(3), sure_until)
+
+
 def test_what_was_given_back_is_not_asked_for_again() -> None:
     """Until the next turn finds that others are due it."""
     shared = Shared()
