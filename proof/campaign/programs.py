@@ -20,7 +20,7 @@ import orjson
 import psutil
 
 from brew.deadline import Deadline
-from brew.errors import BrewError
+from brew.errors import BrewError, DeadlineExceeded
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.002
@@ -34,7 +34,12 @@ class ProgramFailedError(BrewError):
 
 
 class Program:
-    """A running process; its output goes to files, and it ends with the campaign."""
+    """
+    A running process; its output goes to files, and it ends with the campaign.
+
+    One that has ended stays a zombie until `kill`: its number, which is also its group's, goes to no other process
+    before that. On a machine that starts many processes numbers come again within minutes.
+    """
 
     def __init__(
         self, command: Sequence[str], name: str, folder: Path, environment: Mapping[str, str] | None = None
@@ -52,7 +57,8 @@ class Program:
                 start_new_session=True,
             )
         self.ended_at: float | None = None
-        self._aborted = False
+        self._code: int | None = None
+        self._aborted = self._reaped = False
         self._family = {self._process.pid}
 
     @property
@@ -67,10 +73,15 @@ class Program:
 
     def code(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        code = self._process.poll()
-        if code is not None and self.ended_at is None:
-            self.ended_at = time.time()
-        return code
+        if self._code is None and not self._reaped:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                self._ended(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+        return self._code
+
+    def _ended(self, code: int) -> None:
+        if self._code is None:
+            self._code, self.ended_at = code, time.time()
 
     @property
     def crash(self) -> str | None:
@@ -115,9 +126,10 @@ class Program:
         return " / ".join(lines[-_LAST_LINES:])
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole group: a program may have children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+        """To the whole group: a program may have children. Does nothing after `kill`."""
+        if not self._reaped:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
@@ -127,20 +139,21 @@ class Program:
         self._aborted = True
         self.signal(signal.SIGABRT)
         self.signal(signal.SIGCONT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ABORT_S)
+        with contextlib.suppress(DeadlineExceeded):
+            self.wait(Deadline(_ABORT_S))
         self.kill()
 
     def kill(self) -> None:
+        """SIGKILL to the whole group, and its number is given back."""
         self.signal(signal.SIGKILL)
-        self._process.wait()
-        self.code()
+        if not self._reaped:
+            self._ended(self._process.wait())
+            self._reaped = True
 
     def process_kill(self) -> None:
         """SIGKILL to itself alone; its group is ended with the cell."""
-        self._process.kill()
-        self._process.wait()
-        self.code()
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait(Deadline(_ABORT_S))
 
 
 class Programs:

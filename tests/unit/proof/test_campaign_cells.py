@@ -41,12 +41,13 @@ def test_a_wait_for_a_writer_that_has_crashed_ends_at_once(tmp_path: Path) -> No
     """It will never commit again; a writer that is gone some other way may have been meant to be."""
     stage = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "kill -SEGV $$"))
     gone = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "exit 3"), deadline=Deadline(0.2))
-    for one in (stage, gone):
-        one.writer().wait(Deadline(10))
-    with pytest.raises(StalledError, match=r"a commit: writer-1 ended with SIGSEGV"):
-        stage.until(lambda: False, "a commit")
-    with pytest.raises(StalledError, match=r"a commit: not within"):
-        gone.until(lambda: False, "a commit")
+    with stage.programs, gone.programs:
+        for one in (stage, gone):
+            one.writer().wait(Deadline(10))
+        with pytest.raises(StalledError, match=r"a commit: writer-1 ended with SIGSEGV"):
+            stage.until(lambda: False, "a commit")
+        with pytest.raises(StalledError, match=r"a commit: not within"):
+            gone.until(lambda: False, "a commit")
 
 
 def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
@@ -271,8 +272,10 @@ def test_reader_and_spark_can_be_read_from_a_cells_name() -> None:
 def test_the_program_under_test_is_told_the_reader(tmp_path: Path) -> None:
     """And nothing where the cell leaves it to the program."""
     for cell, told in ((QUIET, ""), (replace(QUIET, reader="direct"), "--reader direct")):
-        program = _stage(tmp_path, cell, ("echo",)).writer("--follow", name=f"told-{told[9:]}")
-        assert program.wait(Deadline(10)) == 0
+        stage = _stage(tmp_path, cell, ("echo",))
+        with stage.programs:
+            program = stage.writer("--follow", name=f"told-{told[9:]}")
+            assert program.wait(Deadline(10)) == 0
         assert told in program.printed()
         assert ("--reader" in program.printed()) is bool(told)
 
@@ -280,10 +283,10 @@ def test_the_program_under_test_is_told_the_reader(tmp_path: Path) -> None:
 def test_both_readers_take_turns(tmp_path: Path) -> None:
     """Each writer reads the way that the one before it did not, and a soak counts both."""
     stage = _stage(tmp_path, replace(QUIET, reader="both"), ("echo",))
-    programs = [stage.writer() for _ in range(4)]
-    assert [program.done(Deadline(10)).split("--reader ")[1].split()[0] for program in programs] == [
-        *("connector", "direct") * 2
-    ]
+    with stage.programs:
+        programs = [stage.writer() for _ in range(4)]
+        readers = [program.done(Deadline(10)).split("--reader ")[1].split()[0] for program in programs]
+    assert readers == ["connector", "direct"] * 2
     assert stage.fired == {"connector_writers": 2, "direct_writers": 2}
 
 

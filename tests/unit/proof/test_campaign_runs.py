@@ -67,6 +67,21 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -
             programs.start("slow", "sleep", "600").wait(Deadline(0.05))
 
 
+def test_no_other_process_can_be_taken_for_a_program_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is its group's: free again, it is some other group's within minutes, which was then killed."""
+    with Programs(tmp_path) as programs:
+        program = programs.start("brief", "sh", "-c", "exit 5")
+        assert program.wait(Deadline(10)) == 5
+        assert psutil.Process(program.pid).status() == psutil.STATUS_ZOMBIE
+        program.kill()
+        assert not psutil.pid_exists(program.pid)
+        monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("a signal to a number that was given back"))
+        program.terminate()
+    assert program.code() == 5
+
+
 def test_an_aborted_program_tells_where_its_threads_stand(tmp_path: Path) -> None:
     """A stall without a stack can't be explained afterwards; a program that was stopped wakes up for it."""
     with Programs(tmp_path) as programs:
