@@ -230,7 +230,7 @@ class Freezer:
         root = _root()
         if root is None:
             raise PermissionError("no cgroup freezer may be used here")
-        self._root, self._group = root, root / f"brew-{uuid.uuid4().hex[:12]}"
+        self._root, self._group = root, root / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._group.mkdir()
 
     def freeze(self, stopped: Iterable[psutil.Process]) -> None:
