@@ -40,6 +40,8 @@ _TAILS = {
     tier: f',"{TIER_FIELD}":"{tier}","{DISCOUNT_FIELD}":{discount}}}'.encode() for tier, discount in DISCOUNTS.items()
 }
 
+_NOBODY = (None, "")
+
 _QUOTE, _BACKSLASH = b'"\\'
 _OPENING, _CLOSING = b"[{", b"]}"
 
@@ -70,7 +72,7 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
         order = _exact(value)
     except _Unreadable as error:
         return f"the input is not readable ({error}) and belongs on the dead-letter topic"
-    if not isinstance(order, dict) or "customer_id" not in order:
+    if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
         return "the input is not an order with a customer_id and belongs on the dead-letter topic"
     try:
         made = _exact(out)
@@ -89,7 +91,7 @@ def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
     """
     Whether the output's text is the input's with the two fields behind it: the common case, and exact by itself.
 
-    The input still has to be an object that holds a customer and none of the two fields.
+    The input still has to be an object that names a customer and holds none of the two fields.
     """
     if value[-1:] != b"}" or out != value[:-1] + _TAILS[tier]:
         return False
@@ -97,9 +99,9 @@ def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
         order = orjson.loads(value)
     except orjson.JSONDecodeError:
         return False
-    return (
-        isinstance(order, dict) and "customer_id" in order and TIER_FIELD not in order and DISCOUNT_FIELD not in order
-    )
+    if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
+        return False
+    return TIER_FIELD not in order and DISCOUNT_FIELD not in order
 
 
 def _difference(expected: dict[str, Any], made: object) -> str | None:
@@ -144,10 +146,10 @@ def _no_constant(name: str) -> None:
 
 def unjustified(reason: Reason, value: bytes | None) -> str | None:
     """Why a rejection for that reason is wrong; None when it holds, or depends on limits of the pipeline's own."""
-    if reason in {Reason.TOO_LARGE, Reason.TOO_DEEP}:
-        return None
     if value is None:
         return None if reason is Reason.NO_VALUE else f"rejected as {reason}, but the input has no value"
+    if reason in {Reason.TOO_LARGE, Reason.TOO_DEEP}:
+        return None
     if reason is Reason.NO_VALUE:
         return "rejected as no-value, but the input has a value"
     try:
@@ -158,8 +160,10 @@ def unjustified(reason: Reason, value: bytes | None) -> str | None:
         return "rejected as not-json, but the input is JSON"
     if reason is Reason.NOT_AN_OBJECT:
         return "rejected as not-an-object, but the input is one" if isinstance(order, dict) else None
-    customer = order.get("customer_id") if isinstance(order, dict) else None
-    return "rejected as no-customer-id, but the input names one" if isinstance(customer, str) and customer else None
+    if not isinstance(order, dict):
+        return "rejected as no-customer-id, but the input is not an object"
+    nobody = order.get("customer_id") in _NOBODY
+    return None if nobody else "rejected as no-customer-id, but the input names one"
 
 
 def beyond(value: bytes, max_bytes: int, max_depth: int) -> Reason | None:

@@ -299,15 +299,17 @@ class TransformComparison(Comparison):
         return None
 
     def _wrong_letter(self, one: _Pending, out: Record, source: SourcePosition) -> str | None:
-        reason = (dict(out.headers).get(ERROR_REASON) or b"").decode("utf-8", "replace")
-        if not isinstance(one.answer, Reject):
-            if reason == TOO_LARGE:
-                self.oversized += 1
-                self.transformed -= 1
-            else:
-                return f"rejected as {reason}, but the function makes {_brief(one.answer)} of it"
-        elif reason != one.answer.reason:
-            return f"rejected as {reason}, but the function rejects it as {one.answer.reason}"
+        added = dict(out.headers[len(one.came.headers) :])
+        reason = (added.get(ERROR_REASON) or b"").decode("utf-8", "replace")
+        if isinstance(one.answer, Reject):
+            if reason != one.answer.reason:
+                return f"rejected as {reason}, but the function rejects it as {one.answer.reason}"
+        elif reason != TOO_LARGE or len(one.left) < len(one.answer):
+            came_out = len(one.answer) - len(one.left)
+            return f"rejected as {reason}, but the function makes {_brief(one.answer)} of it, and {came_out} came out"
+        else:
+            self.oversized += 1
+            self.transformed -= 1
         return wrong_letter_frame(one.came, out, source)
 
     # The ends of the logs.

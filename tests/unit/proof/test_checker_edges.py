@@ -420,6 +420,9 @@ def rejected(**changed: Any) -> Record:
         ({"key": b"other"}, "key is"),
         ({"headers": [(ERROR_REASON, b"not-json"), *SOURCE.headers()]}, "the input's headers"),
         ({"headers": [("trace", b"1"), (ERROR_REASON, b"not-json")]}, "the source headers"),
+        ({"headers": [("trace", b"1"), *SOURCE.headers(), (ERROR_REASON, b"not-json")]}, "the source headers"),
+        ({"created": 1000}, None),
+        ({"created": 1001}, "timestamp is 1001, should be 1000"),
         ({"headers": [("trace", b"1"), (ERROR_REASON, b"no-idea"), *SOURCE.headers()]}, "reason 'no-idea'"),
         ({"value": b"no jsoN"}, "the value's bytes"),
         ({"value": None}, "the value's bytes"),
@@ -459,9 +462,18 @@ def test_a_field_that_is_missing_or_added_is_named_from_either_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "right"), [(b"{}", True), (b'{"customer_id":""}', True), (b'{"customer_id":7}', True), (VALUE, False)]
+    ("value", "right"),
+    [
+        (b"{}", True),
+        (b'{"customer_id":""}', True),
+        (b'{"customer_id":null}', True),
+        (b'{"customer_id":7}', False),
+        (b"[]", False),
+        (VALUE, False),
+    ],
 )
 def test_an_order_without_a_customers_name_is_rejected_rightly(value: bytes, right: bool) -> None:
+    """As docs/PROTOCOL.md has it: no field, null, or the empty string."""
     assert (unjustified(Reason.NO_CUSTOMER_ID, value) is None) is right
 
 

@@ -222,7 +222,7 @@ def _bytes_of_a_letter(logs: Logs) -> None:
         (_wrong_time, Name.CORRUPT, "timestamp is 1, should be 100"),
         (_out_of_order, Name.NONMONOTONIC, "follows 2#1"),
         (_of_nothing, Name.PHANTOM, "is not visible"),
-        (_letter_of_a_good_one, Name.CORRUPT, "rejected as five, but the function makes"),
+        (_letter_of_a_good_one, Name.CORRUPT, "as five, but the function makes b'{\"copy\":0}' of it, and 0 came out"),
         (_bytes_of_a_letter, Name.CORRUPT, "the value's bytes are not the input's"),
     ],
 )
@@ -307,6 +307,34 @@ def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits(
     assert report.verdict is Verdict.PROVEN
     assert report.notes == ["1 inputs are dead letters because an output was too large, which only the run knew"]
     assert report.counts["transformed"] == 1
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_dead_letter_for_its_size_stands_for_all_outputs_of_its_input(kept: int, late: bool) -> None:
+    """One of them beside it is told, also where it is not the one of the letter's own index."""
+    logs = right(inputs(2))
+    logs.rows[OUT] = [logs.rows[OUT][kept]]
+    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
+    report = judged(logs, late=late)
+    assert (report.verdict, report.notes) == (Verdict.VIOLATED, [])
+    told = f"rejected as too-large, but the function makes 2 records, the first with {_first(2)} of it, and 1 came out"
+    assert (told in str(report.findings[0])) is (kept == 1)
+
+
+def _first(number: int) -> str:
+    (answer, *_) = brew.record.apply(function, Given(value=orjson.dumps({"n": number})))
+    return repr(answer.value)
+
+
+def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carried() -> None:
+    """A record that was replayed through another pipeline brings such headers along."""
+    came = [one._replace(headers=[(ERROR_REASON, b"five")]) for one in inputs(5)]
+    assert judged(right(came)).verdict is Verdict.PROVEN
+    logs = right(came)
+    letter = logs.rows[DEAD][0]
+    logs.rows[DEAD] = [letter._replace(headers=[letter.headers[0], *letter.headers[2:]])]
+    assert judged(logs).totals == {"corrupt-output": 1}
 
 
 # What is not deterministic.
