@@ -304,6 +304,18 @@ def test_a_reader_that_was_given_the_first_source_in_anothers_place_is_found() -
     assert found.totals == {Name.INCONSISTENT: 1}
 
 
+def test_what_a_reader_got_from_a_partition_that_is_empty_now_is_found() -> None:
+    """Below its first offset nothing is known; at it and behind there is no record."""
+    downstream = {"out": {0: LogOffsets(0, 0, 0), 1: LogOffsets(2, 2, 2)}}
+    facts = BrokerFacts("in", "out", "dlq", {}, {}, 1, downstream=downstream, journals=True)
+    for partition, offset, named in ((0, 0, 1), (1, 1, 0), (1, 2, 1)):
+        made = Checker(facts)
+        fields = {"topic": "out", "partition": partition, "runs": [Run(offset, 0, 7, 1)]}
+        entry = Entry(0.0, "reader", 1, Step.READ, Phase.DONE, fields)
+        check_readers([entry], made.layouts, made.found, Acknowledged([], "in"))
+        assert made.found.totals[Name.INCONSISTENT] == named
+
+
 # The whole.
 
 VALUE = b'{"customer_id":"c"}'
