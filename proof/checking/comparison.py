@@ -234,7 +234,7 @@ class Comparison:
         elif (came := lane.take(source.offset)) is not None:
             self._first_time(stream, record, source)
             self._compare(came, stream.topic, record)
-        elif source.offset < lane.read and lane.visible(source.offset):
+        elif lane.visible(source.offset):
             self._duplicate(stream, record, source)
         else:
             self._phantom(stream.topic, record, source.partition, source.offset)

@@ -193,7 +193,9 @@ def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | Non
 def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], found: Findings) -> None:
     """Report each canary in a file, given in chunks; the finding names the place, never the canary."""
     wanted = [canary.encode() for canary in canaries if canary]
-    longest = max(map(len, wanted), default=0)
+    if not wanted:
+        return
+    longest = max(map(len, wanted))
     tail, base = b"", 0
     for chunk in chunks:
         text = tail + chunk
@@ -203,6 +205,6 @@ def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], f
             while at >= 0:
                 found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} stands at byte {base + at}")
                 at = text.find(canary, at + 1)
-        keep = min(len(text), max(0, longest - 1))
+        keep = min(len(text), longest - 1)
         base += len(text) - keep
         tail = text[len(text) - keep :]

@@ -260,7 +260,7 @@ class TransformComparison(Comparison):
 
     def _unexpected(self, stream: Stream, record: Record, source: SourcePosition, one: _Pending | None) -> None:
         """A record that the function does not make, or one that came before."""
-        lane, dropped = self._lanes[source.partition], source.offset in self._dropped[source.partition]
+        dropped = source.offset in self._dropped[source.partition]
         if self.oracle.differs and (dropped or source.index):
             self.untellable += 1  # a different answer explains it
         elif dropped:
@@ -268,7 +268,7 @@ class TransformComparison(Comparison):
         elif one is not None and isinstance(one.answer, tuple) and source.index >= len(one.answer):
             evidence = f"source {source}: the function makes {len(one.answer)} records of it"
             self._say(Name.CORRUPT, stream, record, evidence)
-        elif source.offset < lane.read and lane.visible(source.offset):
+        elif self._lanes[source.partition].visible(source.offset):
             more = ", or the function makes fewer of it" if source.index else ""
             self._say(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
         else:

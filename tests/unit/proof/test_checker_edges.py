@@ -17,7 +17,7 @@ from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, 
 from proof.checking.journals import Acknowledged, check_readers
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings, RawLog
-from proof.findings import Findings, Name, Verdict
+from proof.findings import Finding, Findings, Name, Verdict
 from proof.oracle import beyond, unjustified, wrong_enrichment
 
 
@@ -139,7 +139,8 @@ def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_of
     stream.batches([RawBatch(0, 0, 1, 7, 5, 0, True, False, None, 0)])
     stream.move_to(0)
     stream.batches([RawBatch(1, 1, 1, 7, 5, -1, True, True, "abort", 0)])
-    assert log.named == {"aborted-read": 1}
+    evidence = "a read_committed reader returned it, and its transaction is aborted"
+    assert log.found.first() == [Finding(Name.ABORTED_READ, "out", 0, 0, evidence, 7, 5)]
 
 
 def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first() -> None:
@@ -370,12 +371,19 @@ def test_a_range_of_lost_commits_is_told_once() -> None:
 @pytest.mark.parametrize(("settled", "hanging"), [(True, 1), (False, 0)])
 def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bool, hanging: int) -> None:
     """It is told once, by its producer, and not again by the last stable offset that it holds back."""
-    downstream = {"out": {0: LogOffsets(0, 3, 4)}}
+    downstream = {"out": {0: LogOffsets(0, 3, 6)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
-    made.batches("out", 0, [RawBatch(3, 3, 1, 7, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [RawBatch(3, 4, 2, 7, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [RawBatch(5, 5, 1, 8, 0, 0, True, False, None, 0)])
     made.finish()
-    assert made.found.totals[Name.HANGING] == hanging
-    assert made.counts["open_transactions"] == 1
+    assert (
+        made.found.first()
+        == [
+            Finding(Name.HANGING, "out", 0, 3, "2 records up to 4, and no end marker behind them", 7, 0),
+            Finding(Name.HANGING, "out", 0, 5, "1 record up to 5, and no end marker behind them", 8, 0),
+        ][: 2 * hanging]
+    )
+    assert made.counts["open_transactions"] == 2
 
 
 def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was_seen() -> None:

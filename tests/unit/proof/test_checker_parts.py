@@ -269,9 +269,9 @@ def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
 def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> None:
     """Several in one file, overlapping ones too; empty ones are none."""
-    text = b"xxabab..key.ab"
+    text = b"xxabab..key.ab.zzz"
     found = Findings()
-    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab"], found)
+    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab", "zz"], found)
     told = sorted((one.offset, one.evidence) for one in found.first())
     assert told == [
         (2, "canary number 1 stands at byte 2"),
@@ -279,10 +279,12 @@ def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> Non
         (4, "canary number 3 stands at byte 4"),
         (8, "canary number 2 stands at byte 8"),
         (12, "canary number 3 stands at byte 12"),
+        (15, "canary number 4 stands at byte 15"),
+        (16, "canary number 4 stands at byte 16"),
     ]
     assert {(one.name, one.topic, one.partition) for one in found.first()} == {(Name.SECRET, "f", -1)}
     check_secrets("g", [text], [], found)
-    assert len(found.first()) == 5
+    assert len(found.first()) == 7
 
 
 def data(base: int, epoch: int = 3, producer: int = 7, count: int = 2) -> RawBatch:

@@ -171,15 +171,18 @@ def test_the_profile_that_the_header_names_gives_the_tier() -> None:
     assert wrong(profiles, "silver", b"0/7") is None
     assert "loyalty_discount' is 0.15, should be 0.1" in (wrong(profiles, "gold", b"0/7") or "")
     assert profiles.doubts == []
+    assert profiles.counts == {"profiled": 3, "unprofiled": 0}
 
 
 @pytest.mark.parametrize(
     ("header", "says"),
     [
         (None, "no profile.offset header"),
-        (b"0/5", "is none (a tombstone"),
-        (b"0/6", "another customer's"),
-        (b"0/10", "not visible"),
+        (b"0/5", "its profile profiles[0] offset 5 is none (a tombstone, or malformed)"),
+        (b"0/6", "its profile profiles[0] offset 6 is another customer's, not 'c-1''s"),
+        (b"0/10", "its profile profiles[0] offset 10 is not visible (LSO 10)"),
+        (b"0/" + b"9" * 19, f"its profile profiles[0] offset {'9' * 19} is not visible (LSO 10)"),
+        (b"0/" + b"9" * 20, "no such place"),
         (b"1/4", "no such place"),
         (b"0", "no such place"),
         (b"x/y", "no such place"),
@@ -201,14 +204,63 @@ def test_without_a_profile_only_standard_is_right() -> None:
     assert "should be 0.0" in (wrong(profiles, "gold", b"none 6") or "")
     assert "had one at 0/4" in (wrong(profiles, "standard", b"none 5") or "")
     assert profiles.doubts == []
+    assert profiles.counts == {"profiled": 0, "unprofiled": 3}
+
+
+def test_an_output_that_names_no_profile_or_has_no_value_is_wrong() -> None:
+    profiles = read([GOLD_PROFILE])
+    for header in (("profile", b"0/4"), (PROFILE_OFFSET, None)):
+        assert (profiles.wrong(CUSTOMER_1, out("gold"), header) or "").startswith("no profile.offset header between")
+    for value, made, said in ((None, out("gold"), "the input has no value"), (CUSTOMER_1, None, "the output has no")):
+        assert (profiles.wrong(value, made, (PROFILE_OFFSET, b"0/4")) or "").startswith(said)
+
+
+def test_an_order_that_names_no_customer_by_text_has_no_profile() -> None:
+    """A number as customer is enriched, and one that is no order at all is none of the profiles' business."""
+    profiles = read([GOLD_PROFILE])
+    made = out("standard").replace(b'"c-1"', b"7")
+    assert profiles.wrong(b'{"customer_id":7}', made, (PROFILE_OFFSET, b"none 9")) is None
+    told = profiles.wrong(b'{"customer_id":7}', made, (PROFILE_OFFSET, b"0/4"))
+    assert told == "its profile profiles[0] offset 4 is another customer's, not 7's"
+    told = profiles.wrong(b"[1]", out("standard"), (PROFILE_OFFSET, b"none 9"))
+    assert told == "the input is not an order with a customer_id and belongs on the dead-letter topic"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"c-1", b"no json"),
+        (b"c-1", b"[]"),
+        (b"c-1", b'{"customer_id":"c-1"}'),
+        (b"c-1", b'{"customer_id":"c-1","tier":"diamond"}'),
+        (b"c-1", b'{"customer_id":"c-1","tier":[]}'),
+        (b"c-1", profile("c-2", "gold")),
+        (b"", profile("", "gold")),
+        (b"\xff", profile("c-1", "gold")),
+    ],
+)
+def test_a_record_that_is_no_profile_is_noted_and_ends_the_one_before(key: bytes, value: bytes) -> None:
+    assert read([(0, 4, b"c-1", b'{"tier":"gold"}'), (0, 5, b"c-1", None)]).notes == []
+    profiles = read([(0, 4, key, profile(key.decode("latin-1"), "gold")), (0, 5, key, value), (0, 6, key, value)])
+    count = profiles.malformed
+    assert count == (2 if key == b"c-1" else 3)
+    assert profiles.notes == [
+        f"{count} records of profiles can't be read as a profile; a customer without one counts as unknown"
+    ]
+    assert wrong(profiles, "standard", b"none 6") is None
 
 
 def test_a_profile_that_compaction_took_leaves_a_doubt_and_no_finding() -> None:
     """The rest of the output is looked at all the same."""
-    profiles = read([(0, 7, b"c-1", profile("c-1", "silver"))])
+    profiles = read([(0, 7, b"c-1", profile("c-1", "silver"))], {0: 10, 1: 10})
     assert wrong(profiles, "gold", b"0/4") is None
-    assert wrong(profiles, "standard", b"none 5") is None
-    assert profiles.doubts[0].startswith("the profiles of 2 outputs are not in profiles any more (compacted)")
+    assert wrong(profiles, "gold", b"0/9") is None
+    assert wrong(profiles, "gold", b"1/0") is None
+    assert wrong(profiles, "standard", b"none 5,0") is None
+    assert profiles.doubts == [
+        "the profiles of 4 outputs are not in profiles any more (compacted), first customer 'c-1', profile.offset 0/4; "
+        "verify earlier, or raise min.compaction.lag.ms"
+    ]
     mixed = b'{"customer_id":"c-1","loyalty_tier":"gold","loyalty_discount":0.1}'
     assert "loyalty_discount" in (profiles.wrong(CUSTOMER_1, mixed, (PROFILE_OFFSET, b"0/4")) or "")
     bad = b'{"customer_id":"c-1","loyalty_tier":"diamond","loyalty_discount":0.1}'

@@ -19,7 +19,7 @@ from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.checking.transformed import Oracle, _Dropped, _shown
-from proof.findings import Name, Report, Verdict
+from proof.findings import Finding, Name, Report, Verdict
 
 IN, OUT, ALSO, DEAD = "in", "out", "late", "dlq"
 
@@ -82,21 +82,28 @@ def right(came: list[Record], made: Function = function) -> Logs:
 
 
 def judged(
-    logs: Logs, made: Function = function, *, late: bool = False, first: int = 0, partitions: int = 1, outputs: int = 1
+    logs: Logs,
+    made: Function = function,
+    *,
+    late: bool = False,
+    first: int = 0,
+    end: int | None = None,
+    partitions: int = 1,
+    outputs: int = 1,
 ) -> Report:
     """
-    ``late``: outputs are read before their inputs; ``first``: offset of the input's first record.
+    ``late``: outputs are read before their inputs; ``first``: offset of the input's first record; ``end``: its end.
 
     ``partitions`` of the input, and of each topic behind it.
     """
     logs.renumber()
-    ends = [sum(one.partition == p for one in logs.came) for p in range(partitions)]
+    ends = [end or sum(one.partition == p for one in logs.came) for p in range(partitions)]
     facts = BrokerFacts(
         IN,
         OUT,
         DEAD,
-        {p: LogOffsets(first, end, end) for p, end in enumerate(ends)},
-        {p: end if logs.committed is None else logs.committed for p, end in enumerate(ends)},
+        {p: LogOffsets(first, until, until) for p, until in enumerate(ends)},
+        {p: until if logs.committed is None else logs.committed for p, until in enumerate(ends)},
         outputs,
         downstream={
             name: {p: LogOffsets(0, end, end) for p in range(outputs) for end in [sum(r.partition == p for r in rows)]}
@@ -157,7 +164,7 @@ def _one_too_many(logs: Logs) -> None:
 
 
 def _one_between(logs: Logs) -> None:
-    logs.add(OUT, logs.came[2], b"{}", index=7)
+    logs.add(OUT, logs.came[2], b"{}", index=2)
     logs.rows[OUT].insert(2, logs.rows[OUT].pop())
 
 
@@ -169,9 +176,17 @@ def _wrong_topic(logs: Logs) -> None:
     logs.rows[OUT].insert(3, logs.rows[ALSO].pop())
 
 
-def _wrong_reason(logs: Logs) -> None:
-    headers = [(name, b"six" if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
+def _wrong_reason(logs: Logs, told: bytes | None = b"six") -> None:
+    headers = [(name, told if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
     logs.rows[DEAD][0] = logs.rows[DEAD][0]._replace(headers=headers)
+
+
+def _garbled_reason(logs: Logs) -> None:
+    _wrong_reason(logs, b"\xff")
+
+
+def _no_reason(logs: Logs) -> None:
+    _wrong_reason(logs, None)
 
 
 def _wrong_key(logs: Logs) -> None:
@@ -210,18 +225,20 @@ def _bytes_of_a_letter(logs: Logs) -> None:
         (_spoil_value, Name.CORRUPT, "value is b'{\"copy\":9}', should be b'{\"copy\":0}'"),
         (_double, Name.DUPLICATE, "came out before"),
         (_lose, Name.LOST, "neither on out, late nor dlq"),
-        (_lose_one_of_several, Name.LOST, "1 of its 2 outputs are neither on"),
+        (_lose_one_of_several, Name.LOST, "1 of its 2 outputs are neither on out, late nor dlq"),
         (_lose_a_dead_letter, Name.LOST, "neither on out, late nor dlq"),
         (_one_too_many, Name.DUPLICATE, "in/0/2#7 came out before, or the function makes fewer of it"),
-        (_one_between, Name.CORRUPT, "the function makes 2 records of it"),
-        (_not_dropped, Name.CORRUPT, "the function drops it"),
+        (_one_between, Name.CORRUPT, "source in/0/2#2: the function makes 2 records of it"),
+        (_not_dropped, Name.CORRUPT, "source in[0] offset 7: the function drops it"),
         (_wrong_topic, Name.CORRUPT, "it belongs into late"),
         (_wrong_reason, Name.CORRUPT, "rejected as six, but the function rejects it as five"),
+        (_garbled_reason, Name.CORRUPT, "rejected as \ufffd, but the function rejects it as five"),
+        (_no_reason, Name.CORRUPT, "rejected as , but the function rejects it as five"),
         (_wrong_key, Name.CORRUPT, "key is b'other', should be b'k'"),
         (_wrong_headers, Name.CORRUPT, "should be the function's and then the source's"),
         (_wrong_time, Name.CORRUPT, "timestamp is 1, should be 100"),
         (_out_of_order, Name.NONMONOTONIC, "follows 2#1"),
-        (_of_nothing, Name.PHANTOM, "is not visible"),
+        (_of_nothing, Name.PHANTOM, "its source in[0] offset 99 is not visible (LSO 9)"),
         (_letter_of_a_good_one, Name.CORRUPT, "as five, but the function makes b'{\"copy\":0}' of it, and 0 came out"),
         (_bytes_of_a_letter, Name.CORRUPT, "the value's bytes are not the input's"),
     ],
@@ -234,7 +251,7 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(
     report = judged(logs, late=late)
     found = [one for one in report.findings if one.name is name]
     assert report.verdict is Verdict.VIOLATED
-    assert any(said in one.evidence for one in found), report.findings
+    assert any(one.evidence.endswith(said) for one in found), report.findings
 
 
 def test_what_is_out_above_the_committed_offset_is_told() -> None:
@@ -252,6 +269,18 @@ def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> No
     report = judged(logs)
     assert report.totals == {"offset-behind": 1, "duplicate-output": 1}
     assert {one.evidence for one in report.findings} == {"its source in[0] offset 1 is out, the committed offset is 1"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(late: bool) -> None:
+    """A marker, or an aborted record; told with the place of the output."""
+    came = [one._replace(offset=offset) for one, offset in zip(inputs(1, 1, 1), (0, 1, 3), strict=True)]
+    logs = right(came)
+    logs.add(OUT, came[1]._replace(offset=2), b"{}")
+    logs.rows[OUT].insert(2, logs.rows[OUT].pop())
+    report = judged(logs, late=late, end=4)
+    evidence = "its source in[0] offset 2 is no visible record (aborted, or never written)"
+    assert report.findings == [Finding(Name.PHANTOM, OUT, 0, 2, evidence)]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -300,13 +329,14 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
 
 
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
-    logs = right(inputs(1, 1))
-    del logs.rows[OUT][0]
-    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
+    logs = right(inputs(1, 1, 1, 1))
+    del logs.rows[OUT][:2]
+    for came in logs.came[:2]:
+        logs.add(DEAD, came, came.value, reason="too-large")
     report = judged(logs)
     assert report.verdict is Verdict.PROVEN
-    assert report.notes == ["1 inputs are dead letters because an output was too large, which only the run knew"]
-    assert report.counts["transformed"] == 1
+    assert report.notes == ["2 inputs are dead letters because an output was too large, which only the run knew"]
+    assert report.counts["transformed"] == 2
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -364,6 +394,7 @@ def test_one_that_drops_by_chance_is_noticed_too() -> None:
     logs = right(inputs(*[1] * 20), lambda record: record)
     report = judged(logs, dropping)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
+    assert "; 13 records can't be judged" in report.doubts[0]
 
 
 def test_a_doubled_output_is_a_violation_whatever_the_function_does() -> None:
