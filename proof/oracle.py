@@ -226,14 +226,15 @@ class Profiles:
         for partition, offset, key, value, _headers, _created in rows:
             self._offsets[partition].append(offset)
             kind = self._kind(key, value)
+            if key is None:
+                continue
             packed = (offset * _KINDS + kind) * self._count + partition
-            customer = key or b""
-            before = self._history.get(customer)
+            before = self._history.get(key)
             # One number for a customer with one profile: that is most of them.
             if before is None:
-                self._history[customer] = packed
+                self._history[key] = packed
             else:
-                self._history[customer] = (*(before if isinstance(before, tuple) else (before,)), packed)
+                self._history[key] = (*(before if isinstance(before, tuple) else (before,)), packed)
 
     def _kind(self, key: bytes | None, value: bytes | None) -> int:
         if value is None:
