@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from brew.journal import Entry, Phase, Run, Step
 from brew.names import READ_COMMITTED
@@ -37,7 +38,7 @@ class Acknowledged:
     def holding(self, partition: int, offset: int) -> tuple[int, int] | None:
         """The acknowledged range that holds the offset."""
         some = self.ranges.get(partition, [])
-        at = bisect_right(some, (offset, 1 << 62)) - 1
+        at = bisect_right(some, offset, key=itemgetter(0)) - 1
         return some[at] if at >= 0 and offset < some[at][1] else None
 
     def covers(self, partition: int, offset: int, count: int) -> bool:

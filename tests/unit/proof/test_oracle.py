@@ -166,12 +166,13 @@ def wrong(profiles: Profiles, tier: str, header: bytes | None) -> str | None:
 
 
 def test_the_profile_that_the_header_names_gives_the_tier() -> None:
-    profiles = read([GOLD_PROFILE, (0, 7, b"c-1", profile("c-1", "silver"))])
+    """A profile need not repeat the customer that its key names."""
+    profiles = read([(0, 4, b"c-1", b'{"tier":"gold"}'), (0, 7, b"c-1", profile("c-1", "silver"))])
     assert wrong(profiles, "gold", b"0/4") is None
     assert wrong(profiles, "silver", b"0/7") is None
     assert "loyalty_discount' is 0.15, should be 0.1" in (wrong(profiles, "gold", b"0/7") or "")
     assert profiles.doubts == []
-    assert profiles.counts == {"profiled": 3, "unprofiled": 0}
+    assert (profiles.counts, profiles.notes) == ({"profiled": 3, "unprofiled": 0}, [])
 
 
 @pytest.mark.parametrize(
