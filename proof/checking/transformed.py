@@ -171,8 +171,7 @@ class TransformComparison(Comparison):
         taken: list[Record] = []
         for row in rows:
             record = Record(*row)
-            if record.offset != lane.read:
-                lane.skip_to(record.offset)
+            lane.skip_to(record.offset)
             lane.read = record.offset + 1
             if record.offset < position:
                 taken.append(record)
@@ -238,7 +237,7 @@ class TransformComparison(Comparison):
         """Sources of one input partition rise in each partition that they come out in."""
         stream.note(source.partition, source.offset, source.offset, 1)
         place, here = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
-        before = self._last.get(place, (-1, -1))
+        before = self._last.get(place, here)
         if here < before:
             self._say(Name.NONMONOTONIC, stream, record, f"its source {source} follows {before[0]}#{before[1]}")
         self._last[place] = max(here, before)

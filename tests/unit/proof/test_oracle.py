@@ -113,6 +113,16 @@ def test_a_changed_added_or_missing_field_is_named(change: bytes) -> None:
     assert "field" in (wrong_enrichment(b"gold-1", ORDER, out) or "")
 
 
+@pytest.mark.parametrize(("length", "shown"), [(58, repr("x" * 58)), (59, repr("x" * 56)[:-1] + "...")])
+def test_a_value_that_differs_is_shown_up_to_a_line(length: int, shown: str) -> None:
+    """60 characters; and a word that JSON does not have is told as it stands there."""
+    came = b'{"customer_id":"c","n":"%b"}' % (b"x" * length)
+    out = b'{"customer_id":"c","n":1' + GOLD
+    assert wrong_enrichment(b"gold-1", came, out) == f"field 'n' is 1, should be {shown}"
+    told = wrong_enrichment(b"gold-1", b'{"customer_id":NaN}', out)
+    assert told == "the input is not readable (NaN is not JSON) and belongs on the dead-letter topic"
+
+
 @pytest.mark.parametrize(
     ("reason", "value"),
     [

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import brew
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from brew.record import Function
 from brew.record import Record as Given
@@ -86,15 +87,18 @@ def judged(
     made: Function = function,
     *,
     late: bool = False,
+    together: bool = False,
     first: int = 0,
     end: int | None = None,
     partitions: int = 1,
     outputs: int = 1,
+    before: Callable[[Checker], None] = lambda _checker: None,
 ) -> Report:
     """
-    ``late``: outputs are read before their inputs; ``first``: offset of the input's first record; ``end``: its end.
+    ``late``: outputs are read before their inputs, and these one by one; ``together``: what is read first is not told
+    to have ended before the other has; ``first``: offset of the input's first record; ``end``: its end.
 
-    ``partitions`` of the input, and of each topic behind it.
+    ``partitions`` of the input, ``outputs`` of each topic behind it; ``before``: what the checker takes in first.
     """
     logs.renumber()
     ends = [end or sum(one.partition == p for one in logs.came) for p in range(partitions)]
@@ -112,16 +116,23 @@ def judged(
         also_output=(ALSO,),
     )
     checker = Checker(facts, None, Oracle("clicks:f", made))
-    steps: list[Callable[[], None]] = [
-        lambda: (checker.input(one for one in logs.came if one.offset >= first), checker.input_ended())[1],
-        lambda: (
-            checker.output(logs.rows[OUT]),
-            checker.output(logs.rows[ALSO], ALSO),
-            checker.dead_letters(logs.rows[DEAD]),
-            checker.downstream_ended(),
-        )[-1],
-    ]
-    for step in reversed(steps) if late else steps:
+    before(checker)
+    came = [one for one in logs.came if one.offset >= first]
+    pieces = [[one] for one in came] if late else [came]
+
+    def read_input() -> None:
+        for piece in pieces:
+            checker.input(piece)
+
+    def read_outputs() -> None:
+        checker.output(logs.rows[OUT])
+        checker.output(logs.rows[ALSO], ALSO)
+        checker.dead_letters(logs.rows[DEAD])
+
+    first_of, second = (read_input, checker.input_ended), (read_outputs, checker.downstream_ended)
+    if late:
+        first_of, second = second, first_of
+    for step in (first_of[0], *second, first_of[1]) if together else (*first_of, *second):
         step()
     checker.finish()
     return checker.report()
@@ -130,10 +141,11 @@ def judged(
 NUMBERS = (1, 0, 2, 4, 5, 6, 3, 0, 1)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_right_run_is_proven_and_everything_is_counted(late: bool) -> None:
-    """Inputs = transformed + dead letters + dropped, whichever log is read first."""
-    report = judged(right(inputs(*NUMBERS)), late=late)
+def test_a_right_run_is_proven_and_everything_is_counted(late: bool, together: bool) -> None:
+    """Inputs = transformed + dead letters + dropped, whichever log is read first, and whichever ends first."""
+    report = judged(right(inputs(*NUMBERS)), late=late, together=together)
     assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
     assert (report.inputs, report.outputs, report.dead_letters) == (9, 8, 2)
     assert (report.counts["transformed"], report.counts["dropped"]) == (5, 2)
@@ -255,11 +267,11 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(
 
 
 def test_what_is_out_above_the_committed_offset_is_told() -> None:
-    logs = right(inputs(1, 2))
+    logs = right(inputs(1, 2, 1))
     logs.committed = 1
     report = judged(logs)
-    assert report.totals == {"offset-behind": 2}
-    assert (report.inputs, report.backlog) == (1, 1)
+    assert report.totals == {"offset-behind": 3}
+    assert (report.inputs, report.backlog) == (1, 2)
 
 
 def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> None:
@@ -285,9 +297,29 @@ def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(late: bool
 
 @pytest.mark.parametrize("late", [False, True])
 def test_outputs_of_records_that_retention_took_are_counted_apart(late: bool) -> None:
-    """The input begins at 2: nobody can say what came before."""
-    report = judged(right(inputs(*NUMBERS)), late=late, first=2)
-    assert (report.totals, report.unverifiable, report.inputs) == ({}, 1, 7)
+    """The input begins at 3: nobody can say what came before."""
+    report = judged(right(inputs(*NUMBERS)), late=late, first=3)
+    assert (report.totals, report.unverifiable, report.inputs) == ({}, 3, 6)
+
+
+def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_committed() -> None:
+    """The evidence names all of them, those above the offset, too."""
+    logs = right(inputs(1, 2, 1))
+    logs.committed = 1
+
+    def raw(count: int, marker: str | None = None, at: int = 0) -> RawBatch:
+        return RawBatch(at, at + count - 1, count, 7, 3, 0, True, marker is not None, marker, 0)
+
+    def transactions(checker: Checker) -> None:
+        checker.offsets.begin(0)
+        checker.offsets.take([OffsetBatch(raw(1), (OffsetCommit(0, 1),)), OffsetBatch(raw(1, "commit", 1))])
+        checker.batches(OUT, 0, [raw(4), raw(1, "commit", 4)])
+
+    report = judged(logs, before=transactions)
+    (torn,) = [one for one in report.findings if one.name is Name.TORN]
+    assert torn.evidence.startswith("4 visible records with sources 0 to 2 of in[0]")
+    assert (torn.producer_id, torn.epoch) == (7, 3)
+    assert report.totals == {"offset-behind": 3, "torn-txn": 1}
 
 
 def test_a_source_at_the_inputs_end_is_a_phantom_whatever_the_group_has_committed() -> None:
@@ -308,7 +340,8 @@ def _to_the_other(logs: Logs, topic: str) -> None:
 def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_many(late: bool) -> None:
     """Another key decides on its own, and so does one where the topics differ in shape."""
     came = [*inputs(1, 4), *inputs(1, 2, partition=1)]
-    assert judged(right(came), late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
+    report = judged(right(came), late=late, partitions=2, outputs=2)
+    assert (report.verdict, report.inputs) == (Verdict.PROVEN, 4)
     for topic in (OUT, ALSO):
         logs = right(came)
         _to_the_other(logs, topic)
@@ -365,6 +398,17 @@ def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carri
     letter = logs.rows[DEAD][0]
     logs.rows[DEAD] = [letter._replace(headers=[letter.headers[0], *letter.headers[2:]])]
     assert judged(logs).totals == {"corrupt-output": 1}
+
+
+def test_a_function_is_given_each_record_as_it_came() -> None:
+    """Where the broker set its time, 0."""
+
+    def telling(record: brew.Record) -> brew.Record:
+        return record.with_value(repr(record).encode())
+
+    came = inputs(1, 1, 1)
+    came[1] = came[1]._replace(created=None)
+    assert judged(right(came, telling), telling).verdict is Verdict.PROVEN
 
 
 # What is not deterministic.
