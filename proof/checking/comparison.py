@@ -121,7 +121,7 @@ class Comparison:
         kind = Expected if facts.profiles is None else ExpectedWithProfile
         self._expected = {p: kind(facts.input, p) for p in lanes}
         self._same_shape = facts.output_partitions == len(lanes)
-        self._input_open = self._downstream_open = True
+        self._downstream_open = True
         self.inputs = self.backlog = self.unverifiable = 0
         self.lost: dict[int, list[int]] = {p: [] for p in lanes}
 
@@ -225,7 +225,7 @@ class Comparison:
             lane.behind.add(source.offset)
             self._say(Name.OFFSET_BEHIND, stream, record, evidence)
             stream.note(source.partition, source.offset, source.offset, 1)
-        elif source.offset >= lane.read and self._input_open:
+        elif source.offset >= lane.read:
             if source.offset in lane.early:
                 self._duplicate(stream, record, source)
             else:
@@ -286,9 +286,8 @@ class Comparison:
 
     def input_ended(self) -> None:
         """No input will come any more: outputs that still wait for theirs have none."""
-        self._input_open = False
         for partition, lane in self._lanes.items():
-            lane.skip_to(max(lane.read, self._facts.logs[partition].last_stable))
+            lane.skip_to(self._facts.logs[partition].last_stable)
             self._overdue(lane, partition)
 
     def downstream_ended(self) -> None:

@@ -222,7 +222,7 @@ class TransformComparison(Comparison):
             self._ahead.add(source)
             self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {told}")
             stream.note(source.partition, source.offset, source.offset, 1)
-        elif source.offset >= lane.read and self._input_open:
+        elif source.offset >= lane.read:
             key = source.offset, source.index
             if key in self._early[source.partition]:
                 self._duplicate(stream, record, source)
@@ -314,9 +314,8 @@ class TransformComparison(Comparison):
     # The ends of the logs.
 
     def input_ended(self) -> None:
-        self._input_open = False
         for partition, lane in self._lanes.items():
-            lane.skip_to(max(lane.read, self._facts.logs[partition].last_stable))
+            lane.skip_to(self._facts.logs[partition].last_stable)
             self._take_early(partition)
 
     def downstream_ended(self) -> None:

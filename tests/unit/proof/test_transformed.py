@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -266,6 +267,29 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(
     assert any(one.evidence.endswith(said) for one in found), report.findings
 
 
+@pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose, 0, "offset-gap"), (_lose_a_dead_letter, 4, "torn-txn")])
+def test_a_lost_input_is_told_with_its_place_and_by_what_its_transaction_lacks(
+    spoil: Callable[[Logs], None], offset: int, also: str
+) -> None:
+    """The offset behind it is committed: a record in front is a gap, one amid the others a tear."""
+    logs = right(inputs(*NUMBERS))
+    spoil(logs)
+    report = judged(logs, before=lambda checker: _commits(checker, 9, 20))
+    assert report.findings[0] == Finding(Name.LOST, IN, 0, offset, "neither on out, late nor dlq")
+    assert report.totals == {"lost-output": 1, also: 1}
+
+
+def _commits(checker: Checker, until: int, records: int) -> None:
+    """One transaction, of so many records in the output, that moves the offset."""
+
+    def raw(count: int, marker: str | None = None, at: int = 0) -> RawBatch:
+        return RawBatch(at, at + count - 1, count, 7, 3, 0, True, marker is not None, marker, 0)
+
+    checker.offsets.begin(0)
+    checker.offsets.take([OffsetBatch(raw(1), (OffsetCommit(0, until),)), OffsetBatch(raw(1, "commit", 1))])
+    checker.batches(OUT, 0, [raw(records), raw(1, "commit", records)])
+
+
 def test_what_is_out_above_the_committed_offset_is_told() -> None:
     logs = right(inputs(1, 2, 1))
     logs.committed = 1
@@ -306,16 +330,7 @@ def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_
     """The evidence names all of them, those above the offset, too."""
     logs = right(inputs(1, 2, 1))
     logs.committed = 1
-
-    def raw(count: int, marker: str | None = None, at: int = 0) -> RawBatch:
-        return RawBatch(at, at + count - 1, count, 7, 3, 0, True, marker is not None, marker, 0)
-
-    def transactions(checker: Checker) -> None:
-        checker.offsets.begin(0)
-        checker.offsets.take([OffsetBatch(raw(1), (OffsetCommit(0, 1),)), OffsetBatch(raw(1, "commit", 1))])
-        checker.batches(OUT, 0, [raw(4), raw(1, "commit", 4)])
-
-    report = judged(logs, before=transactions)
+    report = judged(logs, before=lambda checker: _commits(checker, 1, 4))
     (torn,) = [one for one in report.findings if one.name is Name.TORN]
     assert torn.evidence.startswith("4 visible records with sources 0 to 2 of in[0]")
     assert (torn.producer_id, torn.epoch) == (7, 3)
@@ -411,6 +426,16 @@ def test_a_function_is_given_each_record_as_it_came() -> None:
     assert judged(right(came, telling), telling).verdict is Verdict.PROVEN
 
 
+def test_the_time_that_a_function_gives_is_the_outputs() -> None:
+    def timed(record: brew.Record) -> brew.Record:
+        return dataclasses.replace(record, timestamp=555)
+
+    logs = right(inputs(1), timed)
+    assert "timestamp is 100, should be 555" in judged(logs, timed).findings[0].evidence
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=555)
+    assert judged(logs, timed).verdict is Verdict.PROVEN
+
+
 # What is not deterministic.
 
 
@@ -425,7 +450,7 @@ def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_i
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     (doubt,) = report.doubts
     assert "clicks:f is not deterministic: asked twice for in[0] offset 0 it gave b'" in doubt
-    assert "3 records can't be judged" in doubt
+    assert "; 3 records can't be judged" in doubt
 
 
 def test_one_that_drops_by_chance_is_noticed_too() -> None:
@@ -439,6 +464,20 @@ def test_one_that_drops_by_chance_is_noticed_too() -> None:
     report = judged(logs, dropping)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     assert "; 13 records can't be judged" in report.doubts[0]
+
+
+def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() -> None:
+    """Of the first three inputs the function makes a record only when it is asked for the first time."""
+    seen: set[int] = set()
+
+    def once(record: brew.Record) -> brew.Record | None:
+        new = record.offset not in seen or record.offset == 3
+        seen.add(record.offset)
+        return record if new else None
+
+    report = judged(Logs(inputs(1, 1, 1, 1)), once)
+    assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"lost-output": 1})
+    assert "; 3 records can't be judged" in report.doubts[0]
 
 
 def test_a_doubled_output_is_a_violation_whatever_the_function_does() -> None:
