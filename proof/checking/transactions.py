@@ -40,7 +40,7 @@ class Attempt:
     reused: int = -1
     spans: list[tuple[int, int]] = field(default_factory=list)
     sources: dict[int, list[int]] = field(default_factory=dict)
-    commits: list[tuple[int, int, int]] = field(default_factory=list)
+    commits: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def key(self) -> Key:

@@ -159,10 +159,14 @@ def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_fir
 def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() -> None:
     log = Log()
     stream = Stream(log.raw, lambda *_: None, Layout(0))
-    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
-    assert [one.key for one in stream.ended()] == [(7, 5)]
+    for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None)):
+        stream.batches([RawBatch(first, first + 1, 2, producer, 5, 0, True, False, None, 0)])
+        if marker is not None:
+            stream.batches([RawBatch(first + 2, first + 2, 1, producer, 5, -1, True, True, marker, 0)])
     assert stream.layout is not None
-    assert [stream.layout.aborted(offset) for offset in range(4)] == [False, True, True, False]
+    assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5]
+    assert [one.key for one in stream.ended()] == [(9, 5)]
+    assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5, 7, 8]
 
 
 # The group's offset log.
@@ -196,7 +200,8 @@ def test_the_coordinator_names_the_offset_that_the_log_shows_last(
     made = Offsets()
     made.commit(OffsetCommit(0, shown), in_transaction=False)
     made.log.compare({0: told})
-    assert [one.name for one in made.found.first()] == ([] if name is None else [name])
+    evidence = f"the coordinator names it, the last commit in __consumer_offsets is {shown}"
+    assert made.found.first() == ([] if name is None else [Finding(name, "in", 0, told or 0, evidence)])
 
 
 @pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
@@ -205,8 +210,10 @@ def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(records: int, 
     made = Offsets()
     made.commit(OffsetCommit(0, 3), in_transaction=False)
     made.commit(records=records, until=3)
+    made.commit(records=records, until=3)
     assert (made.position.last is None) is compacted
-    assert bool(made.log.notes) is compacted
+    (note,) = made.log.notes or [""]
+    assert note.startswith("older offset commits of the group are compacted away") is compacted
 
 
 def test_an_offset_that_a_transaction_deletes_is_a_new_start() -> None:
@@ -342,6 +349,8 @@ def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: i
     made = ended(LogOffsets(0, 3, 9), committed, [])
     made.finish()
     assert made.report().totals == named
+    evidence = "it is committed, but readers see the input up to 3 only (end 9)"
+    assert made.found.first() == [Finding(Name.OFFSET_AHEAD, "in", 0, 4, evidence) for _ in named]
 
 
 @pytest.mark.parametrize(("until", "by_hand", "lost"), [(3, False, 0), (4, False, 1), (4, True, 0)])
@@ -354,7 +363,8 @@ def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_somebody_move
     made.offsets.take([OffsetBatch(header, (OffsetCommit(0, 3),))])
     made.offsets.take([OffsetBatch(RawBatch(1, 1, 1, 7, 0, -1, True, True, "commit", 0))])
     made.finish()
-    assert made.found.totals[Name.LOST_COMMIT] == lost
+    evidence = "a writer's journal has the commit of 4 as done, the group stands at 3"
+    assert made.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
 
 
 def test_a_range_of_lost_commits_is_told_once() -> None:
@@ -366,6 +376,8 @@ def test_a_range_of_lost_commits_is_told_once() -> None:
     made.downstream_ended()
     made.finish()
     assert made.report().totals == {"lost-output": 3, "lost-commit": 1}
+    evidence = "a writer's journal has the commit of [0, 3) as done"
+    assert made.found.first()[-1] == Finding(Name.LOST_COMMIT, "in", 0, 0, evidence)
 
 
 @pytest.mark.parametrize(("settled", "hanging"), [(True, 1), (False, 0)])
@@ -390,7 +402,8 @@ def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was
     downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
     made.finish()
-    assert [(one.name, one.topic, one.offset) for one in made.found.first()] == [(Name.HANGING, "out", 3)]
+    evidence = "readers stop here, the log ends at 4: somebody's transaction never ended"
+    assert made.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
 
 
 def test_where_the_offset_log_can_not_be_read_no_transaction_is_torn_for_it() -> None:

@@ -256,12 +256,13 @@ def test_a_fault_that_fired_less_often_than_demanded_is_silent() -> None:
 def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
     """At the bound it is in time; without a bound nothing is."""
     found = Findings()
-    commits = {4000: None, 1000: 3000, 2000: 4001}
+    commits = {4000: None, 1000: 3000, 3000: 63_000, 2000: 4001}
     check_stalls(commits, None, found)
     assert found.first() == []
     check_stalls(commits, 2.0, found)
     assert found.first() == [
         Finding(Name.STALL, "run", -1, 2000, "first commit after 2.0 s after the heal; the bound is 2 s"),
+        Finding(Name.STALL, "run", -1, 3000, "first commit after 60.0 s after the heal; the bound is 2 s"),
         Finding(Name.STALL, "run", -1, 4000, "first commit never after the heal; the bound is 2 s"),
     ]
 

@@ -13,7 +13,7 @@ from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Stream
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, Key, RawLog
-from proof.findings import Findings, Name, Verdict
+from proof.findings import Finding, Findings, Name, Verdict
 
 A, B, C, X = (1, 0), (1, 1), (1, 2), (9, 9)
 """Producer id and epoch of four transactions; nobody ever commits an offset as X."""
@@ -34,7 +34,7 @@ class Log:
         self.positions.wrote(Attempt("out", partition, *key, first=lowest, sources=sources))
 
     def moved(self, until: int, key: Key, *, strict: bool = True) -> None:
-        self.positions.moved(until, key, 0, strict=strict)
+        self.positions.moved(until, key, strict=strict)
 
     def named(self, *lost: int) -> dict[str, int]:
         """What is found once all logs have ended; nothing behind a lost input is settled before."""
@@ -70,7 +70,9 @@ def test_a_transaction_is_torn_by_its_lowest_source_and_by_its_highest(lowest: i
     assert log.named() == ({"torn-txn": 1} if torn else {})
     if torn:
         count = highest - lowest + 1
-        assert log.evidence[0].startswith(f"{count} visible records with sources {lowest} to {highest} of in[0]")
+        evidence = f"{count} visible records with sources {lowest} to {highest} of in[0]: "
+        evidence += "no offset commit of this transaction covers exactly them"
+        assert log.found.first() == [Finding(Name.TORN, "out", 0, lowest, evidence, *B)]
 
 
 def test_another_transactions_records_amid_a_range_are_torn() -> None:
@@ -136,7 +138,8 @@ def test_an_offset_that_is_committed_again_is_no_regression_and_one_below_is() -
     log.moved(9, C)
     log.moved(9, (1, 3))
     log.moved(10, (1, 4))
-    assert log.named() == {"offset-regression": 1}
+    log.named()
+    assert log.found.first() == [Finding(Name.OFFSET_REGRESSION, "in", 0, 9, "the group stood at 10 before", *C)]
 
 
 def test_a_transaction_that_moves_the_offset_back_is_told_as_that_alone() -> None:
@@ -156,7 +159,8 @@ def test_a_producer_id_that_comes_back_after_two_others_is_a_zombie() -> None:
         log = Log()
         for at, producer in enumerate((1, 2, 3, 2)):
             log.moved(10 * at + 10, (producer, 0), strict=strict)
-        assert log.found.totals[Name.ZOMBIE] == strict
+        evidence = "this producer id moves the offset again, after another one of the same partition took over"
+        assert log.found.first() == ([Finding(Name.ZOMBIE, "in", 0, 40, evidence, 2, 0)] if strict else [])
 
 
 def test_an_offset_set_by_hand_is_a_start_until_a_transaction_moves_it() -> None:
@@ -194,7 +198,12 @@ def test_a_gap_before_a_transaction_that_also_aborted_is_a_tear_too() -> None:
     log = Log(both=lambda key: key == A)
     log.moved(10, A)
     log.wrote(A, 3, 9)
-    assert log.named(0, 1) == {"offset-gap": 1, "torn-txn": 1}
+    log.named(0, 1)
+    gap = "the group stood at -1, the transaction that moved it to 10 begins at 3"
+    assert log.found.first() == [
+        Finding(Name.OFFSET_GAP, "in", 0, 0, gap, *A),
+        Finding(Name.TORN, "in", 0, 0, "its offset 10 is committed, 2 of its records are not visible", *A),
+    ]
 
 
 def test_a_range_of_which_nothing_came_out_is_torn() -> None:
