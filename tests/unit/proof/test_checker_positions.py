@@ -425,6 +425,62 @@ def raw(base: int, records: int, key: tuple[int, int], marker: str | None = None
     return RawBatch(base, base + records - 1, records, *key, 0, True, marker is not None, marker, 0)
 
 
+def seen(made: Checker, *outputs: Record) -> list[Finding]:
+    """What is found in these rows of one transaction, where 0, 1, 2, 4 and 5 are the input; 5 is not committed."""
+    made.batches("out", 0, [raw(0, 20, A), raw(20, 1, A, "commit")])
+    made.input([came(n) for n in (0, 1, 2, 4, 5)])
+    made.output(outputs)
+    return made.found.first()
+
+
+def test_what_is_found_names_the_record_its_transaction_and_its_source() -> None:
+    rows = [out(0, 0), out(2, 1), out(1, 2), out(1, 3), out(5, 4), out(5, 5), out(4, 6)._replace(key=b"x")]
+    made = checker(6, 5)
+    assert seen(made, *rows) == [
+        Finding(Name.NONMONOTONIC, "out", 0, 2, "its source in[0] offset 1 follows offset 2", *A),
+        Finding(Name.DUPLICATE, "out", 0, 3, "its source in[0] offset 1 came out before", *A),
+        Finding(Name.DUPLICATE, "out", 0, 5, "its source in[0] offset 5 came out before", *A),
+        Finding(Name.OFFSET_BEHIND, "out", 0, 4, "its source in[0] offset 5 is out, the committed offset is 5", *A),
+        Finding(Name.CORRUPT, "out", 0, 6, "source in[0] offset 4: key is b'x', should be b'gold-1'"),
+    ]
+    assert (made.counts["inputs"], made.counts["outputs"], made.report().backlog) == (4, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "evidence", "key"),
+    [
+        ([], "no readable source headers", A),
+        (SourcePosition("x", 0, 1).headers(), "its source is x[0] offset 1, not in in", A),
+        (SourcePosition("in", 1, 1).headers(), "its source is in[1] offset 1, not in in", A),
+        (SourcePosition("in", 0, 6).headers(), "its source in[0] offset 6 is not visible (LSO 6)", A),
+        (
+            SourcePosition("in", 0, 3).headers(),
+            "its source in[0] offset 3 is no visible record (aborted, or never written)",
+            (None, None),
+        ),
+    ],
+)
+def test_a_phantom_is_told_by_what_its_headers_name(
+    headers: list[tuple[str, bytes | None]], evidence: str, key: tuple[int | None, int | None]
+) -> None:
+    assert seen(checker(6, 5), out(0, 7)._replace(headers=headers)) == [
+        Finding(Name.PHANTOM, "out", 0, 7, evidence, *key)
+    ]
+
+
+def test_lost_inputs_and_outputs_in_a_foreign_partition_are_told_with_their_places() -> None:
+    made = checker(2, partitions=2, output_partitions=2)
+    made.input([came(n, partition=p) for p in (0, 1) for n in range(2)])
+    made.output([out(0, 3, partition=1)])
+    made.input_ended()
+    made.downstream_ended()
+    belongs = "its source in[0] offset 0 belongs into output partition 0, or keys lose their order"
+    assert made.found.first() == [
+        Finding(Name.NONMONOTONIC, "out", 1, 3, belongs),
+        *[Finding(Name.LOST, "in", p, n, "neither on out nor dlq") for p, n in ((0, 1), (1, 0), (1, 1))],
+    ]
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_the_evidence_of_a_torn_transaction_names_all_of_its_sources(together: bool) -> None:
     """Also where its records were right at first sight, whether others follow in the same reading or not."""
