@@ -92,7 +92,9 @@ class Readers:
             return
         reader.topics.add(fields["topic"])
         reader.committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
-        place = fields["topic"], fields.get("partition", -1)
+        if "partition" not in fields:
+            return
+        place = fields["topic"], fields["partition"]
         layout = self._layouts.get(place)
         if layout is None:
             return
@@ -108,7 +110,7 @@ class Readers:
             self._found.say(Name.NONMONOTONIC_POLL, (*place, run.offset), evidence)
         else:
             self._skipped(who, place, layout, expected, run.offset)
-        reader.next[place] = max(expected or 0, run.offset + run.length)
+        reader.next[place] = max(expected or run.offset, run.offset + run.length)
         self._compare(who, reader, place, layout, run)
 
     def _skipped(self, who: str, place: Place, layout: Layout, start: int, until: int) -> None:

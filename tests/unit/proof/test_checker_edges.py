@@ -398,6 +398,28 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
     assert made.counts["open_transactions"] == 2
 
 
+def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() -> None:
+    """In the order of the heals, None where no commit came behind one."""
+    made = ended(LogOffsets(0, 3, 3), 3, [], healed_ms=(5000, 1000))
+    made.batches("out", 0, [RawBatch(3, 3, 1, 7, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [RawBatch(4, 4, 1, 7, 0, -1, True, True, "commit", 2500)])
+    made.finish()
+    report = made.report(["a note"], ["nobody may read it"])
+    assert report.recovery_s == [1.5, None]
+    assert (report.notes, report.doubts, report.verdict) == (["a note"], ["nobody may read it"], Verdict.INCONCLUSIVE)
+    assert (report.inputs, report.outputs, report.dead_letters, report.backlog, report.unverifiable) == (3, 3, 0, 0, 0)
+    assert report.counts == {
+        "inputs": 3,
+        "outputs": 3,
+        "dead_letters": 0,
+        "committed_transactions": 1,
+        "aborted_transactions": 0,
+        "aborted_records": 0,
+        "fences": 0,
+        "open_transactions": 0,
+    }
+
+
 def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was_seen() -> None:
     downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)

@@ -141,6 +141,7 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
         judged(Entry(1.0, "r", 1, Step.COMMIT, Phase.DONE, {"topic": "out", "partition": 0, "runs": [Run(5, 0, 0, 1)]}))
         == []
     )
+    assert judged(read(), read(partition=None)) == []
     assert judged(read(runs=[Run(2, -1, -1, 4)])) == [], "a record without a source is compared by its place alone"
 
 
@@ -208,6 +209,7 @@ def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offs
     evidence = f"r 1 read to the end and did not get {count} committed records from here on"
     wanted = [say(Name.UNSEEN, offset, evidence)]
     assert judged(read(runs=runs), final()) == wanted
+    assert judged(read(runs=ALL, pid=2), read(runs=runs), final()) == wanted
     assert judged(read(runs=runs)) == []
     assert judged(read("else", runs=runs), final()) == []
     told = Acknowledged([commit(start=102, until=110)], "in")

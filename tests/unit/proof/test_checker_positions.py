@@ -102,6 +102,7 @@ def test_behind_a_gap_in_the_offset_log_a_range_still_has_an_end(key: Key, highe
     log = Log()
     log.positions.broken()
     log.moved(10, A)
+    log.wrote(C, 1, 2)
     log.wrote(key, 3, highest)
     assert log.named().get("torn-txn", 0) == torn
 
