@@ -59,7 +59,7 @@ class _Unreadable(Exception):
 
 def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) -> str | None:
     """What is wrong with an enriched value; None when nothing is."""
-    return wrong_with_tier(_ORACLE_TIERS.get((key or b"").partition(b"-")[0], STANDARD), value, out)
+    return wrong_with_tier(_tier(key), value, out)
 
 
 def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | None:
@@ -83,8 +83,11 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
 
 def appended(key: bytes | None, value: bytes, out: bytes) -> bool:
     """Whether the output is right in the simplest way; False says nothing yet."""
-    tier = _ORACLE_TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
-    return _only_appended(value, out, tier)
+    return _only_appended(value, out, _tier(key))
+
+
+def _tier(key: bytes | None) -> str:
+    return STANDARD if key is None else _ORACLE_TIERS.get(key.partition(b"-")[0], STANDARD)
 
 
 def _only_appended(value: bytes, out: bytes, tier: str) -> bool:

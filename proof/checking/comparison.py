@@ -68,7 +68,7 @@ def wrong_output(came: Side, out: Side, source: SourcePosition, profiles: ByProf
     if (wrong := _wrong_time(came, out)) is not None:
         return wrong
     if profiles is not None:
-        return profiles.wrong(came.value, out.value, added[0] if added else None)
+        return profiles.wrong(came.value, out.value, added[0])
     return wrong_enrichment(came.key, came.value, out.value)
 
 
@@ -162,7 +162,7 @@ class Comparison:
         All else goes through `_place`, which finds the input by the source headers and says what is wrong.
         """
         partition = stream.partition
-        quick = stream.topic == self._facts.output and self._same_shape and partition in self._lanes
+        quick = stream.topic == self._facts.output and partition in self._lanes
         queue = self._lanes[partition].queue if quick else None
         exactly = self._expected[partition].is_exact_match if quick else None
         layout, last = stream.layout, stream.last
@@ -188,7 +188,7 @@ class Comparison:
                 continue
             last[partition] = before
             self._slowly(stream, row)
-            before = last.get(partition, -1)
+            before = last[partition]
         if run:
             stream.note(partition, lowest, highest, run)
         last[partition] = before
@@ -244,7 +244,7 @@ class Comparison:
 
     def _first_time(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         stream.note(source.partition, source.offset, source.offset, 1)
-        before = stream.last.get(source.partition, -1)
+        before = stream.last.get(source.partition, source.offset)
         if source.offset < before:
             self._say(Name.NONMONOTONIC, stream, record, f"its source {at(source)} follows offset {before}")
         else:
@@ -274,10 +274,8 @@ class Comparison:
         self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
 
     def _overdue(self, lane: InputPartition, partition: int) -> None:
-        for topic, row in lane.overdue():
-            record = Record(*row)
-            source = SourcePosition.of(record.headers)
-            self._phantom(topic, record, partition, -1 if source is None else source.offset)
+        for offset, (topic, row) in lane.overdue():
+            self._phantom(topic, Record(*row), partition, offset)
 
     def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
         evidence = f"its source {self._facts.input}[{partition}] offset {offset} is no visible record "

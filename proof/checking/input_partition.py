@@ -138,10 +138,10 @@ class InputPartition:
             return next(iter(self.passed))
         return self.queue[0][1] if self.queue else self.read
 
-    def overdue(self) -> Iterator[Early]:
-        """Outputs whose input should have been read by now: there is none."""
+    def overdue(self) -> Iterator[tuple[int, Early]]:
+        """Sources and outputs whose input should have been read by now: there is none."""
         for source in [one for one in self.early if one < self.read]:
-            yield self.early.pop(source)
+            yield source, self.early.pop(source)
 
     def waiting(self) -> Iterator[Row]:
         """Inputs that have not come out, in offset order."""

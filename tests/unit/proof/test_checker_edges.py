@@ -96,7 +96,10 @@ def test_a_marker_ends_everything_that_its_producer_has_open() -> None:
     assert log.named == {"zombie-write": 1}
 
 
-@pytest.mark.parametrize(("first", "second", "reuses"), [("commit", "commit", 0), ("commit", "abort", 1)])
+@pytest.mark.parametrize(
+    ("first", "second", "reuses"),
+    [("commit", "commit", 0), ("commit", "abort", 1), ("abort", "abort", 0), ("abort", "commit", 1)],
+)
 def test_a_marker_that_is_written_twice_is_no_second_transaction_and_its_opposite_is(
     first: str, second: str, reuses: int
 ) -> None:
@@ -479,6 +482,8 @@ def rejected(**changed: Any) -> Record:
         ({"created": 1000}, None),
         ({"created": 1001}, "timestamp is 1001, should be 1000"),
         ({"headers": [("trace", b"1"), (ERROR_REASON, b"no-idea"), *SOURCE.headers()]}, "reason 'no-idea'"),
+        ({"headers": [("trace", b"1"), (ERROR_REASON, b"\xff"), *SOURCE.headers()]}, "reason '\ufffd' is none of"),
+        ({"headers": [("trace", b"1"), *SOURCE.headers()]}, "reason '' is none of"),
         ({"value": b"no jsoN"}, "the value's bytes"),
         ({"value": None}, "the value's bytes"),
         (

@@ -47,7 +47,7 @@ def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
     assert made.take(2) == row(2)
     assert len(made) == 5
     assert [waits[1] for waits in made.waiting()] == [1, 3]
-    assert [early[1][1] for early in made.overdue()] == [3]
+    assert [(source, early[1][1]) for source, early in made.overdue()] == [(3, 3)]
     assert set(made.early) == {7, 4}
     made.forget()
     assert (len(made), list(made.waiting())) == (2, [])
@@ -349,7 +349,8 @@ def test_a_second_marker_of_the_same_kind_says_nothing_new() -> None:
     """One of the other kind is a late frame."""
     assert log(data(0), ends(2, "commit"), ends(3, "commit"))[0] == []
     found, _ = log(data(0), ends(2, "commit"), ends(3, "abort"))
-    assert [(one.name, one.offset) for one in found] == [(Name.EPOCH_REUSE, 3)]
+    evidence = "the epoch ended with commit before: a late frame of that transaction would hit this one"
+    assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
     assert log(data(0), ends(2, "commit"), ends(3, "abort", 4))[0] == []
 
 

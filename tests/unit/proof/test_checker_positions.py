@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
+from proof.checking.comparison import Comparison
 from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Stream
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, Key, RawLog
@@ -480,6 +482,51 @@ def test_lost_inputs_and_outputs_in_a_foreign_partition_are_told_with_their_plac
         Finding(Name.NONMONOTONIC, "out", 1, 3, belongs),
         *[Finding(Name.LOST, "in", p, n, "neither on out nor dlq") for p, n in ((0, 1), (1, 0), (1, 1))],
     ]
+
+
+def test_outputs_that_are_right_at_first_sight_are_not_looked_at_any_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is a matter of time alone: whatever the key and however many partitions, and behind one that is not."""
+    slowly: list[int] = []
+    look = Comparison._slowly
+    monkeypatch.setattr(
+        Comparison, "_slowly", lambda self, stream, row: (slowly.append(row[1]), look(self, stream, row))[1]
+    )
+    standard = ENRICHED.replace(b"gold", b"standard").replace(b"0.15", b"0.0")
+    for output_partitions in (1, 2):
+        made = checker(6, output_partitions=output_partitions)
+        keys = [(b"gold-1", ENRICHED), (None, standard), (b"golden-1", standard)] * 2
+        made.input([came(n)._replace(key=key) for n, (key, _) in enumerate(keys)])
+        late = ENRICHED.replace(b":", b" :")
+        made.output([out(n, n)._replace(key=key, value=late if n == 3 else text) for n, (key, text) in enumerate(keys)])
+        assert named(made) == {}
+    assert slowly == [3, 3]
+
+
+def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_committed() -> None:
+    made = checker(4, committed=1)
+    made.offsets.begin(0)
+    made.offsets.take([OffsetBatch(raw(0, 1, A), (OffsetCommit(0, 1),)), OffsetBatch(raw(1, 1, A, "commit"))])
+    made.batches("out", 0, [raw(0, 3, A), raw(3, 1, A, "commit")])
+    made.input([came(n) for n in range(3)])
+    made.output([out(n, n) for n in range(3)])
+    made.input_ended()
+    made.downstream_ended()
+    made.finish()
+    assert made.report().totals == {"offset-behind": 2, "torn-txn": 1}
+    assert made.found.first()[-1].evidence.startswith("3 visible records with sources 0 to 2 of in[0]")
+
+
+def test_what_readers_could_see_is_kept_with_its_source_or_without_one() -> None:
+    """For their journals, and only then."""
+    for kept in (True, False):
+        made = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 9, 9)}, {0: 9}, 1, journals=kept))
+        made.input([came(n) for n in range(9)])
+        foreign = list(SourcePosition("x", 0, 3).headers())
+        made.output([out(0, 0), out(1, 1), out(2, 2)._replace(headers=[]), out(3, 3)._replace(headers=foreign)])
+        made.dead_letters([out(4, 5)])
+        shown = {place: (layout.first, layout.runs) for place, layout in made.layouts.items()}
+        runs = [Run(0, 0, 0, 2), Run(2, -1, -1, 1), Run(3, -1, -1, 1)]
+        assert shown == ({("out", 0): (0, runs), ("dlq", 0): (0, [Run(5, 0, 4, 1)])} if kept else {})
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -35,6 +35,13 @@ def test_appending_the_two_fields_is_right() -> None:
     assert wrong_enrichment(b"gold-1", ORDER, ORDER[:-1] + GOLD) is None
 
 
+def test_what_only_looks_appended_is_read() -> None:
+    """The text ends behind the object's brace; half a million digits are a number, also where escapes are looked at."""
+    assert "not readable JSON" in (wrong_enrichment(b"gold-1", ORDER + b" ", ORDER + GOLD) or "")
+    escaped = b'{"customer_id":"\\u0063","n":%b' % (b"7" * 5000)
+    assert wrong_enrichment(b"gold-1", escaped + b"} ", escaped + GOLD) is None
+
+
 def test_order_of_fields_and_white_space_do_not_matter() -> None:
     """Equal objects are equal, however they are written."""
     out = b'{ "loyalty_discount": 1.5e-1, "total_cents": 5.0, "customer_id": "\\u0063", "order_id": "gold-1", "loyalty_tier": "gold"}'  # noqa: E501

@@ -453,6 +453,15 @@ def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_i
     assert "; 3 records can't be judged" in doubt
 
 
+def test_what_can_not_be_told_of_a_function_stands_beside_what_else_is_in_doubt() -> None:
+    counting = itertools.count()
+    logs = Logs(inputs(1, 1), committed=1)
+    report = judged(logs, lambda record: record.with_json(next(counting)))
+    backlog, differs = report.doubts
+    assert backlog.startswith("1 visible input not processed yet")
+    assert differs.startswith("clicks:f is not deterministic")
+
+
 def test_one_that_drops_by_chance_is_noticed_too() -> None:
     """Records seem lost, and others seem to come from nowhere."""
     dice = itertools.cycle([True, False, False])
