@@ -176,12 +176,13 @@ def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() 
 
 
 class Offsets:
-    """One partition of input, and the log of its group's commits."""
+    """Two partitions of input, one without a commit, and the log of their group's."""
 
     def __init__(self) -> None:
         self.found = Findings()
         self.position = Positions("in", 0, InputPartition(0), self.found, lambda _key: False)
-        self.log = OffsetLog({0: self.position}, self.found, Endings(self.found), strict=True)
+        other = Positions("in", 1, InputPartition(0), self.found, lambda _key: False)
+        self.log = OffsetLog({1: other, 0: self.position}, self.found, Endings(self.found), strict=True)
         self.log.begin(4)
         self._next = 0
 
@@ -201,7 +202,7 @@ def test_the_coordinator_names_the_offset_that_the_log_shows_last(
 ) -> None:
     """Also where somebody has set it to 0."""
     made = Offsets()
-    made.commit(OffsetCommit(0, shown), in_transaction=False)
+    made.commit(OffsetCommit(9, 1), OffsetCommit(0, shown), in_transaction=False)
     made.log.compare({0: told})
     evidence = f"the coordinator names it, the last commit in __consumer_offsets is {shown}"
     assert made.found.first() == ([] if name is None else [Finding(name, "in", 0, told or 0, evidence)])
@@ -390,15 +391,16 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
     made.batches("out", 0, [RawBatch(3, 4, 2, 7, 0, 0, True, False, None, 0)])
     made.batches("out", 0, [RawBatch(5, 5, 1, 8, 0, 0, True, False, None, 0)])
+    made.offsets.begin(4)
+    made.offsets.take([OffsetBatch(RawBatch(0, 0, 1, 9, 0, 0, True, False, None, 0), (OffsetCommit(0, 3),))])
     made.finish()
-    assert (
-        made.found.first()
-        == [
-            Finding(Name.HANGING, "out", 0, 3, "2 records up to 4, and no end marker behind them", 7, 0),
-            Finding(Name.HANGING, "out", 0, 5, "1 record up to 5, and no end marker behind them", 8, 0),
-        ][: 2 * hanging]
-    )
-    assert made.counts["open_transactions"] == 2
+    found = [
+        Finding(Name.HANGING, "out", 0, 3, "2 records up to 4, and no end marker behind them", 7, 0),
+        Finding(Name.HANGING, "out", 0, 5, "1 record up to 5, and no end marker behind them", 8, 0),
+        Finding(Name.HANGING, "__consumer_offsets", 4, 0, "1 record up to 0, and no end marker behind them", 9, 0),
+    ]
+    assert made.found.first() == (found if hanging else [])
+    assert made.counts["open_transactions"] == 3
 
 
 def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() -> None:

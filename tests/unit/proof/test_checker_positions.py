@@ -105,8 +105,16 @@ def test_behind_a_gap_in_the_offset_log_a_range_still_has_an_end(key: Key, highe
     log.positions.broken()
     log.moved(10, A)
     log.wrote(C, 1, 2)
-    log.wrote(key, 3, highest)
+    log.wrote(key, 0, highest)
     assert log.named().get("torn-txn", 0) == torn
+
+
+def test_behind_a_gap_in_the_offset_log_the_inputs_first_record_is_missed_too() -> None:
+    log = Log()
+    log.positions.broken()
+    log.moved(10, A)
+    log.wrote(A, 3, 9)
+    assert log.named(0) == {"offset-gap": 1}
 
 
 def test_one_transaction_ends_once_in_a_partition() -> None:
