@@ -40,6 +40,8 @@ _TAILS = {
     tier: f',"{TIER_FIELD}":"{tier}","{DISCOUNT_FIELD}":{discount}}}'.encode() for tier, discount in DISCOUNTS.items()
 }
 
+_NOBODY = (None, "")
+
 _QUOTE, _BACKSLASH = b'"\\'
 _OPENING, _CLOSING = b"[{", b"]}"
 
@@ -57,7 +59,7 @@ class _Unreadable(Exception):
 
 def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) -> str | None:
     """What is wrong with an enriched value; None when nothing is."""
-    return wrong_with_tier(_ORACLE_TIERS.get((key or b"").partition(b"-")[0], STANDARD), value, out)
+    return wrong_with_tier(_tier(key), value, out)
 
 
 def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | None:
@@ -70,7 +72,7 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
         order = _exact(value)
     except _Unreadable as error:
         return f"the input is not readable ({error}) and belongs on the dead-letter topic"
-    if not isinstance(order, dict) or "customer_id" not in order:
+    if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
         return "the input is not an order with a customer_id and belongs on the dead-letter topic"
     try:
         made = _exact(out)
@@ -81,15 +83,18 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
 
 def appended(key: bytes | None, value: bytes, out: bytes) -> bool:
     """Whether the output is right in the simplest way; False says nothing yet."""
-    tier = _ORACLE_TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
-    return _only_appended(value, out, tier)
+    return _only_appended(value, out, _tier(key))
+
+
+def _tier(key: bytes | None) -> str:
+    return STANDARD if key is None else _ORACLE_TIERS.get(key.partition(b"-")[0], STANDARD)
 
 
 def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
     """
     Whether the output's text is the input's with the two fields behind it: the common case, and exact by itself.
 
-    The input still has to be an object that holds a customer and none of the two fields.
+    The input still has to be an object that names a customer and holds none of the two fields.
     """
     if value[-1:] != b"}" or out != value[:-1] + _TAILS[tier]:
         return False
@@ -97,9 +102,9 @@ def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
         order = orjson.loads(value)
     except orjson.JSONDecodeError:
         return False
-    return (
-        isinstance(order, dict) and "customer_id" in order and TIER_FIELD not in order and DISCOUNT_FIELD not in order
-    )
+    if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
+        return False
+    return TIER_FIELD not in order and DISCOUNT_FIELD not in order
 
 
 def _difference(expected: dict[str, Any], made: object) -> str | None:
@@ -144,10 +149,10 @@ def _no_constant(name: str) -> None:
 
 def unjustified(reason: Reason, value: bytes | None) -> str | None:
     """Why a rejection for that reason is wrong; None when it holds, or depends on limits of the pipeline's own."""
-    if reason in {Reason.TOO_LARGE, Reason.TOO_DEEP}:
-        return None
     if value is None:
         return None if reason is Reason.NO_VALUE else f"rejected as {reason}, but the input has no value"
+    if reason in {Reason.TOO_LARGE, Reason.TOO_DEEP}:
+        return None
     if reason is Reason.NO_VALUE:
         return "rejected as no-value, but the input has a value"
     try:
@@ -158,8 +163,10 @@ def unjustified(reason: Reason, value: bytes | None) -> str | None:
         return "rejected as not-json, but the input is JSON"
     if reason is Reason.NOT_AN_OBJECT:
         return "rejected as not-an-object, but the input is one" if isinstance(order, dict) else None
-    customer = order.get("customer_id") if isinstance(order, dict) else None
-    return "rejected as no-customer-id, but the input names one" if isinstance(customer, str) and customer else None
+    if not isinstance(order, dict):
+        return "rejected as no-customer-id, but the input is not an object"
+    nobody = order.get("customer_id") in _NOBODY
+    return None if nobody else "rejected as no-customer-id, but the input names one"
 
 
 def beyond(value: bytes, max_bytes: int, max_depth: int) -> Reason | None:
@@ -222,14 +229,15 @@ class Profiles:
         for partition, offset, key, value, _headers, _created in rows:
             self._offsets[partition].append(offset)
             kind = self._kind(key, value)
+            if key is None:
+                continue
             packed = (offset * _KINDS + kind) * self._count + partition
-            customer = key or b""
-            before = self._history.get(customer)
+            before = self._history.get(key)
             # One number for a customer with one profile: that is most of them.
             if before is None:
-                self._history[customer] = packed
+                self._history[key] = packed
             else:
-                self._history[customer] = (*(before if isinstance(before, tuple) else (before,)), packed)
+                self._history[key] = (*(before if isinstance(before, tuple) else (before,)), packed)
 
     def _kind(self, key: bytes | None, value: bytes | None) -> int:
         if value is None:

@@ -47,6 +47,11 @@ class Checker:
         self._streams: dict[tuple[str, int], Stream] = {}
         self._transformed = None if oracle is None else TransformComparison(facts, self.found, self._lanes, oracle)
         self._compared = self._transformed or Comparison(facts, self.found, self._lanes)
+        if facts.journals:
+            # A reader may have got records of a partition in which the log shows none.
+            for topic, partitions in (facts.downstream or {}).items():
+                for partition in partitions:
+                    self._stream(topic, partition)
         self._offsets_ahead()
 
     @property

@@ -8,10 +8,11 @@ stretch of offsets without a visible record (markers, aborted transactions). An 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from brew.cluster import RawBatch
@@ -137,10 +138,10 @@ class InputPartition:
             return next(iter(self.passed))
         return self.queue[0][1] if self.queue else self.read
 
-    def overdue(self) -> Iterator[Early]:
-        """Outputs whose input should have been read by now: there is none."""
+    def overdue(self) -> Iterator[tuple[int, Early]]:
+        """Sources and outputs whose input should have been read by now: there is none."""
         for source in [one for one in self.early if one < self.read]:
-            yield self.early.pop(source)
+            yield source, self.early.pop(source)
 
     def waiting(self) -> Iterator[Row]:
         """Inputs that have not come out, in offset order."""
@@ -162,6 +163,9 @@ class InputPartition:
         return 16 * len(self._gap_starts)
 
 
+_first = itemgetter(0)
+
+
 class Layout:
     """Grows in offset order; some 100 bytes per run, which is a transaction or the part of it between two gaps."""
 
@@ -170,7 +174,6 @@ class Layout:
         self.runs: list[Run] = []
         self._starts: list[int] = []
         self._aborted: list[tuple[int, int]] = []
-        self._sorted = True
 
     def add(self, offset: int, source_partition: int, source_offset: int) -> None:
         """One visible record."""
@@ -188,8 +191,7 @@ class Layout:
 
     def add_aborted(self, first: int, last: int) -> None:
         """Records that no `read_committed` reader may see."""
-        self._aborted.append((first, last))
-        self._sorted = False
+        insort(self._aborted, (first, last))
 
     def between(self, start: int, until: int) -> Iterator[Run]:
         """The visible runs in `[start, until)`, cut to it."""
@@ -203,10 +205,7 @@ class Layout:
 
     def aborted(self, offset: int) -> bool:
         """Whether the record there is part of an aborted transaction."""
-        if not self._sorted:
-            self._aborted.sort()
-            self._sorted = True
-        at = bisect_right(self._aborted, (offset, 1 << 62)) - 1
+        at = bisect_right(self._aborted, offset, key=_first) - 1
         return at >= 0 and self._aborted[at][1] >= offset
 
     @property

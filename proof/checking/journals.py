@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from brew.journal import Entry, Phase, Run, Step
 from brew.names import READ_COMMITTED
@@ -37,7 +38,7 @@ class Acknowledged:
     def holding(self, partition: int, offset: int) -> tuple[int, int] | None:
         """The acknowledged range that holds the offset."""
         some = self.ranges.get(partition, [])
-        at = bisect_right(some, (offset, 1 << 62)) - 1
+        at = bisect_right(some, offset, key=itemgetter(0)) - 1
         return some[at] if at >= 0 and offset < some[at][1] else None
 
     def covers(self, partition: int, offset: int, count: int) -> bool:
@@ -91,7 +92,9 @@ class Readers:
             return
         reader.topics.add(fields["topic"])
         reader.committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
-        place = fields["topic"], fields.get("partition", -1)
+        if "partition" not in fields:
+            return
+        place = fields["topic"], fields["partition"]
         layout = self._layouts.get(place)
         if layout is None:
             return
@@ -107,7 +110,7 @@ class Readers:
             self._found.say(Name.NONMONOTONIC_POLL, (*place, run.offset), evidence)
         else:
             self._skipped(who, place, layout, expected, run.offset)
-        reader.next[place] = max(expected or 0, run.offset + run.length)
+        reader.next[place] = max(expected or run.offset, run.offset + run.length)
         self._compare(who, reader, place, layout, run)
 
     def _skipped(self, who: str, place: Place, layout: Layout, start: int, until: int) -> None:
@@ -193,7 +196,9 @@ def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | Non
 def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], found: Findings) -> None:
     """Report each canary in a file, given in chunks; the finding names the place, never the canary."""
     wanted = [canary.encode() for canary in canaries if canary]
-    longest = max(map(len, wanted), default=0)
+    if not wanted:
+        return
+    longest = max(map(len, wanted))
     tail, base = b"", 0
     for chunk in chunks:
         text = tail + chunk
@@ -203,6 +208,6 @@ def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], f
             while at >= 0:
                 found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} stands at byte {base + at}")
                 at = text.find(canary, at + 1)
-        keep = min(len(text), max(0, longest - 1))
+        keep = min(len(text), longest - 1)
         base += len(text) - keep
         tail = text[len(text) - keep :]

@@ -23,11 +23,10 @@ class _Range(NamedTuple):
     start: int | None
     until: int
     key: Key
-    offset: int
 
 
 class Positions:
-    """One input partition's committed offset as it moved; ``place`` makes a finding's place of a log offset."""
+    """One input partition's committed offset as it moved."""
 
     def __init__(
         self, topic: str, partition: int, lane: InputPartition, found: Findings, both: Callable[[Key], bool]
@@ -41,7 +40,7 @@ class Positions:
         self.last: int | None = -1
         self.by_hand = self.readable = False
 
-    def moved(self, until: int, key: Key, offset: int, *, strict: bool) -> None:
+    def moved(self, until: int, key: Key, *, strict: bool) -> None:
         """A transaction that committed moved the offset to ``until``."""
         before, self.last, self.by_hand = self.last, until, False
         place = self.topic, self.partition, until
@@ -55,7 +54,7 @@ class Positions:
             self._found.say(Name.OFFSET_REGRESSION, place, f"the group stood at {before} before", key)
             self._attempts = [one for one in self._attempts if one.key != key]
         elif before is None or until > before:
-            self._ranges.append(_Range(before, until, key, offset))
+            self._ranges.append(_Range(before, until, key))
 
     def set_by_hand(self, until: int | None) -> None:
         """Somebody set the offset outside of a transaction, or deleted it (None): a new start."""
@@ -166,7 +165,7 @@ class OffsetLog:
                 if commit.partition not in self._positions:
                     continue
                 if attempt is not None and commit.until is not None:
-                    attempt.commits.append((commit.partition, commit.until, raw.base_offset))
+                    attempt.commits.append((commit.partition, commit.until))
                 else:
                     self._positions[commit.partition].set_by_hand(commit.until)
 
@@ -182,8 +181,8 @@ class OffsetLog:
 
     def _ended(self, attempt: Attempt) -> None:
         if attempt.status == COMMIT:
-            for partition, until, offset in attempt.commits:
-                self._positions[partition].moved(until, attempt.key, offset, strict=self._strict)
+            for partition, until in attempt.commits:
+                self._positions[partition].moved(until, attempt.key, strict=self._strict)
 
     def open(self) -> Iterable[Attempt]:
         """Offset commits in transactions that have not ended."""

@@ -58,7 +58,7 @@ class BatchHistory:
         for row, count in sorted(self.rows.items()):
             times[row.key, row.total] += count
             batches.add(row.batch)
-            if row.batch > NO_BATCH and row.total < last.get(row.key, 0):
+            if row.total < last.get(row.key, 0):
                 text = f"{row.key!r} fell from {last[row.key]} to {row.total} in batch {row.batch}"
                 found.append({"name": "state-drift", "evidence": text})
             last[row.key] = max(row.total, last.get(row.key, 0))

@@ -7,7 +7,7 @@ a marker ends what its producer id has open, whatever the epochs. A coordinator 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -36,11 +36,11 @@ class Attempt:
     records: int = 0
     status: str | None = None
     visible: int = -1
-    zombie: int = -1
-    reused: int = -1
+    zombie: int | None = None
+    reused: int | None = None
     spans: list[tuple[int, int]] = field(default_factory=list)
     sources: dict[int, list[int]] = field(default_factory=dict)
-    commits: list[tuple[int, int, int]] = field(default_factory=list)
+    commits: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def key(self) -> Key:
@@ -51,33 +51,14 @@ class Attempt:
         return self.topic, self.partition, self.first
 
 
-class _Bits:
-    """Epochs of one producer id, 8 KiB at most."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray()
-
-    def __contains__(self, epoch: int) -> bool:
-        at, bit = divmod(epoch, 8)
-        return at < len(self._bits) and bool(self._bits[at] & 1 << bit)
-
-    def add(self, epoch: int) -> bool:
-        """Add an epoch; False when it was known."""
-        at, bit = divmod(epoch, 8)
-        if at >= len(self._bits):
-            self._bits.extend(bytes(at + 1 - len(self._bits)))
-        known = self._bits[at] & 1 << bit
-        self._bits[at] |= 1 << bit
-        return not known
-
-
 class Endings:
     """How every (producer id, epoch) ended, over all partitions: it may not both commit and abort."""
 
     def __init__(self, found: Findings, healed_ms: Iterable[int] = ()) -> None:
         self._found = found
         self.first_commit_ms: dict[int, int | None] = dict.fromkeys(healed_ms)
-        self._ended: dict[tuple[str, int], _Bits] = {}
+        # (end, producer id) -> its epochs that ended so, as the bits of a number: 4 KiB at most.
+        self._ended: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._torn: dict[Key, Attempt] = {}
         self._reused: set[Key] = set()
         self.counts: Counter[str] = Counter()
@@ -88,27 +69,27 @@ class Endings:
             if when_ms >= healed and (first is None or when_ms < first):
                 self.first_commit_ms[healed] = when_ms
 
-    def ended(self, attempt: Attempt, marker: RawBatch, *, counted: bool) -> None:
+    def ended(self, attempt: Attempt, status: str, marker: RawBatch, *, counted: bool) -> None:
         """``counted``: the log is one of records, not of offsets."""
-        status, producer_id, epoch = attempt.status or "", attempt.producer_id, attempt.epoch
-        new = self._bits(status, producer_id).add(epoch)
+        new = not self._has(status, attempt.key)
+        self._ended[status, attempt.producer_id] |= 1 << attempt.epoch
         if new:
             self.counts["committed_transactions" if status == COMMIT else "aborted_transactions"] += 1
-            self.counts["fences"] += status == ABORT and marker.producer_epoch > epoch
+            self.counts["fences"] += status == ABORT and marker.producer_epoch > attempt.epoch
         if counted:
             self.counts["committed_records" if status == COMMIT else "aborted_records"] += attempt.records
-        if attempt.reused >= 0:
+        if attempt.reused is not None:
             self._reused.add(attempt.key)
             self.counts["committed_transactions" if status == COMMIT else "aborted_transactions"] += not new
         if self.both(attempt.key):
             self._torn.setdefault(attempt.key, attempt)
 
-    def _bits(self, status: str, producer_id: int) -> _Bits:
-        return self._ended.setdefault((status, producer_id), _Bits())
+    def _has(self, status: str, key: Key) -> bool:
+        return bool(self._ended[status, key[0]] >> key[1] & 1)
 
     def both(self, key: Key) -> bool:
         """Whether this producer epoch both committed and aborted."""
-        return all(key[1] in self._bits(status, key[0]) for status in (COMMIT, ABORT))
+        return self._has(COMMIT, key) and self._has(ABORT, key)
 
     def report(self) -> None:
         """One transaction with two fates is torn; an epoch with several transactions is told as `epoch-reuse`."""
@@ -135,7 +116,7 @@ class RawLog:
         """The transaction that a batch of records belongs to; None for markers and for what is in none."""
         if batch.control:
             if batch.marker is not None:
-                self._end(batch)
+                self._end(batch, batch.marker)
             return None
         if not batch.transactional:
             return None
@@ -151,37 +132,39 @@ class RawLog:
             return open_here[-1]
         attempt = Attempt(self.topic, self.partition, producer_id, epoch, batch.base_offset)
         open_here.append(attempt)
-        if epoch < self._top.get(producer_id, -1):
-            attempt.zombie = self._top[producer_id]
-        self._top[producer_id] = max(epoch, self._top.get(producer_id, -1))
-        if self._ended.get(producer_id, (-1, ""))[0] == epoch:
+        top = self._top.get(producer_id, epoch)
+        if epoch < top:
+            attempt.zombie = top
+        self._top[producer_id] = max(epoch, top)
+        before = self._ended.get(producer_id)
+        if before is not None and before[0] == epoch:
             attempt.reused = batch.base_offset
         return attempt
 
-    def _end(self, marker: RawBatch) -> None:
-        producer_id, status = marker.producer_id, marker.marker or ""
+    def _end(self, marker: RawBatch, status: str) -> None:
+        producer_id, epoch = marker.producer_id, marker.producer_epoch
         attempts = [one for one in self._open.pop(producer_id, []) if self.mine(one)]
         for attempt in attempts:
             attempt.status = status
             self._judge(attempt)
-            self._endings.ended(attempt, marker, counted=self.of_records)
+            self._endings.ended(attempt, status, marker, counted=self.of_records)
             self.on_end(attempt)
         before = self._ended.get(producer_id)
         if attempts:
             self._ended[producer_id] = attempts[-1].epoch, status
-        elif before is not None and before == (marker.producer_epoch, COMMIT if status == ABORT else ABORT):
-            self._reuse(marker.base_offset, before[1], (producer_id, marker.producer_epoch))
-        self._top[producer_id] = max(marker.producer_epoch, self._top.get(producer_id, -1))
+        elif before is not None and before == (epoch, COMMIT if status == ABORT else ABORT):
+            self._reuse(marker.base_offset, before[1], (producer_id, epoch))
+        self._top[producer_id] = max(epoch, self._top.get(producer_id, epoch))
         if status == COMMIT and (attempts or self.of_records):
             self._endings.committed_at(marker.max_timestamp)
 
     def _judge(self, attempt: Attempt) -> None:
-        if attempt.status == COMMIT and attempt.zombie >= 0:
+        if attempt.status == COMMIT and attempt.zombie is not None:
             evidence = f"visible, although epoch {attempt.zombie} of this producer wrote or ended here before"
             self._found.say(Name.ZOMBIE, attempt.place, evidence, attempt.key)
         if attempt.status == ABORT and attempt.visible >= 0:
             self.aborted_read(attempt, attempt.visible)
-        if attempt.reused >= 0:
+        if attempt.reused is not None:
             self._reuse(attempt.reused, self._ended[attempt.producer_id][1], attempt.key)
 
     def _reuse(self, offset: int, before: str, key: Key) -> None:

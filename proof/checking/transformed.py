@@ -171,8 +171,7 @@ class TransformComparison(Comparison):
         taken: list[Record] = []
         for row in rows:
             record = Record(*row)
-            if record.offset != lane.read:
-                lane.skip_to(record.offset)
+            lane.skip_to(record.offset)
             lane.read = record.offset + 1
             if record.offset < position:
                 taken.append(record)
@@ -223,7 +222,7 @@ class TransformComparison(Comparison):
             self._ahead.add(source)
             self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {told}")
             stream.note(source.partition, source.offset, source.offset, 1)
-        elif source.offset >= lane.read and self._input_open:
+        elif source.offset >= lane.read:
             key = source.offset, source.index
             if key in self._early[source.partition]:
                 self._duplicate(stream, record, source)
@@ -238,7 +237,7 @@ class TransformComparison(Comparison):
         """Sources of one input partition rise in each partition that they come out in."""
         stream.note(source.partition, source.offset, source.offset, 1)
         place, here = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
-        before = self._last.get(place, (-1, -1))
+        before = self._last.get(place, here)
         if here < before:
             self._say(Name.NONMONOTONIC, stream, record, f"its source {source} follows {before[0]}#{before[1]}")
         self._last[place] = max(here, before)
@@ -260,7 +259,7 @@ class TransformComparison(Comparison):
 
     def _unexpected(self, stream: Stream, record: Record, source: SourcePosition, one: _Pending | None) -> None:
         """A record that the function does not make, or one that came before."""
-        lane, dropped = self._lanes[source.partition], source.offset in self._dropped[source.partition]
+        dropped = source.offset in self._dropped[source.partition]
         if self.oracle.differs and (dropped or source.index):
             self.untellable += 1  # a different answer explains it
         elif dropped:
@@ -268,7 +267,7 @@ class TransformComparison(Comparison):
         elif one is not None and isinstance(one.answer, tuple) and source.index >= len(one.answer):
             evidence = f"source {source}: the function makes {len(one.answer)} records of it"
             self._say(Name.CORRUPT, stream, record, evidence)
-        elif source.offset < lane.read and lane.visible(source.offset):
+        elif self._lanes[source.partition].visible(source.offset):
             more = ", or the function makes fewer of it" if source.index else ""
             self._say(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
         else:
@@ -299,23 +298,24 @@ class TransformComparison(Comparison):
         return None
 
     def _wrong_letter(self, one: _Pending, out: Record, source: SourcePosition) -> str | None:
-        reason = (dict(out.headers).get(ERROR_REASON) or b"").decode("utf-8", "replace")
-        if not isinstance(one.answer, Reject):
-            if reason == TOO_LARGE:
-                self.oversized += 1
-                self.transformed -= 1
-            else:
-                return f"rejected as {reason}, but the function makes {_brief(one.answer)} of it"
-        elif reason != one.answer.reason:
-            return f"rejected as {reason}, but the function rejects it as {one.answer.reason}"
+        added = dict(out.headers[len(one.came.headers) :])
+        reason = (added.get(ERROR_REASON) or b"").decode("utf-8", "replace")
+        if isinstance(one.answer, Reject):
+            if reason != one.answer.reason:
+                return f"rejected as {reason}, but the function rejects it as {one.answer.reason}"
+        elif reason != TOO_LARGE or len(one.left) < len(one.answer):
+            came_out = len(one.answer) - len(one.left)
+            return f"rejected as {reason}, but the function makes {_brief(one.answer)} of it, and {came_out} came out"
+        else:
+            self.oversized += 1
+            self.transformed -= 1
         return wrong_letter_frame(one.came, out, source)
 
     # The ends of the logs.
 
     def input_ended(self) -> None:
-        self._input_open = False
         for partition, lane in self._lanes.items():
-            lane.skip_to(max(lane.read, self._facts.logs[partition].last_stable))
+            lane.skip_to(self._facts.logs[partition].last_stable)
             self._take_early(partition)
 
     def downstream_ended(self) -> None:

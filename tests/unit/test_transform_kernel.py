@@ -58,10 +58,10 @@ def test_each_answer_is_written_in_one_transaction_with_its_source() -> None:
     """Drop, fan-out, route and rejection: inputs = transformed + rejected + dropped, and every identity is its own."""
     broker = Broker()
 
-    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, LATER, NO_URL, headers=[("h", b"1")]), made())
+    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, LATER, NO_URL, DROP, headers=[("h", b"1")]), made())
 
-    assert (outcome.status, outcome.enriched, outcome.rejected, outcome.dropped) == (Status.COMMITTED, 3, 1, 1)
-    assert (outcome.records, outcome.written, outcome.reasons) == (5, 5, {"no-url": 1})
+    assert (outcome.status, outcome.enriched, outcome.rejected, outcome.dropped) == (Status.COMMITTED, 3, 1, 2)
+    assert (outcome.records, outcome.written, outcome.reasons) == (6, 5, {"no-url": 1})
     found = {(one.topic, SourcePosition.of(one.headers)): one for one in broker.visible()}
     at = [SourcePosition("in", 2, 2, index) for index in range(3)]
     assert set(found) == {
@@ -76,7 +76,7 @@ def test_each_answer_is_written_in_one_transaction_with_its_source() -> None:
     assert [found["out", one].partition for one in at] == [2, 2, -1]
     late = found[f"{LATE}.clicks", SourcePosition("in", 2, 3)]
     assert (late.partition, late.headers[:2]) == (5, [("h", b"1"), ("late", b"1")])
-    assert broker.committed == Committed(6, "topic-id=x")
+    assert broker.committed == Committed(7, "topic-id=x")
 
 
 def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes() -> None:

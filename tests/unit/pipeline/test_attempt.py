@@ -131,8 +131,8 @@ def test_a_bug_fails_one_range_with_its_place(world: World) -> None:
 
     outcome = attempt(OFFER, batches(), JOB)
     assert outcome.status is Status.FAILED
-    assert outcome.detail.startswith("Traceback")
-    assert "a reader's bug" in outcome.detail
+    assert outcome.detail.startswith("Traceback (most recent call last):\n  File ")
+    assert outcome.detail.endswith("\nRuntimeError: a reader's bug\n")
     assert (world.broker.visible(), world.made[0].closed) == ([], True)
 
 

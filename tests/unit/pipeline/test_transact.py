@@ -29,7 +29,7 @@ from brew.records import (
     ERROR_TOPIC,
 )
 from brew.settings import Limits
-from brew.transaction import abort_at_once, queue
+from brew.transaction import Write, abort_at_once, queue, transact
 from pipeline.orders import enricher
 
 TARGETS = Targets("out", "dead", 2, 2, "topic-id=x", 10_000)
@@ -394,6 +394,18 @@ def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
         assert set(kafka.deadlines) == {"fence", "locate", "make_room", "settle", "flush", "send-offsets", "commit"}
         assert all(given is deadline for given in kafka.deadlines.values())
         assert kafka.mapped_steps == ["produce"]
+
+
+def test_what_is_written_has_a_deadline_of_its_own_and_the_caller_learns_whether_it_was() -> None:
+    """Preparing may take its time while no transaction is open; one that never begins has written nothing."""
+    asked, own = Deadline(5), Deadline(9)
+    kafka, given = Watched(broker := Broker()), list[Deadline]()
+    assert transact(kafka, lambda _: Write(given.append, lambda: 4, "m", own), asked) is True
+    assert (given, broker.committed) == ([own], Committed(4, "m"))
+    assert kafka.deadlines == dict.fromkeys(["fence", "locate"], asked) | dict.fromkeys(
+        ["flush", "send-offsets", "commit"], own
+    )
+    assert transact(kafka, lambda _: None, asked) is False
 
 
 def test_a_crash_half_way_flushes_within_the_deadline() -> None:

@@ -259,6 +259,13 @@ def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> No
     report = made.report()
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "1 inputs" in report.doubts[0]
+    assert report.doubts[1:] == list(made.doubts)
+    spoil_key(made, 3)
+    report = made.report()
+    assert (report.totals, [one.name for one in report.findings]) == ({Name.CORRUPT: 1}, [Name.CORRUPT])
+    whole = history(3)
+    whole.doubts = made.doubts
+    assert whole.report().doubts == list(made.doubts)
 
 
 def test_a_value_left_out_of_a_dead_letter_is_accepted_with_its_length_told() -> None:

@@ -17,7 +17,7 @@ from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, 
 from proof.checking.journals import Acknowledged, check_readers
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings, RawLog
-from proof.findings import Findings, Name, Verdict
+from proof.findings import Finding, Findings, Name, Verdict
 from proof.oracle import beyond, unjustified, wrong_enrichment
 
 
@@ -96,7 +96,10 @@ def test_a_marker_ends_everything_that_its_producer_has_open() -> None:
     assert log.named == {"zombie-write": 1}
 
 
-@pytest.mark.parametrize(("first", "second", "reuses"), [("commit", "commit", 0), ("commit", "abort", 1)])
+@pytest.mark.parametrize(
+    ("first", "second", "reuses"),
+    [("commit", "commit", 0), ("commit", "abort", 1), ("abort", "abort", 0), ("abort", "commit", 1)],
+)
 def test_a_marker_that_is_written_twice_is_no_second_transaction_and_its_opposite_is(
     first: str, second: str, reuses: int
 ) -> None:
@@ -139,7 +142,8 @@ def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_of
     stream.batches([RawBatch(0, 0, 1, 7, 5, 0, True, False, None, 0)])
     stream.move_to(0)
     stream.batches([RawBatch(1, 1, 1, 7, 5, -1, True, True, "abort", 0)])
-    assert log.named == {"aborted-read": 1}
+    evidence = "a read_committed reader returned it, and its transaction is aborted"
+    assert log.found.first() == [Finding(Name.ABORTED_READ, "out", 0, 0, evidence, 7, 5)]
 
 
 def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first() -> None:
@@ -158,22 +162,27 @@ def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_fir
 def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() -> None:
     log = Log()
     stream = Stream(log.raw, lambda *_: None, Layout(0))
-    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
-    assert [one.key for one in stream.ended()] == [(7, 5)]
+    for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None)):
+        stream.batches([RawBatch(first, first + 1, 2, producer, 5, 0, True, False, None, 0)])
+        if marker is not None:
+            stream.batches([RawBatch(first + 2, first + 2, 1, producer, 5, -1, True, True, marker, 0)])
     assert stream.layout is not None
-    assert [stream.layout.aborted(offset) for offset in range(4)] == [False, True, True, False]
+    assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5]
+    assert [one.key for one in stream.ended()] == [(9, 5)]
+    assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5, 7, 8]
 
 
 # The group's offset log.
 
 
 class Offsets:
-    """One partition of input, and the log of its group's commits."""
+    """Two partitions of input, one without a commit, and the log of their group's."""
 
     def __init__(self) -> None:
         self.found = Findings()
         self.position = Positions("in", 0, InputPartition(0), self.found, lambda _key: False)
-        self.log = OffsetLog({0: self.position}, self.found, Endings(self.found), strict=True)
+        other = Positions("in", 1, InputPartition(0), self.found, lambda _key: False)
+        self.log = OffsetLog({1: other, 0: self.position}, self.found, Endings(self.found), strict=True)
         self.log.begin(4)
         self._next = 0
 
@@ -193,9 +202,10 @@ def test_the_coordinator_names_the_offset_that_the_log_shows_last(
 ) -> None:
     """Also where somebody has set it to 0."""
     made = Offsets()
-    made.commit(OffsetCommit(0, shown), in_transaction=False)
+    made.commit(OffsetCommit(9, 1), OffsetCommit(0, shown), in_transaction=False)
     made.log.compare({0: told})
-    assert [one.name for one in made.found.first()] == ([] if name is None else [name])
+    evidence = f"the coordinator names it, the last commit in __consumer_offsets is {shown}"
+    assert made.found.first() == ([] if name is None else [Finding(name, "in", 0, told or 0, evidence)])
 
 
 @pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
@@ -204,8 +214,10 @@ def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(records: int, 
     made = Offsets()
     made.commit(OffsetCommit(0, 3), in_transaction=False)
     made.commit(records=records, until=3)
+    made.commit(records=records, until=3)
     assert (made.position.last is None) is compacted
-    assert bool(made.log.notes) is compacted
+    (note,) = made.log.notes or [""]
+    assert note.startswith("older offset commits of the group are compacted away") is compacted
 
 
 def test_an_offset_that_a_transaction_deletes_is_a_new_start() -> None:
@@ -304,6 +316,18 @@ def test_a_reader_that_was_given_the_first_source_in_anothers_place_is_found() -
     assert found.totals == {Name.INCONSISTENT: 1}
 
 
+def test_what_a_reader_got_from_a_partition_that_is_empty_now_is_found() -> None:
+    """Below its first offset nothing is known; at it and behind there is no record."""
+    downstream = {"out": {0: LogOffsets(0, 0, 0), 1: LogOffsets(2, 2, 2)}}
+    facts = BrokerFacts("in", "out", "dlq", {}, {}, 1, downstream=downstream, journals=True)
+    for partition, offset, named in ((0, 0, 1), (1, 1, 0), (1, 2, 1)):
+        made = Checker(facts)
+        fields = {"topic": "out", "partition": partition, "runs": [Run(offset, 0, 7, 1)]}
+        entry = Entry(0.0, "reader", 1, Step.READ, Phase.DONE, fields)
+        check_readers([entry], made.layouts, made.found, Acknowledged([], "in"))
+        assert made.found.totals[Name.INCONSISTENT] == named
+
+
 # The whole.
 
 VALUE = b'{"customer_id":"c"}'
@@ -329,6 +353,8 @@ def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: i
     made = ended(LogOffsets(0, 3, 9), committed, [])
     made.finish()
     assert made.report().totals == named
+    evidence = "it is committed, but readers see the input up to 3 only (end 9)"
+    assert made.found.first() == [Finding(Name.OFFSET_AHEAD, "in", 0, 4, evidence) for _ in named]
 
 
 @pytest.mark.parametrize(("until", "by_hand", "lost"), [(3, False, 0), (4, False, 1), (4, True, 0)])
@@ -341,7 +367,8 @@ def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_somebody_move
     made.offsets.take([OffsetBatch(header, (OffsetCommit(0, 3),))])
     made.offsets.take([OffsetBatch(RawBatch(1, 1, 1, 7, 0, -1, True, True, "commit", 0))])
     made.finish()
-    assert made.found.totals[Name.LOST_COMMIT] == lost
+    evidence = "a writer's journal has the commit of 4 as done, the group stands at 3"
+    assert made.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
 
 
 def test_a_range_of_lost_commits_is_told_once() -> None:
@@ -353,24 +380,57 @@ def test_a_range_of_lost_commits_is_told_once() -> None:
     made.downstream_ended()
     made.finish()
     assert made.report().totals == {"lost-output": 3, "lost-commit": 1}
+    evidence = "a writer's journal has the commit of [0, 3) as done"
+    assert made.found.first()[-1] == Finding(Name.LOST_COMMIT, "in", 0, 0, evidence)
 
 
 @pytest.mark.parametrize(("settled", "hanging"), [(True, 1), (False, 0)])
 def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bool, hanging: int) -> None:
     """It is told once, by its producer, and not again by the last stable offset that it holds back."""
-    downstream = {"out": {0: LogOffsets(0, 3, 4)}}
+    downstream = {"out": {0: LogOffsets(0, 3, 6)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
-    made.batches("out", 0, [RawBatch(3, 3, 1, 7, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [RawBatch(3, 4, 2, 7, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [RawBatch(5, 5, 1, 8, 0, 0, True, False, None, 0)])
+    made.offsets.begin(4)
+    made.offsets.take([OffsetBatch(RawBatch(0, 0, 1, 9, 0, 0, True, False, None, 0), (OffsetCommit(0, 3),))])
     made.finish()
-    assert made.found.totals[Name.HANGING] == hanging
-    assert made.counts["open_transactions"] == 1
+    found = [
+        Finding(Name.HANGING, "out", 0, 3, "2 records up to 4, and no end marker behind them", 7, 0),
+        Finding(Name.HANGING, "out", 0, 5, "1 record up to 5, and no end marker behind them", 8, 0),
+        Finding(Name.HANGING, "__consumer_offsets", 4, 0, "1 record up to 0, and no end marker behind them", 9, 0),
+    ]
+    assert made.found.first() == (found if hanging else [])
+    assert made.counts["open_transactions"] == 3
+
+
+def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() -> None:
+    """In the order of the heals, None where no commit came behind one."""
+    made = ended(LogOffsets(0, 3, 3), 3, [], healed_ms=(5000, 1000))
+    made.batches("out", 0, [RawBatch(3, 3, 1, 7, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [RawBatch(4, 4, 1, 7, 0, -1, True, True, "commit", 2500)])
+    made.finish()
+    report = made.report(["a note"], ["nobody may read it"])
+    assert report.recovery_s == [1.5, None]
+    assert (report.notes, report.doubts, report.verdict) == (["a note"], ["nobody may read it"], Verdict.INCONCLUSIVE)
+    assert (report.inputs, report.outputs, report.dead_letters, report.backlog, report.unverifiable) == (3, 3, 0, 0, 0)
+    assert report.counts == {
+        "inputs": 3,
+        "outputs": 3,
+        "dead_letters": 0,
+        "committed_transactions": 1,
+        "aborted_transactions": 0,
+        "aborted_records": 0,
+        "fences": 0,
+        "open_transactions": 0,
+    }
 
 
 def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was_seen() -> None:
     downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
     made.finish()
-    assert [(one.name, one.topic, one.offset) for one in made.found.first()] == [(Name.HANGING, "out", 3)]
+    evidence = "readers stop here, the log ends at 4: somebody's transaction never ended"
+    assert made.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
 
 
 def test_where_the_offset_log_can_not_be_read_no_transaction_is_torn_for_it() -> None:
@@ -420,7 +480,12 @@ def rejected(**changed: Any) -> Record:
         ({"key": b"other"}, "key is"),
         ({"headers": [(ERROR_REASON, b"not-json"), *SOURCE.headers()]}, "the input's headers"),
         ({"headers": [("trace", b"1"), (ERROR_REASON, b"not-json")]}, "the source headers"),
+        ({"headers": [("trace", b"1"), *SOURCE.headers(), (ERROR_REASON, b"not-json")]}, "the source headers"),
+        ({"created": 1000}, None),
+        ({"created": 1001}, "timestamp is 1001, should be 1000"),
         ({"headers": [("trace", b"1"), (ERROR_REASON, b"no-idea"), *SOURCE.headers()]}, "reason 'no-idea'"),
+        ({"headers": [("trace", b"1"), (ERROR_REASON, b"\xff"), *SOURCE.headers()]}, "reason '\ufffd' is none of"),
+        ({"headers": [("trace", b"1"), *SOURCE.headers()]}, "reason '' is none of"),
         ({"value": b"no jsoN"}, "the value's bytes"),
         ({"value": None}, "the value's bytes"),
         (
@@ -459,9 +524,18 @@ def test_a_field_that_is_missing_or_added_is_named_from_either_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "right"), [(b"{}", True), (b'{"customer_id":""}', True), (b'{"customer_id":7}', True), (VALUE, False)]
+    ("value", "right"),
+    [
+        (b"{}", True),
+        (b'{"customer_id":""}', True),
+        (b'{"customer_id":null}', True),
+        (b'{"customer_id":7}', False),
+        (b"[]", False),
+        (VALUE, False),
+    ],
 )
 def test_an_order_without_a_customers_name_is_rejected_rightly(value: bytes, right: bool) -> None:
+    """As docs/PROTOCOL.md has it: no field, null, or the empty string."""
     assert (unjustified(Reason.NO_CUSTOMER_ID, value) is None) is right
 
 

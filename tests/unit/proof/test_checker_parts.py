@@ -47,7 +47,7 @@ def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
     assert made.take(2) == row(2)
     assert len(made) == 5
     assert [waits[1] for waits in made.waiting()] == [1, 3]
-    assert [early[1][1] for early in made.overdue()] == [3]
+    assert [(source, early[1][1]) for source, early in made.overdue()] == [(3, 3)]
     assert set(made.early) == {7, 4}
     made.forget()
     assert (len(made), list(made.waiting())) == (2, [])
@@ -141,6 +141,7 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
         judged(Entry(1.0, "r", 1, Step.COMMIT, Phase.DONE, {"topic": "out", "partition": 0, "runs": [Run(5, 0, 0, 1)]}))
         == []
     )
+    assert judged(read(), read(partition=None)) == []
     assert judged(read(runs=[Run(2, -1, -1, 4)])) == [], "a record without a source is compared by its place alone"
 
 
@@ -208,6 +209,7 @@ def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offs
     evidence = f"r 1 read to the end and did not get {count} committed records from here on"
     wanted = [say(Name.UNSEEN, offset, evidence)]
     assert judged(read(runs=runs), final()) == wanted
+    assert judged(read(runs=ALL, pid=2), read(runs=runs), final()) == wanted
     assert judged(read(runs=runs)) == []
     assert judged(read("else", runs=runs), final()) == []
     told = Acknowledged([commit(start=102, until=110)], "in")
@@ -256,12 +258,13 @@ def test_a_fault_that_fired_less_often_than_demanded_is_silent() -> None:
 def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
     """At the bound it is in time; without a bound nothing is."""
     found = Findings()
-    commits = {4000: None, 1000: 3000, 2000: 4001}
+    commits = {4000: None, 1000: 3000, 3000: 63_000, 2000: 4001}
     check_stalls(commits, None, found)
     assert found.first() == []
     check_stalls(commits, 2.0, found)
     assert found.first() == [
         Finding(Name.STALL, "run", -1, 2000, "first commit after 2.0 s after the heal; the bound is 2 s"),
+        Finding(Name.STALL, "run", -1, 3000, "first commit after 60.0 s after the heal; the bound is 2 s"),
         Finding(Name.STALL, "run", -1, 4000, "first commit never after the heal; the bound is 2 s"),
     ]
 
@@ -269,9 +272,9 @@ def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
 def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> None:
     """Several in one file, overlapping ones too; empty ones are none."""
-    text = b"xxabab..key.ab"
+    text = b"xxabab..key.ab.zzz"
     found = Findings()
-    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab"], found)
+    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab", "zz"], found)
     told = sorted((one.offset, one.evidence) for one in found.first())
     assert told == [
         (2, "canary number 1 stands at byte 2"),
@@ -279,10 +282,12 @@ def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> Non
         (4, "canary number 3 stands at byte 4"),
         (8, "canary number 2 stands at byte 8"),
         (12, "canary number 3 stands at byte 12"),
+        (15, "canary number 4 stands at byte 15"),
+        (16, "canary number 4 stands at byte 16"),
     ]
     assert {(one.name, one.topic, one.partition) for one in found.first()} == {(Name.SECRET, "f", -1)}
     check_secrets("g", [text], [], found)
-    assert len(found.first()) == 5
+    assert len(found.first()) == 7
 
 
 def data(base: int, epoch: int = 3, producer: int = 7, count: int = 2) -> RawBatch:
@@ -344,7 +349,8 @@ def test_a_second_marker_of_the_same_kind_says_nothing_new() -> None:
     """One of the other kind is a late frame."""
     assert log(data(0), ends(2, "commit"), ends(3, "commit"))[0] == []
     found, _ = log(data(0), ends(2, "commit"), ends(3, "abort"))
-    assert [(one.name, one.offset) for one in found] == [(Name.EPOCH_REUSE, 3)]
+    evidence = "the epoch ended with commit before: a late frame of that transaction would hit this one"
+    assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
     assert log(data(0), ends(2, "commit"), ends(3, "abort", 4))[0] == []
 
 

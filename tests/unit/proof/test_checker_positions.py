@@ -7,13 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
+from proof.checking.comparison import Comparison
 from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Stream
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, Key, RawLog
-from proof.findings import Findings, Name, Verdict
+from proof.findings import Finding, Findings, Name, Verdict
 
 A, B, C, X = (1, 0), (1, 1), (1, 2), (9, 9)
 """Producer id and epoch of four transactions; nobody ever commits an offset as X."""
@@ -34,7 +36,7 @@ class Log:
         self.positions.wrote(Attempt("out", partition, *key, first=lowest, sources=sources))
 
     def moved(self, until: int, key: Key, *, strict: bool = True) -> None:
-        self.positions.moved(until, key, 0, strict=strict)
+        self.positions.moved(until, key, strict=strict)
 
     def named(self, *lost: int) -> dict[str, int]:
         """What is found once all logs have ended; nothing behind a lost input is settled before."""
@@ -70,7 +72,9 @@ def test_a_transaction_is_torn_by_its_lowest_source_and_by_its_highest(lowest: i
     assert log.named() == ({"torn-txn": 1} if torn else {})
     if torn:
         count = highest - lowest + 1
-        assert log.evidence[0].startswith(f"{count} visible records with sources {lowest} to {highest} of in[0]")
+        evidence = f"{count} visible records with sources {lowest} to {highest} of in[0]: "
+        evidence += "no offset commit of this transaction covers exactly them"
+        assert log.found.first() == [Finding(Name.TORN, "out", 0, lowest, evidence, *B)]
 
 
 def test_another_transactions_records_amid_a_range_are_torn() -> None:
@@ -100,8 +104,17 @@ def test_behind_a_gap_in_the_offset_log_a_range_still_has_an_end(key: Key, highe
     log = Log()
     log.positions.broken()
     log.moved(10, A)
-    log.wrote(key, 3, highest)
+    log.wrote(C, 1, 2)
+    log.wrote(key, 0, highest)
     assert log.named().get("torn-txn", 0) == torn
+
+
+def test_behind_a_gap_in_the_offset_log_the_inputs_first_record_is_missed_too() -> None:
+    log = Log()
+    log.positions.broken()
+    log.moved(10, A)
+    log.wrote(A, 3, 9)
+    assert log.named(0) == {"offset-gap": 1}
 
 
 def test_one_transaction_ends_once_in_a_partition() -> None:
@@ -136,7 +149,8 @@ def test_an_offset_that_is_committed_again_is_no_regression_and_one_below_is() -
     log.moved(9, C)
     log.moved(9, (1, 3))
     log.moved(10, (1, 4))
-    assert log.named() == {"offset-regression": 1}
+    log.named()
+    assert log.found.first() == [Finding(Name.OFFSET_REGRESSION, "in", 0, 9, "the group stood at 10 before", *C)]
 
 
 def test_a_transaction_that_moves_the_offset_back_is_told_as_that_alone() -> None:
@@ -156,7 +170,8 @@ def test_a_producer_id_that_comes_back_after_two_others_is_a_zombie() -> None:
         log = Log()
         for at, producer in enumerate((1, 2, 3, 2)):
             log.moved(10 * at + 10, (producer, 0), strict=strict)
-        assert log.found.totals[Name.ZOMBIE] == strict
+        evidence = "this producer id moves the offset again, after another one of the same partition took over"
+        assert log.found.first() == ([Finding(Name.ZOMBIE, "in", 0, 40, evidence, 2, 0)] if strict else [])
 
 
 def test_an_offset_set_by_hand_is_a_start_until_a_transaction_moves_it() -> None:
@@ -194,7 +209,12 @@ def test_a_gap_before_a_transaction_that_also_aborted_is_a_tear_too() -> None:
     log = Log(both=lambda key: key == A)
     log.moved(10, A)
     log.wrote(A, 3, 9)
-    assert log.named(0, 1) == {"offset-gap": 1, "torn-txn": 1}
+    log.named(0, 1)
+    gap = "the group stood at -1, the transaction that moved it to 10 begins at 3"
+    assert log.found.first() == [
+        Finding(Name.OFFSET_GAP, "in", 0, 0, gap, *A),
+        Finding(Name.TORN, "in", 0, 0, "its offset 10 is committed, 2 of its records are not visible", *A),
+    ]
 
 
 def test_a_range_of_which_nothing_came_out_is_torn() -> None:
@@ -414,6 +434,107 @@ def test_an_output_whose_input_is_passed_by_waits_no_longer() -> None:
 
 def raw(base: int, records: int, key: tuple[int, int], marker: str | None = None) -> RawBatch:
     return RawBatch(base, base + records - 1, records, *key, 0, True, marker is not None, marker, 0)
+
+
+def seen(made: Checker, *outputs: Record) -> list[Finding]:
+    """What is found in these rows of one transaction, where 0, 1, 2, 4 and 5 are the input; 5 is not committed."""
+    made.batches("out", 0, [raw(0, 20, A), raw(20, 1, A, "commit")])
+    made.input([came(n) for n in (0, 1, 2, 4, 5)])
+    made.output(outputs)
+    return made.found.first()
+
+
+def test_what_is_found_names_the_record_its_transaction_and_its_source() -> None:
+    rows = [out(0, 0), out(2, 1), out(1, 2), out(1, 3), out(5, 4), out(5, 5), out(4, 6)._replace(key=b"x")]
+    made = checker(6, 5)
+    assert seen(made, *rows) == [
+        Finding(Name.NONMONOTONIC, "out", 0, 2, "its source in[0] offset 1 follows offset 2", *A),
+        Finding(Name.DUPLICATE, "out", 0, 3, "its source in[0] offset 1 came out before", *A),
+        Finding(Name.DUPLICATE, "out", 0, 5, "its source in[0] offset 5 came out before", *A),
+        Finding(Name.OFFSET_BEHIND, "out", 0, 4, "its source in[0] offset 5 is out, the committed offset is 5", *A),
+        Finding(Name.CORRUPT, "out", 0, 6, "source in[0] offset 4: key is b'x', should be b'gold-1'"),
+    ]
+    assert (made.counts["inputs"], made.counts["outputs"], made.report().backlog) == (4, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "evidence", "key"),
+    [
+        ([], "no readable source headers", A),
+        (SourcePosition("x", 0, 1).headers(), "its source is x[0] offset 1, not in in", A),
+        (SourcePosition("in", 1, 1).headers(), "its source is in[1] offset 1, not in in", A),
+        (SourcePosition("in", 0, 6).headers(), "its source in[0] offset 6 is not visible (LSO 6)", A),
+        (
+            SourcePosition("in", 0, 3).headers(),
+            "its source in[0] offset 3 is no visible record (aborted, or never written)",
+            (None, None),
+        ),
+    ],
+)
+def test_a_phantom_is_told_by_what_its_headers_name(
+    headers: list[tuple[str, bytes | None]], evidence: str, key: tuple[int | None, int | None]
+) -> None:
+    assert seen(checker(6, 5), out(0, 7)._replace(headers=headers)) == [
+        Finding(Name.PHANTOM, "out", 0, 7, evidence, *key)
+    ]
+
+
+def test_lost_inputs_and_outputs_in_a_foreign_partition_are_told_with_their_places() -> None:
+    made = checker(2, partitions=2, output_partitions=2)
+    made.input([came(n, partition=p) for p in (0, 1) for n in range(2)])
+    made.output([out(0, 3, partition=1)])
+    made.input_ended()
+    made.downstream_ended()
+    belongs = "its source in[0] offset 0 belongs into output partition 0, or keys lose their order"
+    assert made.found.first() == [
+        Finding(Name.NONMONOTONIC, "out", 1, 3, belongs),
+        *[Finding(Name.LOST, "in", p, n, "neither on out nor dlq") for p, n in ((0, 1), (1, 0), (1, 1))],
+    ]
+
+
+def test_outputs_that_are_right_at_first_sight_are_not_looked_at_any_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is a matter of time alone: whatever the key and however many partitions, and behind one that is not."""
+    slowly: list[int] = []
+    look = Comparison._slowly
+    monkeypatch.setattr(
+        Comparison, "_slowly", lambda self, stream, row: (slowly.append(row[1]), look(self, stream, row))[1]
+    )
+    standard = ENRICHED.replace(b"gold", b"standard").replace(b"0.15", b"0.0")
+    for output_partitions in (1, 2):
+        made = checker(6, output_partitions=output_partitions)
+        keys = [(b"gold-1", ENRICHED), (None, standard), (b"golden-1", standard)] * 2
+        made.input([came(n)._replace(key=key) for n, (key, _) in enumerate(keys)])
+        late = ENRICHED.replace(b":", b" :")
+        made.output([out(n, n)._replace(key=key, value=late if n == 3 else text) for n, (key, text) in enumerate(keys)])
+        assert named(made) == {}
+    assert slowly == [3, 3]
+
+
+def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_committed() -> None:
+    made = checker(4, committed=1)
+    made.offsets.begin(0)
+    made.offsets.take([OffsetBatch(raw(0, 1, A), (OffsetCommit(0, 1),)), OffsetBatch(raw(1, 1, A, "commit"))])
+    made.batches("out", 0, [raw(0, 3, A), raw(3, 1, A, "commit")])
+    made.input([came(n) for n in range(3)])
+    made.output([out(n, n) for n in range(3)])
+    made.input_ended()
+    made.downstream_ended()
+    made.finish()
+    assert made.report().totals == {"offset-behind": 2, "torn-txn": 1}
+    assert made.found.first()[-1].evidence.startswith("3 visible records with sources 0 to 2 of in[0]")
+
+
+def test_what_readers_could_see_is_kept_with_its_source_or_without_one() -> None:
+    """For their journals, and only then."""
+    for kept in (True, False):
+        made = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 9, 9)}, {0: 9}, 1, journals=kept))
+        made.input([came(n) for n in range(9)])
+        foreign = list(SourcePosition("x", 0, 3).headers())
+        made.output([out(0, 0), out(1, 1), out(2, 2)._replace(headers=[]), out(3, 3)._replace(headers=foreign)])
+        made.dead_letters([out(4, 5)])
+        shown = {place: (layout.first, layout.runs) for place, layout in made.layouts.items()}
+        runs = [Run(0, 0, 0, 2), Run(2, -1, -1, 1), Run(3, -1, -1, 1)]
+        assert shown == ({("out", 0): (0, runs), ("dlq", 0): (0, [Run(5, 0, 4, 1)])} if kept else {})
 
 
 @pytest.mark.parametrize("together", [True, False])

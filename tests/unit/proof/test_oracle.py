@@ -35,6 +35,13 @@ def test_appending_the_two_fields_is_right() -> None:
     assert wrong_enrichment(b"gold-1", ORDER, ORDER[:-1] + GOLD) is None
 
 
+def test_what_only_looks_appended_is_read() -> None:
+    """The text ends behind the object's brace; half a million digits are a number, also where escapes are looked at."""
+    assert "not readable JSON" in (wrong_enrichment(b"gold-1", ORDER + b" ", ORDER + GOLD) or "")
+    escaped = b'{"customer_id":"\\u0063","n":%b' % (b"7" * 5000)
+    assert wrong_enrichment(b"gold-1", escaped + b"} ", escaped + GOLD) is None
+
+
 def test_order_of_fields_and_white_space_do_not_matter() -> None:
     """Equal objects are equal, however they are written."""
     out = b'{ "loyalty_discount": 1.5e-1, "total_cents": 5.0, "customer_id": "\\u0063", "order_id": "gold-1", "loyalty_tier": "gold"}'  # noqa: E501
@@ -91,6 +98,9 @@ def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
         b"nonsense",
         b"[1]",
         b'{"a":1}',
+        b'{"customer_id":null}',
+        b'{"customer_id":""}',
+        b'{ "customer_id":""}',
         b'{"customer_id":"c"',
         b'{"customer_id":NaN}',
         b'{"customer_id":"\\ud800"}',
@@ -108,6 +118,16 @@ def test_a_changed_added_or_missing_field_is_named(change: bytes) -> None:
     """The evidence holds the field's name."""
     out = ORDER[:-1].replace(b'"total_cents":5', change) + GOLD
     assert "field" in (wrong_enrichment(b"gold-1", ORDER, out) or "")
+
+
+@pytest.mark.parametrize(("length", "shown"), [(58, repr("x" * 58)), (59, repr("x" * 56)[:-1] + "...")])
+def test_a_value_that_differs_is_shown_up_to_a_line(length: int, shown: str) -> None:
+    """60 characters; and a word that JSON does not have is told as it stands there."""
+    came = b'{"customer_id":"c","n":"%b"}' % (b"x" * length)
+    out = b'{"customer_id":"c","n":1' + GOLD
+    assert wrong_enrichment(b"gold-1", came, out) == f"field 'n' is 1, should be {shown}"
+    told = wrong_enrichment(b"gold-1", b'{"customer_id":NaN}', out)
+    assert told == "the input is not readable (NaN is not JSON) and belongs on the dead-letter topic"
 
 
 @pytest.mark.parametrize(
@@ -130,16 +150,17 @@ def test_a_justified_rejection_passes(reason: Reason, value: bytes | None) -> No
     assert unjustified(reason, value) is None
 
 
-@pytest.mark.parametrize("reason", [Reason.NOT_JSON, Reason.NOT_AN_OBJECT, Reason.NO_CUSTOMER_ID, Reason.NO_VALUE])
+@pytest.mark.parametrize("reason", list(Reason))
 def test_rejecting_a_good_order_is_found(reason: Reason) -> None:
-    """Throwing an order away is no way out."""
-    assert unjustified(reason, ORDER) is not None
-    assert unjustified(reason, b'{"customer_id":"c","n":1E+400,"pair":"\\ud83e\\udda7"}') is not None
-    assert reason is Reason.NO_VALUE or unjustified(reason, None) is not None
+    """Throwing an order away is no way out; only the run knew its limits, but no tombstone is over one."""
+    judged = reason not in {Reason.TOO_LARGE, Reason.TOO_DEEP}
+    assert (unjustified(reason, ORDER) is not None) is judged
+    assert (unjustified(reason, b'{"customer_id":"c","n":1E+400,"pair":"\\ud83e\\udda7"}') is not None) is judged
+    assert (unjustified(reason, None) is None) is (reason is Reason.NO_VALUE)
 
 
 CUSTOMER_1 = b'{"customer_id":"c-1"}'
-Log = Sequence[tuple[int, int, bytes, bytes | None]]
+Log = Sequence[tuple[int, int, bytes | None, bytes | None]]
 GOLD_PROFILE = (0, 4, b"c-1", profile("c-1", "gold"))
 
 
@@ -162,20 +183,24 @@ def wrong(profiles: Profiles, tier: str, header: bytes | None) -> str | None:
 
 
 def test_the_profile_that_the_header_names_gives_the_tier() -> None:
-    profiles = read([GOLD_PROFILE, (0, 7, b"c-1", profile("c-1", "silver"))])
+    """A profile need not repeat the customer that its key names."""
+    profiles = read([(0, 4, b"c-1", b'{"tier":"gold"}'), (0, 7, b"c-1", profile("c-1", "silver"))])
     assert wrong(profiles, "gold", b"0/4") is None
     assert wrong(profiles, "silver", b"0/7") is None
     assert "loyalty_discount' is 0.15, should be 0.1" in (wrong(profiles, "gold", b"0/7") or "")
     assert profiles.doubts == []
+    assert (profiles.counts, profiles.notes) == ({"profiled": 3, "unprofiled": 0}, [])
 
 
 @pytest.mark.parametrize(
     ("header", "says"),
     [
         (None, "no profile.offset header"),
-        (b"0/5", "is none (a tombstone"),
-        (b"0/6", "another customer's"),
-        (b"0/10", "not visible"),
+        (b"0/5", "its profile profiles[0] offset 5 is none (a tombstone, or malformed)"),
+        (b"0/6", "its profile profiles[0] offset 6 is another customer's, not 'c-1''s"),
+        (b"0/10", "its profile profiles[0] offset 10 is not visible (LSO 10)"),
+        (b"0/" + b"9" * 19, f"its profile profiles[0] offset {'9' * 19} is not visible (LSO 10)"),
+        (b"0/" + b"9" * 20, "no such place"),
         (b"1/4", "no such place"),
         (b"0", "no such place"),
         (b"x/y", "no such place"),
@@ -197,14 +222,63 @@ def test_without_a_profile_only_standard_is_right() -> None:
     assert "should be 0.0" in (wrong(profiles, "gold", b"none 6") or "")
     assert "had one at 0/4" in (wrong(profiles, "standard", b"none 5") or "")
     assert profiles.doubts == []
+    assert profiles.counts == {"profiled": 0, "unprofiled": 3}
+
+
+def test_an_output_that_names_no_profile_or_has_no_value_is_wrong() -> None:
+    profiles = read([GOLD_PROFILE])
+    for header in (("profile", b"0/4"), (PROFILE_OFFSET, None)):
+        assert (profiles.wrong(CUSTOMER_1, out("gold"), header) or "").startswith("no profile.offset header between")
+    for value, made, said in ((None, out("gold"), "the input has no value"), (CUSTOMER_1, None, "the output has no")):
+        assert (profiles.wrong(value, made, (PROFILE_OFFSET, b"0/4")) or "").startswith(said)
+
+
+def test_an_order_that_names_no_customer_by_text_has_no_profile() -> None:
+    """A number as customer is enriched, and one that is no order at all is none of the profiles' business."""
+    profiles = read([GOLD_PROFILE])
+    made = out("standard").replace(b'"c-1"', b"7")
+    assert profiles.wrong(b'{"customer_id":7}', made, (PROFILE_OFFSET, b"none 9")) is None
+    told = profiles.wrong(b'{"customer_id":7}', made, (PROFILE_OFFSET, b"0/4"))
+    assert told == "its profile profiles[0] offset 4 is another customer's, not 7's"
+    told = profiles.wrong(b"[1]", out("standard"), (PROFILE_OFFSET, b"none 9"))
+    assert told == "the input is not an order with a customer_id and belongs on the dead-letter topic"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"c-1", b"no json"),
+        (b"c-1", b"[]"),
+        (b"c-1", b'{"customer_id":"c-1"}'),
+        (b"c-1", b'{"customer_id":"c-1","tier":"diamond"}'),
+        (b"c-1", b'{"customer_id":"c-1","tier":[]}'),
+        (b"c-1", profile("c-2", "gold")),
+        (b"", profile("", "gold")),
+        (None, profile("c-1", "gold")),
+        (b"\xff", profile("c-1", "gold")),
+    ],
+)
+def test_a_record_that_is_no_profile_is_noted_and_ends_the_one_before(key: bytes | None, value: bytes) -> None:
+    assert read([(0, 4, b"c-1", b'{"tier":"gold"}'), (0, 5, b"c-1", None)]).notes == []
+    profiles = read([GOLD_PROFILE, (0, 5, key, value), (0, 6, key, value)])
+    assert profiles.notes == [
+        "2 records of profiles can't be read as a profile; a customer without one counts as unknown"
+    ]
+    assert (wrong(profiles, "standard", b"none 6") is None) is (key == b"c-1")
 
 
 def test_a_profile_that_compaction_took_leaves_a_doubt_and_no_finding() -> None:
     """The rest of the output is looked at all the same."""
-    profiles = read([(0, 7, b"c-1", profile("c-1", "silver"))])
+    profiles = read([(0, 7, b"c-1", profile("c-1", "silver"))], {0: 10, 1: 10})
     assert wrong(profiles, "gold", b"0/4") is None
-    assert wrong(profiles, "standard", b"none 5") is None
-    assert profiles.doubts[0].startswith("the profiles of 2 outputs are not in profiles any more (compacted)")
+    assert wrong(profiles, "gold", b"0/9") is None
+    assert wrong(profiles, "gold", b"1/0") is None
+    assert wrong(profiles, "standard", b"none 5,0") is None
+    (doubt,) = profiles.doubts
+    assert doubt.startswith(
+        "the profiles of 4 outputs are not in profiles any more (compacted), first customer 'c-1', "
+    )
+    assert doubt.endswith(", profile.offset 0/4; verify earlier, or raise min.compaction.lag.ms")
     mixed = b'{"customer_id":"c-1","loyalty_tier":"gold","loyalty_discount":0.1}'
     assert "loyalty_discount" in (profiles.wrong(CUSTOMER_1, mixed, (PROFILE_OFFSET, b"0/4")) or "")
     bad = b'{"customer_id":"c-1","loyalty_tier":"diamond","loyalty_discount":0.1}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import brew
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from brew.record import Function
 from brew.record import Record as Given
@@ -19,7 +21,7 @@ from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.checking.transformed import Oracle, _Dropped, _shown
-from proof.findings import Name, Report, Verdict
+from proof.findings import Finding, Name, Report, Verdict
 
 IN, OUT, ALSO, DEAD = "in", "out", "late", "dlq"
 
@@ -82,21 +84,31 @@ def right(came: list[Record], made: Function = function) -> Logs:
 
 
 def judged(
-    logs: Logs, made: Function = function, *, late: bool = False, first: int = 0, partitions: int = 1, outputs: int = 1
+    logs: Logs,
+    made: Function = function,
+    *,
+    late: bool = False,
+    together: bool = False,
+    first: int = 0,
+    end: int | None = None,
+    partitions: int = 1,
+    outputs: int = 1,
+    before: Callable[[Checker], None] = lambda _checker: None,
 ) -> Report:
     """
-    ``late``: outputs are read before their inputs; ``first``: offset of the input's first record.
+    ``late``: outputs are read before their inputs, and these one by one; ``together``: what is read first is not told
+    to have ended before the other has; ``first``: offset of the input's first record; ``end``: its end.
 
-    ``partitions`` of the input, and of each topic behind it.
+    ``partitions`` of the input, ``outputs`` of each topic behind it; ``before``: what the checker takes in first.
     """
     logs.renumber()
-    ends = [sum(one.partition == p for one in logs.came) for p in range(partitions)]
+    ends = [end or sum(one.partition == p for one in logs.came) for p in range(partitions)]
     facts = BrokerFacts(
         IN,
         OUT,
         DEAD,
-        {p: LogOffsets(first, end, end) for p, end in enumerate(ends)},
-        {p: end if logs.committed is None else logs.committed for p, end in enumerate(ends)},
+        {p: LogOffsets(first, until, until) for p, until in enumerate(ends)},
+        {p: until if logs.committed is None else logs.committed for p, until in enumerate(ends)},
         outputs,
         downstream={
             name: {p: LogOffsets(0, end, end) for p in range(outputs) for end in [sum(r.partition == p for r in rows)]}
@@ -105,16 +117,23 @@ def judged(
         also_output=(ALSO,),
     )
     checker = Checker(facts, None, Oracle("clicks:f", made))
-    steps: list[Callable[[], None]] = [
-        lambda: (checker.input(one for one in logs.came if one.offset >= first), checker.input_ended())[1],
-        lambda: (
-            checker.output(logs.rows[OUT]),
-            checker.output(logs.rows[ALSO], ALSO),
-            checker.dead_letters(logs.rows[DEAD]),
-            checker.downstream_ended(),
-        )[-1],
-    ]
-    for step in reversed(steps) if late else steps:
+    before(checker)
+    came = [one for one in logs.came if one.offset >= first]
+    pieces = [[one] for one in came] if late else [came]
+
+    def read_input() -> None:
+        for piece in pieces:
+            checker.input(piece)
+
+    def read_outputs() -> None:
+        checker.output(logs.rows[OUT])
+        checker.output(logs.rows[ALSO], ALSO)
+        checker.dead_letters(logs.rows[DEAD])
+
+    first_of, second = (read_input, checker.input_ended), (read_outputs, checker.downstream_ended)
+    if late:
+        first_of, second = second, first_of
+    for step in (first_of[0], *second, first_of[1]) if together else (*first_of, *second):
         step()
     checker.finish()
     return checker.report()
@@ -123,10 +142,11 @@ def judged(
 NUMBERS = (1, 0, 2, 4, 5, 6, 3, 0, 1)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_right_run_is_proven_and_everything_is_counted(late: bool) -> None:
-    """Inputs = transformed + dead letters + dropped, whichever log is read first."""
-    report = judged(right(inputs(*NUMBERS)), late=late)
+def test_a_right_run_is_proven_and_everything_is_counted(late: bool, together: bool) -> None:
+    """Inputs = transformed + dead letters + dropped, whichever log is read first, and whichever ends first."""
+    report = judged(right(inputs(*NUMBERS)), late=late, together=together)
     assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
     assert (report.inputs, report.outputs, report.dead_letters) == (9, 8, 2)
     assert (report.counts["transformed"], report.counts["dropped"]) == (5, 2)
@@ -157,7 +177,7 @@ def _one_too_many(logs: Logs) -> None:
 
 
 def _one_between(logs: Logs) -> None:
-    logs.add(OUT, logs.came[2], b"{}", index=7)
+    logs.add(OUT, logs.came[2], b"{}", index=2)
     logs.rows[OUT].insert(2, logs.rows[OUT].pop())
 
 
@@ -169,9 +189,17 @@ def _wrong_topic(logs: Logs) -> None:
     logs.rows[OUT].insert(3, logs.rows[ALSO].pop())
 
 
-def _wrong_reason(logs: Logs) -> None:
-    headers = [(name, b"six" if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
+def _wrong_reason(logs: Logs, told: bytes | None = b"six") -> None:
+    headers = [(name, told if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
     logs.rows[DEAD][0] = logs.rows[DEAD][0]._replace(headers=headers)
+
+
+def _garbled_reason(logs: Logs) -> None:
+    _wrong_reason(logs, b"\xff")
+
+
+def _no_reason(logs: Logs) -> None:
+    _wrong_reason(logs, None)
 
 
 def _wrong_key(logs: Logs) -> None:
@@ -210,19 +238,21 @@ def _bytes_of_a_letter(logs: Logs) -> None:
         (_spoil_value, Name.CORRUPT, "value is b'{\"copy\":9}', should be b'{\"copy\":0}'"),
         (_double, Name.DUPLICATE, "came out before"),
         (_lose, Name.LOST, "neither on out, late nor dlq"),
-        (_lose_one_of_several, Name.LOST, "1 of its 2 outputs are neither on"),
+        (_lose_one_of_several, Name.LOST, "1 of its 2 outputs are neither on out, late nor dlq"),
         (_lose_a_dead_letter, Name.LOST, "neither on out, late nor dlq"),
         (_one_too_many, Name.DUPLICATE, "in/0/2#7 came out before, or the function makes fewer of it"),
-        (_one_between, Name.CORRUPT, "the function makes 2 records of it"),
-        (_not_dropped, Name.CORRUPT, "the function drops it"),
+        (_one_between, Name.CORRUPT, "source in/0/2#2: the function makes 2 records of it"),
+        (_not_dropped, Name.CORRUPT, "source in[0] offset 7: the function drops it"),
         (_wrong_topic, Name.CORRUPT, "it belongs into late"),
         (_wrong_reason, Name.CORRUPT, "rejected as six, but the function rejects it as five"),
+        (_garbled_reason, Name.CORRUPT, "rejected as \ufffd, but the function rejects it as five"),
+        (_no_reason, Name.CORRUPT, "rejected as , but the function rejects it as five"),
         (_wrong_key, Name.CORRUPT, "key is b'other', should be b'k'"),
         (_wrong_headers, Name.CORRUPT, "should be the function's and then the source's"),
         (_wrong_time, Name.CORRUPT, "timestamp is 1, should be 100"),
         (_out_of_order, Name.NONMONOTONIC, "follows 2#1"),
-        (_of_nothing, Name.PHANTOM, "is not visible"),
-        (_letter_of_a_good_one, Name.CORRUPT, "rejected as five, but the function makes"),
+        (_of_nothing, Name.PHANTOM, "its source in[0] offset 99 is not visible (LSO 9)"),
+        (_letter_of_a_good_one, Name.CORRUPT, "as five, but the function makes b'{\"copy\":0}' of it, and 0 came out"),
         (_bytes_of_a_letter, Name.CORRUPT, "the value's bytes are not the input's"),
     ],
 )
@@ -234,15 +264,38 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(
     report = judged(logs, late=late)
     found = [one for one in report.findings if one.name is name]
     assert report.verdict is Verdict.VIOLATED
-    assert any(said in one.evidence for one in found), report.findings
+    assert any(one.evidence.endswith(said) for one in found), report.findings
+
+
+@pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose, 0, "offset-gap"), (_lose_a_dead_letter, 4, "torn-txn")])
+def test_a_lost_input_is_told_with_its_place_and_by_what_its_transaction_lacks(
+    spoil: Callable[[Logs], None], offset: int, also: str
+) -> None:
+    """The offset behind it is committed: a record in front is a gap, one amid the others a tear."""
+    logs = right(inputs(*NUMBERS))
+    spoil(logs)
+    report = judged(logs, before=lambda checker: _commits(checker, 9, 20))
+    assert report.findings[0] == Finding(Name.LOST, IN, 0, offset, "neither on out, late nor dlq")
+    assert report.totals == {"lost-output": 1, also: 1}
+
+
+def _commits(checker: Checker, until: int, records: int) -> None:
+    """One transaction, of so many records in the output, that moves the offset."""
+
+    def raw(count: int, marker: str | None = None, at: int = 0) -> RawBatch:
+        return RawBatch(at, at + count - 1, count, 7, 3, 0, True, marker is not None, marker, 0)
+
+    checker.offsets.begin(0)
+    checker.offsets.take([OffsetBatch(raw(1), (OffsetCommit(0, until),)), OffsetBatch(raw(1, "commit", 1))])
+    checker.batches(OUT, 0, [raw(records), raw(1, "commit", records)])
 
 
 def test_what_is_out_above_the_committed_offset_is_told() -> None:
-    logs = right(inputs(1, 2))
+    logs = right(inputs(1, 2, 1))
     logs.committed = 1
     report = judged(logs)
-    assert report.totals == {"offset-behind": 2}
-    assert (report.inputs, report.backlog) == (1, 1)
+    assert report.totals == {"offset-behind": 3}
+    assert (report.inputs, report.backlog) == (1, 2)
 
 
 def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> None:
@@ -255,10 +308,33 @@ def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> No
 
 
 @pytest.mark.parametrize("late", [False, True])
+def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(late: bool) -> None:
+    """A marker, or an aborted record; told with the place of the output."""
+    came = [one._replace(offset=offset) for one, offset in zip(inputs(1, 1, 1), (0, 1, 3), strict=True)]
+    logs = right(came)
+    logs.add(OUT, came[1]._replace(offset=2), b"{}")
+    logs.rows[OUT].insert(2, logs.rows[OUT].pop())
+    report = judged(logs, late=late, end=4)
+    evidence = "its source in[0] offset 2 is no visible record (aborted, or never written)"
+    assert report.findings == [Finding(Name.PHANTOM, OUT, 0, 2, evidence)]
+
+
+@pytest.mark.parametrize("late", [False, True])
 def test_outputs_of_records_that_retention_took_are_counted_apart(late: bool) -> None:
-    """The input begins at 2: nobody can say what came before."""
-    report = judged(right(inputs(*NUMBERS)), late=late, first=2)
-    assert (report.totals, report.unverifiable, report.inputs) == ({}, 1, 7)
+    """The input begins at 3: nobody can say what came before."""
+    report = judged(right(inputs(*NUMBERS)), late=late, first=3)
+    assert (report.totals, report.unverifiable, report.inputs) == ({}, 3, 6)
+
+
+def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_committed() -> None:
+    """The evidence names all of them, those above the offset, too."""
+    logs = right(inputs(1, 2, 1))
+    logs.committed = 1
+    report = judged(logs, before=lambda checker: _commits(checker, 1, 4))
+    (torn,) = [one for one in report.findings if one.name is Name.TORN]
+    assert torn.evidence.startswith("4 visible records with sources 0 to 2 of in[0]")
+    assert {(one.producer_id, one.epoch) for one in report.findings} == {(7, 3)}
+    assert report.totals == {"offset-behind": 3, "torn-txn": 1}
 
 
 def test_a_source_at_the_inputs_end_is_a_phantom_whatever_the_group_has_committed() -> None:
@@ -279,7 +355,8 @@ def _to_the_other(logs: Logs, topic: str) -> None:
 def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_many(late: bool) -> None:
     """Another key decides on its own, and so does one where the topics differ in shape."""
     came = [*inputs(1, 4), *inputs(1, 2, partition=1)]
-    assert judged(right(came), late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
+    report = judged(right(came), late=late, partitions=2, outputs=2)
+    assert (report.verdict, report.inputs) == (Verdict.PROVEN, 4)
     for topic in (OUT, ALSO):
         logs = right(came)
         _to_the_other(logs, topic)
@@ -300,13 +377,63 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
 
 
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
-    logs = right(inputs(1, 1))
-    del logs.rows[OUT][0]
-    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
+    logs = right(inputs(1, 1, 1, 1))
+    del logs.rows[OUT][:2]
+    for came in logs.came[:2]:
+        logs.add(DEAD, came, came.value, reason="too-large")
     report = judged(logs)
     assert report.verdict is Verdict.PROVEN
-    assert report.notes == ["1 inputs are dead letters because an output was too large, which only the run knew"]
-    assert report.counts["transformed"] == 1
+    assert report.notes == ["2 inputs are dead letters because an output was too large, which only the run knew"]
+    assert report.counts["transformed"] == 2
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_dead_letter_for_its_size_stands_for_all_outputs_of_its_input(kept: int, late: bool) -> None:
+    """One of them beside it is told, also where it is not the one of the letter's own index."""
+    logs = right(inputs(2))
+    logs.rows[OUT] = [logs.rows[OUT][kept]]
+    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
+    report = judged(logs, late=late)
+    assert (report.verdict, report.notes) == (Verdict.VIOLATED, [])
+    told = f"rejected as too-large, but the function makes 2 records, the first with {_first(2)} of it, and 1 came out"
+    assert (told in str(report.findings[0])) is (kept == 1)
+
+
+def _first(number: int) -> str:
+    (answer, *_) = brew.record.apply(function, Given(value=orjson.dumps({"n": number})))
+    return repr(answer.value)
+
+
+def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carried() -> None:
+    """A record that was replayed through another pipeline brings such headers along."""
+    came = [one._replace(headers=[(ERROR_REASON, b"five")]) for one in inputs(5)]
+    assert judged(right(came)).verdict is Verdict.PROVEN
+    logs = right(came)
+    letter = logs.rows[DEAD][0]
+    logs.rows[DEAD] = [letter._replace(headers=[letter.headers[0], *letter.headers[2:]])]
+    assert judged(logs).totals == {"corrupt-output": 1}
+
+
+def test_a_function_is_given_each_record_as_it_came() -> None:
+    """Where the broker set its time, 0."""
+
+    def telling(record: brew.Record) -> brew.Record:
+        return record.with_value(repr(record).encode())
+
+    came = inputs(1, 1, 1)
+    came[1] = came[1]._replace(created=None)
+    assert judged(right(came, telling), telling).verdict is Verdict.PROVEN
+
+
+def test_the_time_that_a_function_gives_is_the_outputs() -> None:
+    def timed(record: brew.Record) -> brew.Record:
+        return dataclasses.replace(record, timestamp=555)
+
+    logs = right(inputs(1), timed)
+    assert "timestamp is 100, should be 555" in judged(logs, timed).findings[0].evidence
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=555)
+    assert judged(logs, timed).verdict is Verdict.PROVEN
 
 
 # What is not deterministic.
@@ -323,7 +450,16 @@ def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_i
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     (doubt,) = report.doubts
     assert "clicks:f is not deterministic: asked twice for in[0] offset 0 it gave b'" in doubt
-    assert "3 records can't be judged" in doubt
+    assert "; 3 records can't be judged" in doubt
+
+
+def test_what_can_not_be_told_of_a_function_stands_beside_what_else_is_in_doubt() -> None:
+    counting = itertools.count()
+    logs = Logs(inputs(1, 1), committed=1)
+    report = judged(logs, lambda record: record.with_json(next(counting)))
+    backlog, differs = report.doubts
+    assert backlog.startswith("1 visible input not processed yet")
+    assert differs.startswith("clicks:f is not deterministic")
 
 
 def test_one_that_drops_by_chance_is_noticed_too() -> None:
@@ -336,6 +472,21 @@ def test_one_that_drops_by_chance_is_noticed_too() -> None:
     logs = right(inputs(*[1] * 20), lambda record: record)
     report = judged(logs, dropping)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
+    assert "; 13 records can't be judged" in report.doubts[0]
+
+
+def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() -> None:
+    """Of the first three inputs the function makes a record only when it is asked for the first time."""
+    seen: set[int] = set()
+
+    def once(record: brew.Record) -> brew.Record | None:
+        new = record.offset not in seen or record.offset == 3
+        seen.add(record.offset)
+        return record if new else None
+
+    report = judged(Logs(inputs(1, 1, 1, 1)), once)
+    assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"lost-output": 1})
+    assert "; 3 records can't be judged" in report.doubts[0]
 
 
 def test_a_doubled_output_is_a_violation_whatever_the_function_does() -> None:
