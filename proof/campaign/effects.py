@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import threading
@@ -37,6 +38,7 @@ HOLDERS = "holders"
 _TRIES = 400
 _ASK_S = 20.0
 _FENCED_S = 5.0
+_DIE_S = 10.0
 _LOOK_S = 0.03
 _PYTHON = "python"
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -251,12 +253,21 @@ class Freezer:
                 (self._root / _PROCS).write_text(str(process.pid))
 
     def close(self) -> None:
-        """Let all go on, and remove the cgroup."""
+        """Let all go on, and remove the cgroup: once those that were killed in it have died."""
         self._set(frozen=False)
-        for pid in (self._group / _PROCS).read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                (self._root / _PROCS).write_text(pid)
-        self._group.rmdir()
+        deadline = Deadline(_DIE_S)
+        while True:
+            for pid in (self._group / _PROCS).read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    (self._root / _PROCS).write_text(pid)
+            try:
+                self._group.rmdir()
+            except OSError as error:
+                if error.errno != errno.EBUSY or deadline.expired():
+                    raise
+                time.sleep(_LOOK_S)
+            else:
+                return
 
     def _set(self, *, frozen: bool) -> None:
         unified = self._group / "cgroup.freeze"

@@ -261,6 +261,16 @@ def test_a_frozen_process_outlives_its_parent_and_goes_on_when_released() -> Non
             assert one.answer() == "alive\n"
 
 
+def test_what_was_killed_while_frozen_is_waited_for() -> None:
+    """A killed process dies when it is released, and its cgroup can't be removed until it has."""
+    if os.geteuid() != 0:
+        return
+    for _ in range(20):
+        with family() as one, frozen([one.child]):
+            one.child.kill()
+    assert not own_cgroups()
+
+
 def own_cgroups() -> list[Path]:
     """The cgroups of this process: a campaign that runs beside it, or was killed, has its own."""
     return [*Path("/sys/fs/cgroup").rglob(f"brew-{os.getpid()}-*")]
