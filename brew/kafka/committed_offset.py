@@ -18,7 +18,7 @@ from confluent_kafka import Consumer
 
 from brew.connection import Connection
 from brew.deadline import PAUSE_S, Deadline
-from brew.errors import Abortable, BrewError, DeadlineExceeded, Retriable
+from brew.errors import Abortable, BrewError, DeadlineExceeded, Retriable, Unreachable
 from brew.kafka.clients import ONE_TRANSACTION, consumer
 from brew.kafka.offsets import committed
 from brew.names import READ_COMMITTED
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
     from brew.kafka.group_requests import OffsetFetchClient
 
 STEP = "send-offsets"
-_CONFIRM_S, _ATTEMPT_S = 5.0, 3.0
-_OPEN_S = 2.0
-"""The client may spend all of it on one bootstrap server that does not respond; then another attempt is made."""
+_CONFIRM_S = 20.0
+_OPEN_S, _ATTEMPT_S = 2.0, 3.0
+"""
+For a new client, which may spend all of it on one bootstrap server that does not respond, and for its answer. Each
+failed attempt doubles both for the next one: with TLS and a login a new client needs more than a dozen round trips.
+"""
+_MAX_PATIENCE = 4
 MAX_UNAWARE_ANSWERS = 6
 """How many answers without a pending offset are accepted before giving up; each comes through a new client."""
 
@@ -51,15 +55,15 @@ class PositionConfirmation:
             Abortable: the committed offset differs, or no coordinator knows the pending offset.
         """
         expected = None if located is None else located.offset
-        wait, unaware = deadline.part(_CONFIRM_S), 0
+        wait, unaware, patience = deadline.part(_CONFIRM_S), 0, 1
         reason = "no coordinator answered"
         while unaware < MAX_UNAWARE_ANSWERS and not wait.expired():
             client: OffsetFetchClient | None = None
             try:
-                client = self.client(wait.part(_OPEN_S))
-                answer = client.fetch(STEP, (topic, partition), wait.part(_ATTEMPT_S))
-            except (DeadlineExceeded, Retriable) as error:
-                reason = str(error)
+                client = self.client(wait.part(_OPEN_S * patience), _ATTEMPT_S * patience)
+                answer = client.fetch(STEP, (topic, partition), wait.part(_ATTEMPT_S * patience))
+            except (DeadlineExceeded, Retriable, Unreachable) as error:
+                reason, patience = str(error), min(2 * patience, _MAX_PATIENCE)
                 time.sleep(min(PAUSE_S, wait.remaining_s()))
             else:
                 if answer.aware and answer.offset == expected:
@@ -87,7 +91,7 @@ class PositionConfirmation:
             self._client = None
         current.end()
 
-    def client(self, deadline: Deadline) -> OffsetFetchClient:
+    def client(self, deadline: Deadline, request_s: float = _ATTEMPT_S) -> OffsetFetchClient:
         """The cached client; if several threads create one at the same time, the first one is kept."""
         cached = self._client
         if cached is not None:
@@ -95,7 +99,7 @@ class PositionConfirmation:
         # Imports kafka-python, which takes 0.15 s: a driver on Spark does not need it.
         from brew.kafka.group_requests import OffsetFetchClient  # noqa: PLC0415
 
-        client = OffsetFetchClient(self._connection, self._group, deadline, _ATTEMPT_S)
+        client = OffsetFetchClient(self._connection, self._group, deadline, request_s)
         with self._lock:
             winner = self._client = self._client or client
         if winner is not client:
@@ -115,7 +119,10 @@ def _moved_message(group: str, place: str, expected: int | None, committed_now: 
 _CACHED_CLIENT_S = 1.0
 """Time for a cached client, which may ask the wrong coordinator; a new client looks the coordinator up."""
 _NEW_CLIENT_S = 5.0
-"""Then another client is made: threads share one, and it reports a missing right only to the first that asks."""
+"""
+Then another client is made, with twice the time: threads share one, and it reports a missing right only to the first
+that asks.
+"""
 _MAX_LOCATORS = 8
 
 
@@ -150,14 +157,16 @@ class Locator:
                 if not isinstance(error, DeadlineExceeded | Retriable):
                     raise
                 deadline.check("locate")
+        patience_s = _NEW_CLIENT_S
         while True:
-            client, attempt = self.client(), deadline.part(_NEW_CLIENT_S)
+            client, attempt = self.client(), deadline.part(patience_s)
             try:
                 return committed(client, topic, [partition], attempt)[partition]
             except DeadlineExceeded:
                 self._discard(client)
                 if deadline.expired():
                     raise
+                patience_s *= 2
             except BrewError:
                 self._discard(client)
                 raise

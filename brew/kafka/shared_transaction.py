@@ -37,7 +37,8 @@ with warnings.catch_warnings():
     )
 
 _GROUP, _TRANSACTION = 0, 1
-_REQUEST_S = 5.0
+_REQUEST_S, _MAX_REQUEST_S = 5.0, 20.0
+"""Each failed attempt doubles it: a distant coordinator, TLS and a login take a dozen round trips."""
 _PAUSE_S = 0.005
 _END_S = 30.0
 _FENCED = (errors.ProducerFencedError, errors.InvalidProducerEpochError)
@@ -184,18 +185,20 @@ class SharedTransaction:
         only gives another epoch.
         """
         kind, key = coordinator
-        confirmation = self._locator.confirmation
+        confirmation, patience_s = self._locator.confirmation, _REQUEST_S
 
         async def call(admin: Any) -> Any:
             node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `group_requests` does
             return await admin._manager.send(request, node_id=node)  # noqa: SLF001 - as above
 
         def once() -> Any:
-            client = confirmation.client(deadline)
+            nonlocal patience_s
+            client = confirmation.client(deadline, patience_s)
             try:
-                response = client.ask(step, call, deadline.part(_REQUEST_S))
+                response = client.ask(step, call, deadline.part(patience_s))
             except (KafkaFailure, DeadlineExceeded) as error:
                 confirmation.forget(client)  # it may know a coordinator that is none any more
+                patience_s = min(2 * patience_s, _MAX_REQUEST_S)
                 if denial_in(str(error)) is Denial.RIGHT:
                     raise Denied(str(error)) from error
                 raise Retriable(str(error)) from error

@@ -18,7 +18,7 @@ from brew.kafka.clients import admin
 from brew.kafka.committed_offset import Locator, locator
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
-from proof.wire.rules import Rule, Side
+from proof.wire.rules import NetworkConditions, Rule, Side
 
 
 @pytest.fixture
@@ -84,3 +84,12 @@ def test_the_deadline_is_the_callers_and_the_next_one_gets_its_answer(
     monkeypatch.setattr(locating, "_CACHED_CLIENT_S", 20.0)  # one that was kept would take all the time there is
     assert asking.committed(names.input, 0, Deadline(20)) is None
     trap.drop()
+
+
+def test_a_distant_coordinator_is_located_all_the_same(
+    proxy: WireProxy, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 ms there and back: a new client takes longer than the first attempt may, and a fixed time is never enough."""
+    monkeypatch.setattr(locating, "_NEW_CLIENT_S", 1.0)
+    proxy.reshape(NetworkConditions(latency_s=0.3))
+    assert Locator(proxy.connection, names.group).committed(names.input, 0, Deadline(20)) is None

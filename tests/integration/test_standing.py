@@ -26,7 +26,7 @@ from brew.kafka.transaction import KafkaTransaction
 from brew.offsets import Committed
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
-from proof.wire.rules import Action, Rule, Side
+from proof.wire.rules import Action, NetworkConditions, Rule, Side
 
 Begin = Callable[[Connection], KafkaTransaction]
 
@@ -155,6 +155,22 @@ def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
         kafka.commit(Deadline(STEP_S))
         kafka.close()
     assert ([one.port == port for one in picks], len(made)) == ([True, False], 1)
+    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
+    assert found == Committed(5, "")
+
+
+def test_a_distant_coordinator_confirms_all_the_same(
+    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 ms there and back: a new client takes longer than the first attempt may, and a fixed time is never enough."""
+    monkeypatch.setattr(committed_offset, "_OPEN_S", 1.0)
+    with WireProxy(broker.bootstrap) as proxy:
+        kafka = begin(proxy.connection)
+        proxy.reshape(NetworkConditions(latency_s=0.3))
+        kafka.send_offsets(5, "", Deadline(STEP_S))
+        kafka.commit(Deadline(STEP_S))
+        kafka.close()
+    assert [one._closed for one in made] == [False]
     found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
     assert found == Committed(5, "")
 

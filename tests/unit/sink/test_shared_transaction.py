@@ -22,16 +22,20 @@ class Coordinator:
 
     def __init__(self, *answers: int | BrewError) -> None:
         self.answers, self.asked, self.forgotten = list(answers), 0, 0
+        self.allowed_s: list[tuple[float, float]] = []
         self.confirmation = self
+        self._request_s = 0.0
 
-    def client(self, _deadline: Deadline) -> Coordinator:
+    def client(self, _deadline: Deadline, request_s: float) -> Coordinator:
+        self._request_s = request_s
         return self
 
     def forget(self, _client: Coordinator) -> None:
         self.forgotten += 1
 
-    def ask(self, _step: str, _call: Any, _deadline: Deadline) -> Any:
+    def ask(self, _step: str, _call: Any, deadline: Deadline) -> Any:
         self.asked += 1
+        self.allowed_s.append((self._request_s, deadline.budget_s))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, BrewError):
             raise answer
@@ -67,6 +71,13 @@ def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(
     kafka, coordinator = driver(monkeypatch, answer, 0)
     kafka.fence(Deadline(5))
     assert (coordinator.asked, coordinator.forgotten) == (2, 1)
+
+
+def test_a_distant_coordinator_gets_more_time_with_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt is a new client's, with its connections and logins: a fixed time might never be enough."""
+    kafka, coordinator = driver(monkeypatch, *[DeadlineExceeded("no answer")] * 4, 0)
+    kafka.fence(Deadline(100))
+    assert coordinator.allowed_s == [(s, s) for s in (5.0, 10.0, 20.0, 20.0, 20.0)]
 
 
 @pytest.mark.parametrize(
