@@ -288,7 +288,7 @@ def _become(command: Sequence[str]) -> None:
 @directory_option
 def certify(directory: Path, *, expired: bool) -> None:
     """
-    Give brokers of a secure cluster new certificates while they run; new connections by password see them.
+    Give brokers of a secure cluster new certificates while they run; returns once new connections by password see them.
 
     \b
     Examples:
@@ -304,6 +304,8 @@ def certify(directory: Path, *, expired: bool) -> None:
         client, deadline = clients.admin(cluster.connection), Deadline(_ASK_S)
         for node in cluster.running():
             cluster_admin.set_of_broker(client, node.number, _KEYSTORE, str(path) if expired else None, deadline)
+        for node in cluster.running():
+            secure.await_certificate(node, path, deadline)
     click.echo("the brokers' certificates have expired" if expired else "the brokers have new certificates")
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import secrets
+import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ USERS = (ADMIN, *acl.USERS)
 _RENEW = dt.timedelta(days=2)
 _PASSWORD_BYTES = 24
 _AN_HOUR_AGO = -1 / 24
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +190,24 @@ def document(layout: Layout) -> dict[str, object] | None:
         "client_configs": {user: str(home.config(user)) for user in USERS},
         "certificate_configs": {user: str(home.config(user, certificate=True)) for user in USERS},
     }
+
+
+def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
+    """
+    Return once new connections by password are shown the certificate in ``path``.
+
+    A broker answers that its setting has changed before it uses it (Kafka 4.1.1).
+
+    Raises:
+        DeadlineExceeded: it still shows another one.
+    """
+    text = path.read_text()
+    wanted = ssl.PEM_cert_to_DER_cert(text[text.index(_CERTIFICATE) :])
+    while _shown_by(node, deadline) != wanted:
+        deadline.check(f"the new certificate of broker {node.number}")
+        time.sleep(_LOOK_S)
+
+
+def _shown_by(node: Node, deadline: Deadline) -> bytes:
+    timeout_s = max(_LOOK_S, deadline.remaining_s())
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((node.host, node.port), timeout=timeout_s))

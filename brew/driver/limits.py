@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from brew.acl import denial_in
 from brew.errors import Refused
-from brew.outcome import Outcome, Status
+from brew.outcome import GOOD, Outcome, Status
 from brew.settings import PipelineSettings
 
 _BACKOFF_S = 0.1
@@ -20,8 +20,13 @@ _DENIED_S = 10.0
 _MAX_BACKOFF_S = 5.0
 
 
-def _denied_clause(detail: str) -> str:
-    return "" if denial_in(detail) is None else " at most after an authorization failure"
+def _check_patience(what: str, seconds: float, patience_s: float, problem: str, detail: str) -> None:
+    if seconds > patience_s:
+        clause = "" if denial_in(detail) is None else " at most after an authorization failure"
+        raise Refused(
+            f"{what} for {seconds:.0f} s (--patience is {patience_s:g} s{clause}); {problem}: "
+            f"{detail or 'see the lines above'}"
+        )
 
 
 class GiveUpPolicy:
@@ -30,6 +35,7 @@ class GiveUpPolicy:
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
         self.failures = 0
+        self._denied_since: dict[int, float] = {}
         self._elsewhere: Mapping[int, int] = {}
         self._last_progress = self._failing_since = time.monotonic()
 
@@ -54,14 +60,26 @@ class GiveUpPolicy:
         patience_s = (
             self._settings.patience_s if denial_in(detail) is None else min(_DENIED_S, self._settings.patience_s)
         )
-        if idle > patience_s:
-            raise Refused(
-                f"no progress for {idle:.0f} s (--patience is {patience_s:g} s{_denied_clause(detail)}); {problem}: "
-                f"{detail or 'see the lines above'}"
-            )
+        _check_patience("no progress", idle, patience_s, problem, detail)
         self.failures += 1
         max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**self.failures)
         return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, no secret
+
+    def check_denial(self, outcome: Outcome) -> None:
+        """
+        Note how one attempt ended: other partitions may make progress while a right is missing in this one.
+
+        Raises:
+            Refused: this partition has been denied for ten seconds, or for --patience if that is less.
+        """
+        if outcome.status in GOOD:
+            self._denied_since.pop(outcome.partition, None)
+        elif denial_in(outcome.detail) is not None:
+            now, where = time.monotonic(), f"partition {outcome.partition}"
+            denied_s = now - self._denied_since.setdefault(outcome.partition, now)
+            patience_s = min(_DENIED_S, self._settings.patience_s)
+            problem = f"{where} last ended {outcome.status.value}"
+            _check_patience(f"no progress in {where}", denied_s, patience_s, problem, outcome.detail)
 
     def blocked(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
         """

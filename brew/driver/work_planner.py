@@ -81,7 +81,7 @@ class WorkPlanner:
         Update the positions from outcomes; return the seconds to pause after a failure, else 0.
 
         Raises:
-            Refused: nothing has moved for too long.
+            Refused: nothing has moved for too long, or a partition has been denied for too long.
             TransformFailed: the transformation raised an exception, and the run ends over it.
         """
         if any(outcome.status is Status.CRASHED for outcome in outcomes):
@@ -89,6 +89,7 @@ class WorkPlanner:
             return 0.0
         for outcome in outcomes:
             self.survey.apply_outcome(outcome)
+            self._give_up.check_denial(outcome)
         failed = next((outcome for outcome in outcomes if outcome.status is Status.TRANSFORM_FAILED), None)
         if failed is not None:
             raise TransformFailed(failed.detail)

@@ -163,11 +163,15 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
             stage.stop(following)
 
 
+# Of 20 s, the time-out of the other cells, a first transaction spends 16 on the round trips before its confirmation.
+_DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
+
+
 def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
     """A slow network delays every step, and all orders still come out once."""
     with between(stage, shape), stage.feeding(100):
         stage.orders(500, "--transactional")
-        stage.writer("--follow")
+        stage.writer("--follow", *_DEFAULT_TIMEOUT)
         stage.await_commits(4, _CAUGHT_S * 2)
         stage.pause(_SLOW_S)
         stage.journals.look()

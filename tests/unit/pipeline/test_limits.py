@@ -144,3 +144,41 @@ def test_a_no_is_waited_for_ten_seconds_at_most(
         patience.failed("partition 0", detail)
     assert detail in str(caught.value)
     assert ("after an authorization failure" in str(caught.value)) is (detail == DENIED)
+
+
+def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right on the dead-letter topic is missed in partitions with bad records only."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    policy = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g"))
+    denied = Outcome(1, 0, 1, Status.FAILED, 0, detail=DENIED)
+
+    def others_commit() -> None:
+        policy.progressed()
+        policy.check_denial(outcome(10, 0))
+
+    for at in (0.0, 10.0):
+        now = 1000.0 + at
+        others_commit()
+        policy.check_denial(denied)
+    policy.check_denial(outcome(1, 0, 1))  # it was granted again
+    for at in (20.0, 30.0):
+        now = 1000.0 + at
+        others_commit()
+        policy.check_denial(denied)
+    now = 1030.1
+    others_commit()
+    with pytest.raises(Refused, match="no progress in partition 1 for 10 s .*after an authorization failure") as caught:
+        policy.check_denial(denied)
+    assert DENIED in str(caught.value)
+
+
+def test_other_failures_of_one_partition_do_not_end_a_run_that_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    policy = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g"))
+    failed = Outcome(1, 0, 1, Status.FAILED, 0, detail="fence: timed out (_TIMED_OUT)")
+    policy.check_denial(failed)
+    now += 3600
+    policy.check_denial(failed)
+    assert policy.failed("partition 1", failed.detail) > 0

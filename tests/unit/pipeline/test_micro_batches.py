@@ -274,3 +274,17 @@ def test_a_run_that_never_moves_gives_up_and_names_why(monkeypatch: pytest.Monke
     run.engine.rounds = [ended(Status.FAILED)] * 50
     with pytest.raises(Refused, match=r"no progress for .*partition 0 last ended failed"):
         run.drain()
+
+
+def test_a_denied_partition_ends_the_run_while_the_other_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records alone need the right that is missing."""
+    run, denied = Run(monkeypatch, patience_s=1.0), "Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
+
+    def execute(offered: OffsetRange) -> Outcome:
+        if offered.partition == 0:
+            return Outcome(0, offered.start, offered.until, Status.FAILED, offered.start, detail=denied)
+        return Outcome(1, offered.start, offered.start + 1, Status.COMMITTED, offered.start)
+
+    run.engine.rounds = [execute] * 10_000
+    with pytest.raises(Refused, match=r"no progress in partition 0 for .*TOPIC_AUTHORIZATION_FAILED"):
+        run.drain()

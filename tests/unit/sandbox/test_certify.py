@@ -1,0 +1,67 @@
+"""A command that gives brokers another certificate returns once they show it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from sandbox.certificates import Authority
+from sandbox.layout import Node
+from sandbox.secure import await_certificate
+
+HOST = "127.0.0.1"
+
+
+def issued(authority: Authority, path: Path) -> Path:
+    path.write_bytes(b"".join(authority.issue("broker", [HOST])))
+    return path
+
+
+@contextmanager
+def broker(certificates: Sequence[Path]) -> Iterator[tuple[Node, list[Path]]]:
+    """Shows one certificate after another, the last one for ever; with the list of those that it has shown."""
+    shown = list[Path]()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            shown.append(certificates[min(len(shown), len(certificates) - 1)])
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(shown[-1])
+            context.wrap_socket(connection, server_side=True).close()
+
+    with socket.create_server((HOST, 0)) as listener:
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            yield Node(1, listener.getsockname()[1], 0), shown
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            server.join(10)
+
+
+def test_a_broker_that_still_shows_the_old_certificate_is_waited_for(tmp_path: Path) -> None:
+    authority = Authority.fresh()
+    old, new = issued(authority, tmp_path / "old.pem"), issued(authority, tmp_path / "new.pem")
+    with broker([old, old, new]) as (node, shown):
+        await_certificate(node, new, Deadline(20))
+    assert shown == [old, old, new]
+
+
+def test_a_broker_that_keeps_the_old_certificate_is_named(tmp_path: Path) -> None:
+    authority = Authority.fresh()
+    old, new = issued(authority, tmp_path / "old.pem"), issued(authority, tmp_path / "new.pem")
+    with broker([old]) as (node, shown), pytest.raises(DeadlineExceeded, match="new certificate of broker 1"):
+        await_certificate(node, new, Deadline(0.2))
+    assert len(shown) > 1
