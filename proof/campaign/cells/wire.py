@@ -165,6 +165,8 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
 
 # Of 20 s, the time-out of the other cells, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
+_SLOW_START_S = 120.0
+"""A run makes some sixty round trips before its first fence: 40 s with 600 ms each."""
 
 
 def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
@@ -172,7 +174,7 @@ def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
     with between(stage, shape), stage.feeding(100):
         stage.orders(500, "--transactional")
         stage.writer("--follow", *_DEFAULT_TIMEOUT)
-        stage.await_commits(4, _CAUGHT_S * 2)
+        stage.await_commits(4, _SLOW_START_S)
         stage.pause(_SLOW_S)
         stage.journals.look()
         stage.fire(SLOWED, slowed(stage.journals.entries, shape))
