@@ -71,6 +71,11 @@ def test_text_keys_go_where_their_utf_8_goes() -> None:
     assert partitions_of(text, 7).tolist() == partitions_of(data, 7).tolist()
 
 
+def test_a_part_of_a_column_has_as_many_partitions_as_rows() -> None:
+    column = pa.array([b"a", b"bb", b"ccc", b"dddd"], pa.large_binary())
+    assert partitions_of(column[1:3], 7).tolist() == partitions_of(column, 7).tolist()[1:3]
+
+
 def test_rows_without_a_key_take_turns() -> None:
     found = partitions_of(pa.array([None] * 5, pa.binary()), 2)
     assert (found.tolist(), found.dtype) == ([0, 1, 0, 1, 0], "int32")
