@@ -174,11 +174,11 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
             error.show()
         return ExitCode.USAGE
     except BrewError as error:
-        told = as_text(_wording(command)(str(error)))
+        text = as_text(_wording(command)(str(error)))
         if _JSON in arguments:
-            _refuse(told, told.rpartition("; ")[2])
+            _refuse(text, text.rpartition("; ")[2])
         else:
-            click.echo(f"{name}: {told}", err=True)
+            click.echo(f"{name}: {text}", err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.
@@ -230,10 +230,10 @@ def client_config_option(command: _F) -> _F:
             context = click.get_current_context(silent=True)
             given_names = _asks_for(context) if context else {}
             read_only = context is not None and _is_read_only(context)
-            told = advice(str(error), connection("").user, given_names, client_config().source, read_only=read_only)
-            if told is None:
+            hint = advice(str(error), connection("").user, given_names, client_config().source, read_only=read_only)
+            if hint is None:
                 raise
-            raise Denied(f"{error}; {told}") from error
+            raise Denied(f"{error}; {hint}") from error
 
     return _option(cast(_F, guarded))
 

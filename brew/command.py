@@ -199,9 +199,9 @@ def _first_words(option: click.Option, ctx: click.Context) -> str:
 def _help(option: click.Option, ctx: click.Context) -> tuple[str, list[str]]:
     """The help without a full stop, and what is said of the default."""
     text = option.help or ""
-    told = re.search(r"\s*\[default: ([^\]]+)\]", text)
-    default = told[1] if told else option.get_help_extra(ctx).get("default")
-    text = text.replace(told[0], "") if told else text
+    stated = re.search(r"\s*\[default: ([^\]]+)\]", text)
+    default = stated[1] if stated else option.get_help_extra(ctx).get("default")
+    text = text.replace(stated[0], "") if stated else text
     needed = ["required"] if option.required else []
     return text.removesuffix("."), needed + ([f"default {default}"] if default else [])
 

@@ -262,8 +262,8 @@ def _check_names(more: Mapping[str, Any]) -> None:
     for name in more:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise UsageError(f"brew.Pipeline has no setting {name!r}; {told}")
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise UsageError(f"brew.Pipeline has no setting {name!r}; {hint}")
 
 
 def _one_of(kind: Any, name: str, value: str) -> Any:

@@ -269,13 +269,13 @@ class Profiles:
         if value is None or out is None:
             return wrong_with_tier(STANDARD, value, out)
         customer = _field(value, CUSTOMER_FIELD)
-        told = self._none(customer, header[1]) if header[1].startswith(NO_PROFILE) else self._at(customer, header[1])
-        if told.wrong is not None:
-            return told.wrong
-        if told.gone:
+        found = self._none(customer, header[1]) if header[1].startswith(NO_PROFILE) else self._at(customer, header[1])
+        if found.wrong is not None:
+            return found.wrong
+        if found.gone:
             self.untold += 1
             self._first_untold = self._first_untold or f"customer {customer!r}, {PROFILE_OFFSET} {header[1].decode()}"
-        tier = told.tier or str(_field(out, TIER_FIELD))
+        tier = found.tier or str(_field(out, TIER_FIELD))
         return wrong_with_tier(tier, value, out) if tier in DISCOUNTS else f"tier is {tier!r}, which is none"
 
     def _at(self, customer: object, text: bytes) -> TierCheck:

@@ -130,8 +130,8 @@ def run_limits() -> dict[str, str]:
         try:
             settings_of({**given, **several, option.name: _HUGE})
         except UsageError as error:
-            if told := re.search(r"between (\S+) and (\S+)", str(error)):
-                found[option.opts[0]] = f"{_plain(told[1])} to {_plain(told[2])}"
+            if stated := re.search(r"between (\S+) and (\S+)", str(error)):
+                found[option.opts[0]] = f"{_plain(stated[1])} to {_plain(stated[2])}"
     return found
 
 
@@ -139,14 +139,14 @@ def page() -> str:
     """The whole page."""
     made = recipes((ROOT / "Makefile").read_text())
     limits = run_limits()
-    told = {path: command for name, group in PROGRAMS.items() for path, command in commands(group, name)}
+    by_path = {path: command for name, group in PROGRAMS.items() for path, command in commands(group, name)}
     lines = [_INTRODUCTION, _brew()]
     for name, group in PROGRAMS.items():
         lines.append(f"## {name}\n\n{_first_line(group)}\n")
-        for path, command in told.items():
+        for path, command in by_path.items():
             if path.split()[0] == name:
-                lines.append(_section(path, command, told, made, limits))
-    lines += [_environment(told), _make_variables(made)]
+                lines.append(_section(path, command, by_path, made, limits))
+    lines += [_environment(by_path), _make_variables(made)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -168,10 +168,10 @@ def _brew() -> str:
 
 
 def _section(
-    path: str, command: click.Command, told: dict[str, click.Command], made: list[Recipe], limits: dict[str, str]
+    path: str, command: click.Command, by_path: dict[str, click.Command], made: list[Recipe], limits: dict[str, str]
 ) -> str:
     options = list(_shown(command))
-    run = {option.opts[0] for option in _shown(told["pipeline run"])}
+    run = {option.opts[0] for option in _shown(by_path["pipeline run"])}
     head = f"### {path}\n\n{_first_line(command)}\n"
     if path != "pipeline run" and run - {"--progress"} <= {option.opts[0] for option in options}:
         options = [option for option in options if option.opts[0] not in run]
@@ -205,9 +205,9 @@ def _passed(path: str, made: list[Recipe]) -> dict[str, list[str]]:
     return {option: sorted(variables) for option, variables in found.items()}
 
 
-def _environment(told: dict[str, click.Command]) -> str:
+def _environment(by_path: dict[str, click.Command]) -> str:
     users: dict[str, dict[str, set[str]]] = {}
-    for path, command in told.items():
+    for path, command in by_path.items():
         for option in _shown(command):
             for variable in _variables(option):
                 users.setdefault(variable, {}).setdefault(option.opts[0], set()).add(path.split()[0])
@@ -265,12 +265,12 @@ def _range(kind: click.IntRange | click.FloatRange) -> str:
 
 
 def _default(option: click.Option) -> str:
-    told = re.search(r"\[default: ([^\]]+)\]", option.help or "")
+    stated = re.search(r"\[default: ([^\]]+)\]", option.help or "")
     value = option.default
     if option.is_flag or option.multiple or callable(value) or value is None or "Sentinel" in type(value).__name__:
-        return told[1] if told else ""
+        return stated[1] if stated else ""
     value = getattr(value, "value", value)
-    return f"`{_plain(value)}`" if value != "" else told[1] if told else ""
+    return f"`{_plain(value)}`" if value != "" else stated[1] if stated else ""
 
 
 def _variables(option: click.Option) -> list[str]:

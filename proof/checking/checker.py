@@ -138,22 +138,22 @@ class Checker:
 
     def _stuck(self) -> None:
         """Report transactions that hold back a last stable offset after the run has settled."""
-        told = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
+        reported = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
         logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
         for topic, partitions in logs.items():
             for partition, log in partitions.items():
-                if log.last_stable < log.end and (topic, partition) not in told:
+                if log.last_stable < log.end and (topic, partition) not in reported:
                     evidence = f"readers stop here, the log ends at {log.end}: somebody's transaction never ended"
                     self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
 
     def _lost_commits(self) -> None:
         """Report records whose commit was acknowledged and that are missing."""
-        told = set()
+        reported = set()
         for partition, lost in self._compared.lost.items():
             for offset in lost:
                 held = self._acknowledged.holding(partition, offset)
-                if held is not None and (partition, held) not in told:
-                    told.add((partition, held))
+                if held is not None and (partition, held) not in reported:
+                    reported.add((partition, held))
                     evidence = f"a writer's journal has the commit of [{held[0]}, {held[1]}) as done"
                     self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
         for partition, position in self._positions.items():
@@ -177,14 +177,14 @@ class Checker:
     @property
     def counts(self) -> dict[str, int]:
         """What a campaign holds its demands against."""
-        told = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
+        names = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
         counts = {"inputs": self._compared.inputs, "outputs": self._outputs}
         counts["dead_letters"] = self._downstream[self._facts.dead_letter]
         if self._transformed is not None:
             counts |= self._transformed.counts
         if self._facts.profiles is not None:
             counts |= self._facts.profiles.counts
-        return counts | {name: self.endings.counts[name] for name in told}
+        return counts | {name: self.endings.counts[name] for name in names}
 
     def report(self, notes: Iterable[str] = (), unseen: Iterable[str] = ()) -> Report:
         """The verdict on all that was taken in; ``unseen`` is what could not be looked at and should have been."""

@@ -105,9 +105,9 @@ def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | No
     return unjustified(Reason(reason), came.value)
 
 
-def _omitted(came: Side, out: Side, told: bytes | None) -> bool:
+def _omitted(came: Side, out: Side, size: bytes | None) -> bool:
     """A value too large for the dead-letter topic stays in the input, and a header tells its length."""
-    return out.value is None and came.value is not None and told == b"%d" % len(came.value)
+    return out.value is None and came.value is not None and size == b"%d" % len(came.value)
 
 
 _partition = itemgetter(0)
@@ -217,8 +217,8 @@ class Comparison:
             evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
             self._say(Name.PHANTOM, stream, record, evidence)
         elif source.offset >= self._facts.position(source.partition):
-            told = self._facts.committed.get(source.partition)
-            evidence = f"its source {at(source)} is out, the committed offset is {told}"
+            committed = self._facts.committed.get(source.partition)
+            evidence = f"its source {at(source)} is out, the committed offset is {committed}"
             if source.offset in lane.behind:
                 self._duplicate(stream, record, source)
                 return

@@ -126,9 +126,9 @@ class Readers:
             if seen.offset > here:
                 self._invisible(who, reader, place, layout, here)
             here = seen.offset + seen.length
-            told = run.source_partition, run.source_offset + seen.offset - run.offset
-            if run.source_offset >= 0 and told != (seen.source_partition, seen.source_offset):
-                evidence = f"{who} read source {told[0]}:{told[1]}, the log holds "
+            read = run.source_partition, run.source_offset + seen.offset - run.offset
+            if run.source_offset >= 0 and read != (seen.source_partition, seen.source_offset):
+                evidence = f"{who} read source {read[0]}:{read[1]}, the log holds "
                 evidence += f"{seen.source_partition}:{seen.source_offset}"
                 self._found.say(Name.INCONSISTENT, (*place, seen.offset), evidence)
         if here < until:

@@ -193,9 +193,9 @@ class OffsetLog:
         if self._raw is None:
             return
         for partition, position in self._positions.items():
-            told, shown = committed.get(partition), position.last
-            if told is None or shown is None or shown < 0 or told == shown:
+            stored, shown = committed.get(partition), position.last
+            if stored is None or shown is None or shown < 0 or stored == shown:
                 continue
-            name = Name.OFFSET_AHEAD if told > shown else Name.OFFSET_BEHIND
+            name = Name.OFFSET_AHEAD if stored > shown else Name.OFFSET_BEHIND
             evidence = f"the coordinator names it, the last commit in {OFFSETS_TOPIC} is {shown}"
-            self._found.say(name, (position.topic, partition, told), evidence)
+            self._found.say(name, (position.topic, partition, stored), evidence)

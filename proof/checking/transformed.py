@@ -217,10 +217,10 @@ class TransformComparison(Comparison):
             evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
             self._say(Name.PHANTOM, stream, record, evidence)
         elif source.offset >= self._facts.position(source.partition):
-            told = self._facts.committed.get(source.partition)
+            committed = self._facts.committed.get(source.partition)
             name = Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND
             self._ahead.add(source)
-            self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {told}")
+            self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {committed}")
             stream.note(source.partition, source.offset, source.offset, 1)
         elif source.offset >= lane.read:
             key = source.offset, source.index

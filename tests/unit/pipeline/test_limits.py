@@ -168,7 +168,9 @@ def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(monk
         policy.check_denial(denied)
     now = 1030.1
     others_commit()
-    with pytest.raises(Refused, match="no progress in partition 1 for 10 s .*after an authorization failure") as caught:
+    with pytest.raises(
+        Refused, match=r"no progress in partition 1 for 10 s .*after an authorization failure"
+    ) as caught:
         policy.check_denial(denied)
     assert DENIED in str(caught.value)
 
