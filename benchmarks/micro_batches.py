@@ -77,7 +77,7 @@ def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: 
 
 def committed(commits: Path) -> int:
     """How many batches the query's commit log has seen; old entries go, so the highest number tells."""
-    return max((int(one.name) + 1 for one in commits.glob("[0-9]*")), default=0)
+    return max((int(commit.name) + 1 for commit in commits.glob("[0-9]*")), default=0)
 
 
 def main() -> int:
@@ -99,7 +99,7 @@ def main() -> int:
                 print(f"round {number + 1}, {name}: {found.batch_ms:.0f} ms a batch, {found.early_mib:.0f} MiB early, "
                       f"{found.late_mib:.0f} late, {found.peak_mib:.0f} at most", flush=True)  # fmt: skip
     medians = {
-        name: {field: round(statistics.median(getattr(one, field) for one in found), 1) for field in Measured.__slots__}
+        name: {field: round(statistics.median(getattr(run, field) for run in found), 1) for field in Measured.__slots__}
         for name, found in rounds.items()
     }
     own, good = medians[NAMES[0]], True

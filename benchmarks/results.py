@@ -121,17 +121,17 @@ def cpu_lines(results: Results) -> list[list[str]]:
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     """(title, table with its head) of all that was measured."""
     parts = [
-        (f"{n:,} orders, {one.runs[0].broker} broker, {_rounds(one, n)}", lines(one, n))
-        for one in results.by_broker()
-        for n in one.counts()
+        (f"{n:,} orders, {broker.runs[0].broker} broker, {_rounds(broker, n)}", lines(broker, n))
+        for broker in results.by_broker()
+        for n in broker.counts()
     ]
     if results.latencies:
         parts.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
     if results.restarts:
         parts.append(("Restart after `kill -9`", restart_lines(results.restarts)))
-    for one in results.by_broker():
-        if len(cpu := cpu_lines(one)) > 1:
-            title = f"CPU without the start, {one.runs[0].broker} broker: the largest backlog less the smallest"
+    for broker in results.by_broker():
+        if len(cpu := cpu_lines(broker)) > 1:
+            title = f"CPU without the start, {broker.runs[0].broker} broker: the largest backlog less the smallest"
             parts.append((title, cpu))
     return parts
 
@@ -218,10 +218,10 @@ def panels(results: Results) -> list[Panel]:
     """Rates per backlog, CPU per record, latency, start, restart; a measure without numbers is left out."""
     shown = []
     kinds = results.by_broker()
-    for one in kinds:
-        for records in reversed(one.counts()):
-            rates = {name: one.spread(name, records, lambda run: run.records_per_s) for name in one.names(records)}
-            title = f"{records:,} orders, {one.runs[0].broker} broker: records/s"
+    for kind in kinds:
+        for records in reversed(kind.counts()):
+            rates = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
+            title = f"{records:,} orders, {kind.runs[0].broker} broker: records/s"
             note = "steady rate, first to last visible; higher is better"
             shown.append(Panel(title, note, _bars(rates, ",.0f", best=max)))
     costs = {name: kinds[0].cpu_us(name) for name in results.contenders} if kinds else {}

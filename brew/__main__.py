@@ -57,7 +57,7 @@ class BrewGroup(LazyGroup):
         column = max(map(len, COMMANDS))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(column), one.help) for name, one in commands.items()])
+                formatter.write_dl([(name.ljust(column), command.help) for name, command in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """As click does it, without importing the commands."""

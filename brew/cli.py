@@ -67,7 +67,11 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
             formatter.write_dl(
-                [(name, one.get_short_help_str(200)) for name, one in commands if one and not one.hidden]
+                [
+                    (name, command.get_short_help_str(200))
+                    for name, command in commands
+                    if command and not command.hidden
+                ]
             )
 
     def as_called(self, text: str) -> str:

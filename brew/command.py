@@ -98,13 +98,13 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         params = super().get_params(ctx)
-        own = {name for one in self.params for name in one.opts}
-        added = [one for one in (_HELP_ALL, _CONFIG) if one.opts[0] not in own]
+        own = {name for param in self.params for name in param.opts}
+        added = [option for option in (_HELP_ALL, _CONFIG) if option.opts[0] not in own]
         return [*params, *added] if ctx.help_option_names else params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         everything = bool(ctx.meta.get(_ALL))
-        is_long = sum(isinstance(one, click.Option) and not one.hidden for one in self.params) > MOST_SHOWN
+        is_long = sum(isinstance(param, click.Option) and not param.hidden for param in self.params) > MOST_SHOWN
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in (_OWN, *_SECTIONS, _HELP)}
         for option in self.get_params(ctx):
             if isinstance(option, click.Option) and not option.hidden:
@@ -121,13 +121,13 @@ class Command(click.Command):
 
 def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
     """A copy of ``command``, and of all below it, that looks as all do; its help goes through ``wording``."""
-    params = [_dressed_parameter(one, command.name or "", wording) for one in command.params]
+    params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
     text = wording(command.help) if command.help else command.help
     epilog = wording(command.epilog) if command.epilog else command.epilog
     if isinstance(command, click.Group):
         group = copy.copy(command)
         group.params, group.help, group.epilog = params, text, epilog
-        group.commands = {name: dressed(one, wording) for name, one in command.commands.items()}
+        group.commands = {name: dressed(subcommand, wording) for name, subcommand in command.commands.items()}
         return group
     return Command(
         command.name,
@@ -173,9 +173,9 @@ def _placeholder(option: click.Option, ctx: click.Context) -> str:
 def _words(option: click.Option, ctx: click.Context) -> str:
     """The whole help, with choices, range and default."""
     text, default = _help(option, ctx)
-    choices = [str(getattr(one, "value", one)) for one in getattr(option.type, "choices", ())]
+    choices = [str(getattr(choice, "value", choice)) for choice in getattr(option.type, "choices", ())]
     more = []
-    if choices and not _placeholder(option, ctx).startswith("[") and not all(one in text for one in choices):
+    if choices and not _placeholder(option, ctx).startswith("[") and not all(choice in text for choice in choices):
         more.append(f"{', '.join(choices[:-1])} or {choices[-1]}")
     return _with(text, [*more, *_limits(option.type), *default])
 

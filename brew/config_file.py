@@ -140,7 +140,7 @@ def defaults(named: str | None, path: Sequence[str], params: Iterable[click.Para
         UsageError: the file can't be read, or has a key or a value that can't be.
     """
     file = found(named)
-    return {} if file is None else {name: one.value for name, one in read(file, path, params).items()}
+    return {} if file is None else {name: setting.value for name, setting in read(file, path, params).items()}
 
 
 def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Default]:
@@ -151,7 +151,7 @@ def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> 
         UsageError: as above.
     """
     document = parsed(file)
-    options = {one.opts[0].removeprefix("--"): one for one in params if isinstance(one, click.Option)}
+    options = {param.opts[0].removeprefix("--"): param for param in params if isinstance(param, click.Option)}
     common = document.get(COMMON, {})
     taken: dict[str, Default] = {}
     for option in options.values():
@@ -264,11 +264,13 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
     settings = list(_settings(root, command or ("run",), file))
     if as_json:
         document = {"file": str(file) if file else None, "command": list(command or ("run",))}
-        click.echo(orjson.dumps(document | {"options": [one._asdict() for one in settings]}, default=str).decode())
+        click.echo(
+            orjson.dumps(document | {"options": [setting._asdict() for setting in settings]}, default=str).decode()
+        )
         return ExitCode.DONE
     click.echo(f"{file.resolve()}" if file else f"no {NAME} in this folder, and no --config")
-    wide = max(len(one.option) for one in settings)
-    values = [_text(one.value) for one in settings]
+    wide = max(len(setting.option) for setting in settings)
+    values = [_text(setting.value) for setting in settings]
     column = min(max(map(len, values)), 40)
     for one, value in zip(settings, values, strict=True):
         click.echo(f"  {one.option:<{wide}}  {value:<{column}}  {one.source}".rstrip())
@@ -279,7 +281,7 @@ def _settings(root: click.Context, path: tuple[str, ...], file: Path | None) -> 
     ctx = _context(root, path)
     params = ctx.command.params
     taken = read(file, command_path(ctx), params) if file else {}
-    ctx.default_map = {name: one.value for name, one in taken.items()}
+    ctx.default_map = {name: setting.value for name, setting in taken.items()}
     for option in params:
         if isinstance(option, click.Option) and not option.hidden:
             value, source = option.consume_value(ctx, {})

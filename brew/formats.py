@@ -93,7 +93,7 @@ def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Calla
             if answer is None:
                 return []
             many = answer if isinstance(answer, list | tuple | GeneratorType) else (answer,)
-            return [one if isinstance(one, Record) else _written(one, record, output) for one in many]
+            return [item if isinstance(item, Record) else _written(item, record, output) for item in many]
 
         # With it `inspect.signature` would show the function's parameters, and a run refuse its second one.
         del transform.__wrapped__
@@ -105,7 +105,7 @@ def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Calla
 def _takes_record(function: Callable[..., Any]) -> bool:
     parameters = inspect.signature(function).parameters.values()
     positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    return sum(one.kind in positional and one.default is one.empty for one in parameters) > 1
+    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters) > 1
 
 
 def _written(answer: object, source: Record, output: Format) -> Record:
@@ -219,7 +219,9 @@ def _registered(kind: str, registry: Registry, output: str | None, **schemas: An
         raise UsageError(
             f"formats.{kind} has no registry: registry is {registry!r}; give it an address, as http://host:8081"
         )
-    texts: dict[str, Any] = {name: one.read_text() if isinstance(one, Path) else one for name, one in schemas.items()}
+    texts: dict[str, Any] = {
+        name: schema.read_text() if isinstance(schema, Path) else schema for name, schema in schemas.items()
+    }
     return _Registered(SchemaSettings(kind, tuple(sorted(client.items())), **texts), output)
 
 

@@ -87,7 +87,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--tiers",
         envvar="TIERS",
-        type=click.Choice([one.value for one in Tiers]),
+        type=click.Choice([source.value for source in Tiers]),
         default=Tiers.PREFIX.value,
         show_default=True,
         help="prefix of the key, or profiles; where a customer's tier comes from.",

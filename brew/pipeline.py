@@ -227,7 +227,7 @@ class _RunProgress(RunProgress):
         self.state = phase
 
     def lag(self) -> int:
-        return sum(one.lag for one in list(self.partitions.values()))
+        return sum(partition.lag for partition in list(self.partitions.values()))
 
     def result(self) -> Result:
         totals = self.totals
@@ -258,7 +258,7 @@ def _check_names(more: Mapping[str, Any]) -> None:
     Raises:
         UsageError: a setting that there is not; names the nearest one.
     """
-    known = [one.name for one in fields(PipelineSettings) if one.name not in _OWN]
+    known = [field.name for field in fields(PipelineSettings) if field.name not in _OWN]
     for name in more:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -87,7 +87,7 @@ def transform(
 
         answers = apply_batch(function, given)
     else:
-        answers = [apply(function, one) for one in given]
+        answers = [apply(function, value) for value in given]
     result = Result()
     allowed = None if also_output is None else {None, *also_output}
     for source, answer in zip(given, answers, strict=True):

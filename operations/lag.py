@@ -84,7 +84,7 @@ class Observer:
 
     def _replace_if_cut_off(self) -> None:
         """Who watches for long: clients that have lost the brokers for good are replaced for the next look."""
-        if any(is_cut_off(one, self._connection, self._topic) for one in (self._admin, self._reader)):
+        if any(is_cut_off(client, self._connection, self._topic) for client in (self._admin, self._reader)):
             self._reader.close()
             self._open()
 
@@ -151,9 +151,9 @@ class Observer:
         self, transactions: TransactionsAdmin, behind: list[PartitionSnapshot]
     ) -> Mapping[int, CoordinatorTransaction]:
         """The pipeline's transaction of each partition; the one of a sink that has committed its source's offsets."""
-        sinks = {one.partition: sink_of(one.committed) for one in behind}
+        sinks = {partition.partition: sink_of(partition.committed) for partition in behind}
         ids = {p: str(sink or TransactionalId(self._group, self._topic, p)) for p, sink in sinks.items()}
-        known = {one.transactional_id: one for one in transactions.named(set(ids.values()))}
+        known = {transaction.transactional_id: transaction for transaction in transactions.named(set(ids.values()))}
         found = {p: known[name] for p, name in ids.items() if name in known}
         # A sink's epochs grow with each batch, also while this partition waits: that is no rival's doing.
         return {p: transaction for p, transaction in found.items() if sinks[p] is None or transaction.open}

@@ -78,10 +78,12 @@ def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) 
         document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
         print_json(document | {"findings": [finding.document() for finding in findings]})
     else:
-        shown = findings if everything else [one for one in findings if one.severity is not Severity.OK]
+        shown = findings if everything else [finding for finding in findings if finding.severity is not Severity.OK]
         if shown:
             show(findings_table(shown))
-        summary = ", ".join(_counted(counts[one.value], one) for one in _WORST_FIRST if counts[one.value])
+        summary = ", ".join(
+            _counted(counts[severity.value], severity) for severity in _WORST_FIRST if counts[severity.value]
+        )
         names = ", ".join(finding.name for finding in left)
         more = " (--all shows every check)" if len(shown) < len(findings) else ""
         click.echo(f"{summary}; " + (f"a run refuses: {names}" if left else "a run goes on") + more)

@@ -146,8 +146,8 @@ def _members_show(value: bytes, order: dict[str, object]) -> bool:
 def _members(value: object) -> int:
     """How many members all objects in it hold together."""
     if type(value) is dict:
-        return len(value) + sum(_members(one) for one in value.values())
-    return sum(_members(one) for one in value) if type(value) is list else 0
+        return len(value) + sum(_members(member) for member in value.values())
+    return sum(_members(member) for member in value) if type(value) is list else 0
 
 
 # A string takes all it can and gives nothing back: a megabyte of \" without an end was read again from each quote on.

@@ -158,7 +158,7 @@ def _read(
             )
 
         upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
-        read_in_step(checker, upstream, [downstream(*one) for one in logs.downstream(claim).items()], others)
+        read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream(claim).items()], others)
     return notes
 
 

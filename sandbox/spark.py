@@ -139,19 +139,19 @@ class SparkCluster:
 
     def kill(self, name: str) -> None:
         """SIGKILL to it and to all below it, as when its machine loses power."""
-        for one in self._tree(name):
-            one.kill()
+        for process in self._tree(name):
+            process.kill()
         self._ended(name)
 
     def pause(self, name: str) -> None:
         """SIGSTOP: connections stay open, nothing answers."""
-        for one in self._tree(name):
-            one.send(signal.SIGSTOP)
+        for process in self._tree(name):
+            process.send(signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
         """SIGCONT to a paused one."""
-        for one in self._tree(name):
-            one.send(signal.SIGCONT)
+        for process in self._tree(name):
+            process.send(signal.SIGCONT)
 
     def restart(self, name: str) -> None:
         """Start it again; what runs is ended in good order before."""
@@ -179,17 +179,17 @@ class SparkCluster:
         process = identity.process() if identity else None
         if identity is None or process is None:
             raise Refused(f"{_title(name)} does not run; `python -m sandbox spark status` tells what does")
-        return [identity, *(Identity(one.pid, one.create_time()) for one in process.children(recursive=True))]
+        return [identity, *(Identity(child.pid, child.create_time()) for child in process.children(recursive=True))]
 
     def _stop(self, name: str) -> None:
         if not self.alive(name):
             return
         tree = self._tree(name)
-        for one in tree:
-            one.send(signal.SIGCONT)
+        for identity in tree:
+            identity.send(signal.SIGCONT)
         tree[0].stop(Deadline(_STOP_S))
-        for one in tree[1:]:
-            one.kill()
+        for identity in tree[1:]:
+            identity.kill()
         self._ended(name)
 
     def _ended(self, name: str) -> None:
@@ -259,7 +259,7 @@ def _read(directory: Path) -> State | None:
         return None
     try:
         kept = json.loads(file.read_text())
-        processes = {name: one and Identity(**one) for name, one in kept.pop("processes").items()}
+        processes = {name: fields and Identity(**fields) for name, fields in kept.pop("processes").items()}
         return State(**kept, processes=processes)
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"{file} is not readable as the state of a cluster ({error}); remove {directory}") from error

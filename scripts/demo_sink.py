@@ -85,14 +85,14 @@ def visible(connection: Connection, topic: str) -> Rows:
     """How often a `read_committed` reader sees each row: store and total."""
     logs = log_offsets(admin(connection), topic, range(PARTITIONS), Deadline(STEP_S))
     ends = {partition: (log.first, log.last_stable) for partition, log in logs.items()}
-    found = [one for batch in scan(connection, topic, ends, READ_COMMITTED) for one in batch]
-    return Counter(((one.key() or b"").decode(), (one.value() or b"").decode()) for one in found)
+    found = [record for batch in scan(connection, topic, ends, READ_COMMITTED) for record in batch]
+    return Counter(((record.key() or b"").decode(), (record.value() or b"").decode()) for record in found)
 
 
 def forget_last_commit(checkpoint: Path) -> int:
     """Remove the last entry of a commit log; its batch, which Spark runs again."""
     commits = checkpoint / "commits"
-    last = max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
+    last = max(int(commit.name) for commit in commits.iterdir() if commit.name.isdigit())
     for name in (f"{last}", f".{last}.crc"):
         (commits / name).unlink(missing_ok=True)
     return last
@@ -101,8 +101,8 @@ def forget_last_commit(checkpoint: Path) -> int:
 def table(spark: Rows, ours: Rows) -> str:
     """Both, side by side."""
 
-    def line(what: str, one: object, other: object) -> str:
-        return f"  {what:<34}{one!s:>16}{other!s:>22}"
+    def line(what: str, left: object, other: object) -> str:
+        return f"  {what:<34}{left!s:>16}{other!s:>22}"
 
     def twice(rows: Rows) -> int:
         return sum(count - 1 for count in rows.values())

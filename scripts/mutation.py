@@ -321,25 +321,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
     parser.add_argument("--again", action="store_true", help="only what the last run did not kill or did not come to")
     parser.add_argument("--no-store", action="store_true", help="print only, leave docs/proof/mutation.* alone")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     areas, explained = Area.all(), Explained.all()
     known = {name for area in areas for name in (area.name, *area.modules)}
-    if unknown := set(told.module) - known:
+    if unknown := set(options.module) - known:
         has, wrong = ", ".join(sorted(known)), ", ".join(sorted(unknown))
         print(f"mutation: {wrong} is not in {TABLE.relative_to(ROOT)}; it has {has}", file=sys.stderr)
         return 64
     passed = True
     for area in areas:
-        only = [module for module in area.modules if not told.module or {module, area.name} & set(told.module)]
+        only = [module for module in area.modules if not options.module or {module, area.name} & set(options.module)]
         if not only:
             continue
         WORK.mkdir(exist_ok=True)
         stamp = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
-        mutants = run(area, only, told.workers, WORK / f"{area.name}.log", again=told.again)
+        mutants = run(area, only, options.workers, WORK / f"{area.name}.log", again=options.again)
         rows = {module: score(module, mutants, explained) | stamp for module in only}
         for module, row in rows.items():
             passed &= tell(module, row, list(stale(module, mutants, explained)))
-        if not told.no_store:
+        if not options.no_store:
             store(rows, [module for area in areas for module in area.modules])
     return 0 if passed else 1
 

@@ -176,9 +176,9 @@ def _section(
     if path != "pipeline run" and run - {"--progress"} <= {option.opts[0] for option in options}:
         options = [option for option in options if option.opts[0] not in run]
         head += "\nTakes the options of `pipeline run`, and these:\n"
-    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
     if arguments:
-        head += f"\nArguments: {', '.join(f'`{one.make_metavar(click.Context(command))}`' for one in arguments)}\n"
+        head += f"\nArguments: {', '.join(f'`{part.make_metavar(click.Context(command))}`' for part in arguments)}\n"
     if not options:
         return head
     passed = _passed(path, made)
@@ -235,7 +235,7 @@ def _make_variables(made: list[Recipe]) -> str:
 
 
 def _shown(command: click.Command) -> Iterator[click.Option]:
-    return (one for one in command.params if isinstance(one, click.Option) and not one.hidden)
+    return (param for param in command.params if isinstance(param, click.Option) and not param.hidden)
 
 
 def _kind(option: click.Option, limits: dict[str, str]) -> str:

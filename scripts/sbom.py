@@ -66,7 +66,7 @@ def needs(wanted: Iterable[str]) -> Needs:
     return found
 
 
-def of_wheel(told: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+def of_wheel(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """
     What is left of ``told`` for who installs the wheel: the ``wanted`` requirements, and what these need.
 
@@ -74,13 +74,13 @@ def of_wheel(told: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
         KeyError: the tool does not know one of them.
     """
     direct = [canonicalize_name(Requirement(text).name) for text in wanted]
-    graph, parts = needs(wanted), {canonicalize_name(one["name"]): one for one in told["components"]}
+    graph, parts = needs(wanted), {canonicalize_name(part["name"]): part for part in document["components"]}
     refs = {name: parts[name]["bom-ref"] for name in sorted(graph)}
-    root = told["metadata"]["component"]["bom-ref"]
+    root = document["metadata"]["component"]["bom-ref"]
     edges = {refs[name]: sorted(refs[other] for other in others) for name, others in graph.items()}
     edges[root] = sorted(refs[name] for name in direct)
     return {
-        **told,
+        **document,
         "components": [parts[name] for name in refs],
         "dependencies": [{"ref": ref, "dependsOn": others} for ref, others in sorted(edges.items())],
     }

@@ -134,25 +134,25 @@ def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
 @click.option("--hold-file", help="Wait at the crash point instead: see `Hold`.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM.")
-def query(follow: bool, conf: tuple[str, ...], **told: Any) -> None:
+def query(follow: bool, conf: tuple[str, ...], **options: Any) -> None:
     """Run a query until its input is drained."""
     batches, times = logging.getLogger("brew.sink"), logging.StreamHandler()
     times.setFormatter(logging.Formatter("%(created)f %(message)s"))
     batches.addHandler(times)
     batches.propagate = False
     settings = {"spark.sql.shuffle.partitions": "2", **{k: v for k, _, v in (pair.partition("=") for pair in conf)}}
-    spark = session.start(SparkSettings(told["master"], str(dependencies.home()), settings))
+    spark = session.start(SparkSettings(options["master"], str(dependencies.home()), settings))
     try:
-        mode = "update" if told["query"] == "count" else "append"
-        writer = stream(spark, told).writeStream.outputMode(mode).option("checkpointLocation", told["checkpoint"])
-        if told["writers"] == "spark":
+        mode = "update" if options["query"] == "count" else "append"
+        writer = stream(spark, options).writeStream.outputMode(mode).option("checkpointLocation", options["checkpoint"])
+        if options["writers"] == "spark":
             writer = writer.format("kafka").options(
-                **{"kafka.bootstrap.servers": told["bootstrap"], "topic": told["output"]}
+                **{"kafka.bootstrap.servers": options["bootstrap"], "topic": options["output"]}
             )
-        elif told["writers"] == "spark-in-batches":
-            writer = writer.foreachBatch(sparks_in_batches(told["bootstrap"], told["output"]))
+        elif options["writers"] == "spark-in-batches":
+            writer = writer.foreachBatch(sparks_in_batches(options["bootstrap"], options["output"]))
         else:
-            writer = writer.foreachBatch(sink_of(told))
+            writer = writer.foreachBatch(sink_of(options))
         running = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
         # An exception out of a signal's handler would leave the gateway in the middle of an answer.
         stopping = threading.Event()
@@ -164,17 +164,17 @@ def query(follow: bool, conf: tuple[str, ...], **told: Any) -> None:
         session.end(spark.sparkContext)
 
 
-def sink_of(told: dict[str, Any]) -> brew.ExactlyOnceSink:
+def sink_of(options: dict[str, Any]) -> brew.ExactlyOnceSink:
     crash: SinkCrash | None = None
-    if told["crash_point"]:
-        place = CrashPoint(told["crash_point"]), told["crash_batch"], CrashMode(told["crash_mode"])
-        crash = Hold(*place, file=told["hold_file"]) if told["hold_file"] else SinkCrash(*place)
+    if options["crash_point"]:
+        place = CrashPoint(options["crash_point"]), options["crash_batch"], CrashMode(options["crash_mode"])
+        crash = Hold(*place, file=options["hold_file"]) if options["hold_file"] else SinkCrash(*place)
     return brew.ExactlyOnceSink(
-        told["bootstrap"],
-        name=told["name"],
-        topic=told["output"],
-        writers=1 if told["writers"] == "1" else "tasks",
-        transaction_timeout_s=told["timeout_s"],
+        options["bootstrap"],
+        name=options["name"],
+        topic=options["output"],
+        writers=1 if options["writers"] == "1" else "tasks",
+        transaction_timeout_s=options["timeout_s"],
         _crash=crash,
     )
 

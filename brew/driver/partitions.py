@@ -102,7 +102,7 @@ class OffsetsClient:
     def replace_if_cut_off(self) -> None:
         """After a question that failed: clients that have lost the brokers for good are replaced, all of them."""
         connection, topic = self._settings.connection, self._settings.input
-        if any(is_cut_off(one, connection, topic) for one in (self.admin, self._reader, self._stable_reader)):
+        if any(is_cut_off(client, connection, topic) for client in (self.admin, self._reader, self._stable_reader)):
             self._close_readers()
             self.admin = admin(connection)
             self._open()

@@ -78,9 +78,9 @@ async def _fetch(admin: Any, topic: str, starts: Mapping[int, int]) -> dict[int,
     for leader, partitions in leaders.items():
         asked = [
             FetchRequest.FetchTopic.FetchPartition(
-                partition=one.partition, fetch_offset=starts[one.partition], partition_max_bytes=_EACH_BYTES
+                partition=partition.partition, fetch_offset=starts[partition.partition], partition_max_bytes=_EACH_BYTES
             )
-            for one in sorted(partitions)
+            for partition in sorted(partitions)
         ]
         request = FetchRequest(
             max_wait_ms=100,

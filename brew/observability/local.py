@@ -60,7 +60,7 @@ def remember_verdict(bootstrap: str, group: str, topics: tuple[str, str, str], d
 
 def verdict_file(bootstrap: str, group: str, topics: tuple[str, str, str]) -> Path:
     """Where that is, whether there is one or not."""
-    servers = sorted(one.strip().replace("localhost:", "127.0.0.1:") for one in bootstrap.split(","))
+    servers = sorted(server.strip().replace("localhost:", "127.0.0.1:") for server in bootstrap.split(","))
     name = hashlib.sha256("\n".join([*servers, group, *topics]).encode()).hexdigest()[:16]
     return folder() / f"{_PROOF}-{name}.json"
 

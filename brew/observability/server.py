@@ -55,7 +55,10 @@ class Producers:
             from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, for who asks
 
             with open_transactions_admin(connection, deadline) as admin:
-                return {one.transactional_id: (one.producer_id, one.producer_epoch) for one in admin.named(names)}
+                return {
+                    transaction.transactional_id: (transaction.producer_id, transaction.producer_epoch)
+                    for transaction in admin.named(names)
+                }
 
         return cls(ask)
 

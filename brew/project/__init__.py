@@ -60,7 +60,7 @@ def write(place: Path, values: dict[str, str]) -> list[str]:
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise Refused(f"{place} is there already and not empty; choose another name, or remove it")
-    found = sorted(one.name for one in resources.files(__package__).iterdir() if one.name.endswith(_SUFFIX))
+    found = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(_SUFFIX))
     try:
         place.mkdir(exist_ok=True)
         for file in found:

@@ -129,7 +129,7 @@ class Run:
     def _replace_if_cut_off(self) -> None:
         """After a question that failed: clients that have lost the brokers for good are replaced."""
         connection, topic = self._settings.connection, self._settings.input
-        if any(is_cut_off(one, connection, topic) for one in (self._admin, self._asking)):
+        if any(is_cut_off(client, connection, topic) for client in (self._admin, self._asking)):
             self._asking.close()
             self._open_clients()
 

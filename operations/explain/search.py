@@ -251,7 +251,10 @@ class OrderSearch:
     def _ids(self, producers: Iterable[int]) -> dict[int, str]:
         """Producer id -> transactional id, as far as the coordinators tell."""
         try:
-            return {one.producer_id: one.transactional_id for one in self._transactions.of_producers(producers)}
+            return {
+                open_now.producer_id: open_now.transactional_id
+                for open_now in self._transactions.of_producers(producers)
+            }
         except BrewError as error:
             self.unavailable.append(str(error))
             return {}

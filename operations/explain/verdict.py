@@ -222,10 +222,10 @@ def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tup
     if aborted:
         plural = "ies" if aborted > 1 else "y"
         more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + len(standing)}"
-    if not all(one.view.visible for one in standing):
+    if not all(output.view.visible for output in standing):
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if len(standing) > 1:
-        places = ", ".join(one.place for one in sorted(standing, key=lambda one: one.index))
+        places = ", ".join(output.place for output in sorted(standing, key=lambda output: output.index))
         return DeliveryStatus.DELIVERED, f"delivered once, as {len(standing)} outputs: {places}{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason

@@ -280,7 +280,7 @@ class SinkPlay:
         """Whether brokers hold a transaction of the sink open."""
         stage, topic = self.stage, self.stage.names.output
         found = open_transactions(stage.cluster.connection, topic, range(stage.cell.partitions), Deadline(ASK_S))
-        return any(one.transactional_id == self.transactional_id for one in found)
+        return any(transaction.transactional_id == self.transactional_id for transaction in found)
 
     @property
     def transactional_id(self) -> str:
@@ -299,7 +299,7 @@ class SinkPlay:
 
     def fire_attempts(self, program: Program, name: str, word: str = "", status: str = "failed") -> None:
         """Count the attempts of a run that ended like that, and whose detail holds ``word``."""
-        found = [one for one in attempts(program.said()) if one.status == status and word in one.detail]
+        found = [attempt for attempt in attempts(program.said()) if attempt.status == status and word in attempt.detail]
         self.stage.fire(name, len(found))
 
     def check(self) -> None:

@@ -138,7 +138,9 @@ class Checker:
 
     def _stuck(self) -> None:
         """Report transactions that hold back a last stable offset after the run has settled."""
-        reported = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
+        reported = {
+            (finding.topic, finding.partition) for finding in self.found.first() if finding.name is Name.HANGING
+        }
         logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
         for topic, partitions in logs.items():
             for partition, log in partitions.items():

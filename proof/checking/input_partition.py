@@ -140,7 +140,7 @@ class InputPartition:
 
     def overdue(self) -> Iterator[tuple[int, Early]]:
         """Sources and outputs whose input should have been read by now: there is none."""
-        for source in [one for one in self.early if one < self.read]:
+        for source in [offset for offset in self.early if offset < self.read]:
             yield source, self.early.pop(source)
 
     def waiting(self) -> Iterator[Row]:

@@ -121,18 +121,18 @@ class Readers:
 
     def _compare(self, who: str, reader: _Reader, place: Place, layout: Layout, run: Run) -> None:
         """Record by record of one source; stretches that the log does not show are told once."""
-        here, until = max(run.offset, layout.first), run.offset + run.length
-        for seen in layout.between(here, until):
-            if seen.offset > here:
-                self._invisible(who, reader, place, layout, here)
-            here = seen.offset + seen.length
+        offset, until = max(run.offset, layout.first), run.offset + run.length
+        for seen in layout.between(offset, until):
+            if seen.offset > offset:
+                self._invisible(who, reader, place, layout, offset)
+            offset = seen.offset + seen.length
             read = run.source_partition, run.source_offset + seen.offset - run.offset
             if run.source_offset >= 0 and read != (seen.source_partition, seen.source_offset):
                 evidence = f"{who} read source {read[0]}:{read[1]}, the log holds "
                 evidence += f"{seen.source_partition}:{seen.source_offset}"
                 self._found.say(Name.INCONSISTENT, (*place, seen.offset), evidence)
-        if here < until:
-            self._invisible(who, reader, place, layout, here)
+        if offset < until:
+            self._invisible(who, reader, place, layout, offset)
 
     def _invisible(self, who: str, reader: _Reader, place: Place, layout: Layout, offset: int) -> None:
         if layout.aborted(offset):

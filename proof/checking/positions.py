@@ -52,7 +52,7 @@ class Positions:
         self._holder = key[0]
         if before is not None and until < before:
             self._found.say(Name.OFFSET_REGRESSION, place, f"the group stood at {before} before", key)
-            self._attempts = [one for one in self._attempts if one.key != key]
+            self._attempts = [attempt for attempt in self._attempts if attempt.key != key]
         elif before is None or until > before:
             self._ranges.append(_Range(before, until, key))
 
@@ -75,17 +75,17 @@ class Positions:
         while self._ranges and self._ranges[0].until <= low:
             self._judge(self._ranges.popleft())
 
-    def _judge(self, one: _Range) -> None:
+    def _judge(self, span: _Range) -> None:
         """Each transaction with sources below the range's end has to be this one, and whole."""
         mine: set[tuple[str, int]] = set()
         kept = []
         for attempt in self._attempts:
             lowest, highest, _ = attempt.sources[self.partition]
-            if lowest >= one.until:
+            if lowest >= span.until:
                 kept.append(attempt)
-            elif one.start is None and attempt.key != one.key and highest < one.until:
+            elif span.start is None and attempt.key != span.key and highest < span.until:
                 continue  # its own commit is not in the log any more
-            elif attempt.key != one.key or highest >= one.until or lowest < (one.start or 0):
+            elif attempt.key != span.key or highest >= span.until or lowest < (span.start or 0):
                 self._torn(attempt)
             elif (attempt.topic, attempt.partition) in mine:
                 self._torn(attempt)  # one transaction ends once in a partition
@@ -104,30 +104,30 @@ class Positions:
     def ended(self, lost: Iterable[int]) -> None:
         """All logs have ended; ``lost`` are the inputs below the committed offset that never came out, in order."""
         missing = deque(lost)
-        for one in self._ranges:
+        for span in self._ranges:
             gone = []
-            while missing and missing[0] < one.until:
-                if missing[0] >= (one.start or 0):
+            while missing and missing[0] < span.until:
+                if missing[0] >= (span.start or 0):
                     gone.append(missing[0])
                 missing.popleft()
             if gone:
-                self._incomplete(one, gone)
-            self._judge(one)
+                self._incomplete(span, gone)
+            self._judge(span)
         self._ranges.clear()
         if self.readable and self.last is not None:
             for attempt in self._attempts:
                 self._torn(attempt)
 
-    def _incomplete(self, one: _Range, gone: list[int]) -> None:
+    def _incomplete(self, span: _Range, gone: list[int]) -> None:
         """Inputs of a committed range that are nowhere: before what the transaction wrote, or amid it."""
-        wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == one.key]
+        wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == span.key]
         place = self.topic, self.partition, gone[0]
         if wrote and gone[-1] < min(wrote):
-            evidence = f"the group stood at {one.start}, the transaction that moved it to {one.until} begins at "
-            self._found.say(Name.OFFSET_GAP, place, evidence + str(min(wrote)), one.key)
-        if not wrote or gone[-1] >= min(wrote) or self._both(one.key):
-            evidence = f"its offset {one.until} is committed, {len(gone)} of its records are not visible"
-            self._found.say(Name.TORN, place, evidence, one.key)
+            evidence = f"the group stood at {span.start}, the transaction that moved it to {span.until} begins at "
+            self._found.say(Name.OFFSET_GAP, place, evidence + str(min(wrote)), span.key)
+        if not wrote or gone[-1] >= min(wrote) or self._both(span.key):
+            evidence = f"its offset {span.until} is committed, {len(gone)} of its records are not visible"
+            self._found.say(Name.TORN, place, evidence, span.key)
 
 
 class OffsetLog:
@@ -186,7 +186,7 @@ class OffsetLog:
 
     def open(self) -> Iterable[Attempt]:
         """Offset commits in transactions that have not ended."""
-        return () if self._raw is None else [one for one in self._raw.open() if one.commits]
+        return () if self._raw is None else [attempt for attempt in self._raw.open() if attempt.commits]
 
     def compare(self, committed: Mapping[int, int | None]) -> None:
         """The offset that the coordinator names is the one that the log shows last."""

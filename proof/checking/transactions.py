@@ -143,7 +143,7 @@ class RawLog:
 
     def _end(self, marker: RawBatch, status: str) -> None:
         producer_id, epoch = marker.producer_id, marker.producer_epoch
-        attempts = [one for one in self._open.pop(producer_id, []) if self.mine(one)]
+        attempts = [attempt for attempt in self._open.pop(producer_id, []) if self.mine(attempt)]
         for attempt in attempts:
             attempt.status = status
             self._judge(attempt)

@@ -180,14 +180,14 @@ class TransformComparison(Comparison):
         self.inputs += len(taken)
         topic = self._facts.input
         given = [Given(topic, partition, r.offset, r.key, r.value, tuple(r.headers), r.created or 0) for r in taken]
-        for came, one, answer in zip(taken, given, self.oracle.answers(given), strict=True):
+        for came, record_in, answer in zip(taken, given, self.oracle.answers(given), strict=True):
             if answer == ():
                 self.dropped += 1
                 self._dropped[partition].add(came.offset)
                 continue
             self.transformed += not isinstance(answer, Reject)
             left = {0} if isinstance(answer, Reject) else set(range(len(answer)))
-            self._pending[partition][came.offset] = _Pending(came, one, answer, left)
+            self._pending[partition][came.offset] = _Pending(came, record_in, answer, left)
             lane.passed[came.offset] = came
         self._take_early(partition)
 
@@ -236,36 +236,36 @@ class TransformComparison(Comparison):
     def _in_order(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Sources of one input partition rise in each partition that they come out in."""
         stream.note(source.partition, source.offset, source.offset, 1)
-        place, here = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
-        before = self._last.get(place, here)
-        if here < before:
+        place, position = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
+        before = self._last.get(place, position)
+        if position < before:
             self._say(Name.NONMONOTONIC, stream, record, f"its source {source} follows {before[0]}#{before[1]}")
-        self._last[place] = max(here, before)
+        self._last[place] = max(position, before)
 
     def _compare_output(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         lane, pending = self._lanes[source.partition], self._pending[source.partition]
-        one = pending.get(source.offset)
-        if one is None or source.index not in one.left:
-            self._unexpected(stream, record, source, one)
+        entry = pending.get(source.offset)
+        if entry is None or source.index not in entry.left:
+            self._unexpected(stream, record, source, entry)
             return
-        wrong = self._wrong(stream, one, record, source)
-        if wrong is not None and not self.oracle.same_again(one.given, one.answer):
+        wrong = self._wrong(stream, entry, record, source)
+        if wrong is not None and not self.oracle.same_again(entry.given, entry.answer):
             self.untellable += 1
         elif wrong is not None:
             self._say(Name.CORRUPT, stream, record, f"source {at(source)}: {wrong}")
-        one.left.discard(source.index)
-        if not one.left or stream.topic == self._facts.dead_letter:
+        entry.left.discard(source.index)
+        if not entry.left or stream.topic == self._facts.dead_letter:
             del pending[source.offset], lane.passed[source.offset]
 
-    def _unexpected(self, stream: Stream, record: Record, source: SourcePosition, one: _Pending | None) -> None:
+    def _unexpected(self, stream: Stream, record: Record, source: SourcePosition, entry: _Pending | None) -> None:
         """A record that the function does not make, or one that came before."""
         dropped = source.offset in self._dropped[source.partition]
         if self.oracle.differs and (dropped or source.index):
             self.untellable += 1  # a different answer explains it
         elif dropped:
             self._say(Name.CORRUPT, stream, record, f"source {at(source)}: the function drops it")
-        elif one is not None and isinstance(one.answer, tuple) and source.index >= len(one.answer):
-            evidence = f"source {source}: the function makes {len(one.answer)} records of it"
+        elif entry is not None and isinstance(entry.answer, tuple) and source.index >= len(entry.answer):
+            evidence = f"source {source}: the function makes {len(entry.answer)} records of it"
             self._say(Name.CORRUPT, stream, record, evidence)
         elif self._lanes[source.partition].visible(source.offset):
             more = ", or the function makes fewer of it" if source.index else ""
@@ -273,13 +273,13 @@ class TransformComparison(Comparison):
         else:
             self._phantom(stream.topic, record, source.partition, source.offset)
 
-    def _wrong(self, stream: Stream, one: _Pending, out: Record, source: SourcePosition) -> str | None:
+    def _wrong(self, stream: Stream, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
         """What is wrong with a record that was expected; None when nothing is."""
         if stream.topic == self._facts.dead_letter:
-            return self._wrong_letter(one, out, source)
-        if isinstance(one.answer, Reject):
-            return f"the function rejects it ({one.answer})"
-        wanted = one.answer[source.index]
+            return self._wrong_letter(entry, out, source)
+        if isinstance(entry.answer, Reject):
+            return f"the function rejects it ({entry.answer})"
+        wanted = entry.answer[source.index]
         topic = wanted.destination or self._facts.output
         if stream.topic != topic:
             return f"it belongs into {topic}"
@@ -289,27 +289,27 @@ class TransformComparison(Comparison):
             return f"key is {out.key!r}, should be {wanted.key!r}"
         if out.headers != [*wanted.headers, *source.headers()]:
             return f"headers are {[name for name, _ in out.headers]}, should be the function's and then the source's"
-        created = wanted.timestamp or one.came.created
+        created = wanted.timestamp or entry.came.created
         if out.created is not None and created is not None and out.created != created:
             return f"timestamp is {out.created}, should be {created}"
         same_shape = len((self._facts.downstream or {}).get(topic, ())) == len(self._lanes)
-        if same_shape and wanted.key == one.came.key and out.partition != source.partition:
+        if same_shape and wanted.key == entry.came.key and out.partition != source.partition:
             return f"it belongs into partition {source.partition}, or keys lose their order"
         return None
 
-    def _wrong_letter(self, one: _Pending, out: Record, source: SourcePosition) -> str | None:
-        added = dict(out.headers[len(one.came.headers) :])
+    def _wrong_letter(self, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
+        added = dict(out.headers[len(entry.came.headers) :])
         reason = (added.get(ERROR_REASON) or b"").decode("utf-8", "replace")
-        if isinstance(one.answer, Reject):
-            if reason != one.answer.reason:
-                return f"rejected as {reason}, but the function rejects it as {one.answer.reason}"
-        elif reason != TOO_LARGE or len(one.left) < len(one.answer):
-            came_out = len(one.answer) - len(one.left)
-            return f"rejected as {reason}, but the function makes {_brief(one.answer)} of it, and {came_out} came out"
+        if isinstance(entry.answer, Reject):
+            if reason != entry.answer.reason:
+                return f"rejected as {reason}, but the function rejects it as {entry.answer.reason}"
+        elif reason != TOO_LARGE or len(entry.left) < len(entry.answer):
+            came_out = len(entry.answer) - len(entry.left)
+            return f"rejected as {reason}, but the function makes {_brief(entry.answer)} of it, and {came_out} came out"
         else:
             self.oversized += 1
             self.transformed -= 1
-        return wrong_letter_frame(one.came, out, source)
+        return wrong_letter_frame(entry.came, out, source)
 
     # The ends of the logs.
 
@@ -325,14 +325,14 @@ class TransformComparison(Comparison):
 
     def _lost(self) -> None:
         for partition, pending in self._pending.items():
-            for offset, one in pending.items():
-                if not self.oracle.same_again(one.given, one.answer):
+            for offset, entry in pending.items():
+                if not self.oracle.same_again(entry.given, entry.answer):
                     self.untellable += 1
                     continue
                 self.lost[partition].append(offset)
                 topics = f"{', '.join(self._facts.outputs)} nor {self._facts.dead_letter}"
-                wanted = 1 if isinstance(one.answer, Reject) else len(one.answer)
-                some = "" if wanted == 1 else f"{len(one.left)} of its {wanted} outputs are "
+                wanted = 1 if isinstance(entry.answer, Reject) else len(entry.answer)
+                some = "" if wanted == 1 else f"{len(entry.left)} of its {wanted} outputs are "
                 evidence = f"{some}neither on {topics}"
                 self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
             pending.clear()

@@ -77,8 +77,8 @@ def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: Cell
     with sink_on(stage, writers, query, orders=MOST * (stage.kills + 1)) as play:
         killed = time.time()
         for batch in range(stage.kills):
-            here = point or stage.random.choice(list(CrashPoint))
-            program = play.start("--crash-point", here, "--crash-batch", str(batch))
+            at_point = point or stage.random.choice(list(CrashPoint))
+            program = play.start("--crash-point", at_point, "--crash-batch", str(batch))
             if play.watcher.batches() < batch:
                 play.visible(batch)
                 stage.recovery_s.append(time.time() - killed)
@@ -301,7 +301,7 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
         if role:
             _moved(play, role, victim)
         else:
-            done = [one.at for one in attempts(program.said()) if one.status == "written"]
+            done = [attempt.at for attempt in attempts(program.said()) if attempt.status == "written"]
             stage.fire(HELD_UP, int(not any(since + _LATE_S < at < healed for at in done)))
         play.more()
         play.stopped(program)
