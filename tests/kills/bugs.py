@@ -124,6 +124,9 @@ def _claim_afterwards() -> None:
     PostgresReceiver.claim = claim
 
 
+_COMMIT_S = 20.0
+
+
 def _offsets_afterwards() -> None:
     """Deltas in one transaction, the offset behind them in the next: a kill between them counts twice."""
     send, commit = KafkaTransaction.send_offsets, KafkaTransaction.commit
@@ -137,7 +140,11 @@ def _offsets_afterwards() -> None:
         send(self, *self.later)  # type: ignore[attr-defined]
         commit(self, deadline)
 
+    def surely(self: KafkaTransaction) -> None:
+        commit(self, Deadline(_COMMIT_S))  # a commit that is only on its way may be lost with the process
+
     KafkaTransaction.send_offsets = remembered  # type: ignore[method-assign]
+    KafkaTransaction.commit_without_waiting = surely  # type: ignore[method-assign]
     KafkaTransaction.commit = twice  # type: ignore[method-assign]
 
 
