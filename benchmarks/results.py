@@ -121,17 +121,17 @@ def cpu_lines(results: Results) -> list[list[str]]:
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     """(title, table with its head) of all that was measured."""
     parts = [
-        (f"{n:,} orders, {broker.runs[0].broker} broker, {_rounds(broker, n)}", lines(broker, n))
-        for broker in results.by_broker()
-        for n in broker.counts()
+        (f"{n:,} orders, {subset.runs[0].broker} broker, {_rounds(subset, n)}", lines(subset, n))
+        for subset in results.by_broker()
+        for n in subset.counts()
     ]
     if results.latencies:
         parts.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
     if results.restarts:
         parts.append(("Restart after `kill -9`", restart_lines(results.restarts)))
-    for broker in results.by_broker():
-        if len(cpu := cpu_lines(broker)) > 1:
-            title = f"CPU without the start, {broker.runs[0].broker} broker: the largest backlog less the smallest"
+    for subset in results.by_broker():
+        if len(cpu := cpu_lines(subset)) > 1:
+            title = f"CPU without the start, {subset.runs[0].broker} broker: the largest backlog less the smallest"
             parts.append((title, cpu))
     return parts
 

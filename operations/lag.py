@@ -151,7 +151,7 @@ class Observer:
         self, transactions: TransactionsAdmin, behind: list[PartitionSnapshot]
     ) -> Mapping[int, CoordinatorTransaction]:
         """The pipeline's transaction of each partition; the one of a sink that has committed its source's offsets."""
-        sinks = {partition.partition: sink_of(partition.committed) for partition in behind}
+        sinks = {snapshot.partition: sink_of(snapshot.committed) for snapshot in behind}
         ids = {p: str(sink or TransactionalId(self._group, self._topic, p)) for p, sink in sinks.items()}
         known = {transaction.transactional_id: transaction for transaction in transactions.named(set(ids.values()))}
         found = {p: known[name] for p, name in ids.items() if name in known}

@@ -68,7 +68,7 @@ def needs(wanted: Iterable[str]) -> Needs:
 
 def of_wheel(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """
-    What is left of ``told`` for who installs the wheel: the ``wanted`` requirements, and what these need.
+    What is left of ``document`` for who installs the wheel: the ``wanted`` requirements, and what these need.
 
     Raises:
         KeyError: the tool does not know one of them.

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brew.acl import denial_in
@@ -80,6 +80,10 @@ class GiveUpPolicy:
             patience_s = min(_DENIED_S, self._settings.patience_s)
             problem = f"{where} last ended {outcome.status.value}"
             _check_patience(f"no progress in {where}", denied_s, patience_s, problem, outcome.detail)
+
+    def keep_denials(self, owned: Container[int]) -> None:
+        """Forget denials of partitions that are another driver's now: what was missing may have been granted since."""
+        self._denied_since = {p: since for p, since in self._denied_since.items() if p in owned}
 
     def blocked(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
         """

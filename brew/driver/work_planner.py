@@ -41,6 +41,8 @@ class WorkPlanner:
         owned = self._shared.ownership.refresh(idle)
         changed = owned != self.owned
         self.survey.owned = self.owned = owned
+        if changed:
+            self._give_up.keep_denials(owned)
         return changed
 
     def survey_partitions(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:

@@ -252,8 +252,8 @@ class OrderSearch:
         """Producer id -> transactional id, as far as the coordinators tell."""
         try:
             return {
-                open_now.producer_id: open_now.transactional_id
-                for open_now in self._transactions.of_producers(producers)
+                transaction.producer_id: transaction.transactional_id
+                for transaction in self._transactions.of_producers(producers)
             }
         except BrewError as error:
             self.unavailable.append(str(error))

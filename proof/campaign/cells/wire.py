@@ -31,6 +31,10 @@ CELLS = CellTable(path="proxy", limit_s=240.0)
 _ROUNDS = 10
 _TRIES_PER_KILL = 10
 _CAUGHT_S = 30.0
+# Of 20 s, the time-out of the other cells, a first transaction spends 16 on the round trips before its confirmation.
+_DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
+_SLOW_START_S = 120.0
+"""A run makes some sixty round trips before its first fence: 40 s with 600 ms each."""
 _SLOW_S, _NOTICED_S = 20.0, 0.025
 SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
@@ -161,12 +165,6 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
             following = stage.writer("--follow", *_RANGES)
             stage.recovered(stage.killed[-1].at, [stage.partition])
             stage.stop(following)
-
-
-# Of 20 s, the time-out of the other cells, a first transaction spends 16 on the round trips before its confirmation.
-_DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
-_SLOW_START_S = 120.0
-"""A run makes some sixty round trips before its first fence: 40 s with 600 ms each."""
 
 
 def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:

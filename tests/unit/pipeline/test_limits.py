@@ -184,3 +184,18 @@ def test_other_failures_of_one_partition_do_not_end_a_run_that_makes_progress(mo
     now += 3600
     policy.check_denial(failed)
     assert policy.failed("partition 1", failed.detail) > 0
+
+
+def test_a_partition_that_was_another_drivers_meanwhile_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right may have come and gone; this driver did not see it."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    policy = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g"))
+    denied = [Outcome(p, 0, 1, Status.FAILED, 0, detail=DENIED) for p in (1, 2)]
+    for outcome_of in denied:
+        policy.check_denial(outcome_of)
+    policy.keep_denials({2})
+    now += 11
+    policy.check_denial(denied[0])
+    with pytest.raises(Refused, match="no progress in partition 2 for 11 s"):
+        policy.check_denial(denied[1])

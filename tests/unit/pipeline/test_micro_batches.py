@@ -288,3 +288,11 @@ def test_a_denied_partition_ends_the_run_while_the_other_one_goes_on(monkeypatch
     run.engine.rounds = [execute] * 10_000
     with pytest.raises(Refused, match=r"no progress in partition 0 for .*TOPIC_AUTHORIZATION_FAILED"):
         run.drain()
+
+
+def test_denials_are_forgotten_with_the_partitions_they_are_about(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, kept = run.lane._planner, list[Container[int]]()
+    monkeypatch.setattr(run.shared, "ownership", SimpleNamespace(refresh=lambda _idle: {1}))
+    monkeypatch.setattr(planner._give_up, "keep_denials", kept.append)
+    assert (planner.take_ownership(lambda _: True), planner.take_ownership(lambda _: True)) == (True, False)
+    assert kept == [{1}]
