@@ -13,7 +13,7 @@ from mutants.mutant import Changes, mutant
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
 def null_key_becomes_empty(change: Changes) -> None:
-    """A record without a key is written with an empty one, which is another record."""
+    """A record without a key is written with an empty key, which is a different record."""
 
     def handing(old: Callable[..., Any]) -> Callable[..., Any]:
         return lambda taken: (rows._replace(keys=[key or b"" for key in rows.keys]) for rows in old(taken))
@@ -23,7 +23,7 @@ def null_key_becomes_empty(change: Changes) -> None:
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
 def headers_of_one_name_become_one(change: Changes) -> None:
-    """Of an input's headers that share a name the last one is kept."""
+    """If several input headers share a name, only the last one is kept."""
 
     def handing(old: Callable[..., Any]) -> Callable[..., Any]:
         def once(headers: Any) -> Any:
@@ -36,13 +36,13 @@ def headers_of_one_name_become_one(change: Changes) -> None:
 
 @mutant("D11", on="direct-failing-send-offsets", named="not drained")
 def next_range_after_a_failure(change: Changes) -> None:
-    """A range that failed is left behind: its task goes on after it, and a drain ends with code 0 without it."""
+    """After a failed range the task continues with the next one, and a drain exits with 0 without the failed range."""
     change.set(worker, "_CONTINUE", lambda _: set(Status) - {Status.CRASHED})
 
 
 @mutant("D7", on="direct-vanished-behind-a-commit", named="duplicate-output")
 def first_time_for_a_whole_lease(change: Changes) -> None:
-    """That there was no position yet counts behind the first commit, too, when the position has vanished since."""
+    """A lease treats the position as not set yet even after its first commit, when it has vanished since."""
 
     def transacting(old: Callable[..., Outcome]) -> Callable[..., Outcome]:
         def transaction(self: _PartitionWorker, *place: Any, first_time: bool, **order: Any) -> Outcome:  # noqa: ARG001

@@ -15,7 +15,7 @@ _LEASE_S = 1.0
 
 
 def direct_payloads(scene: Scene) -> None:
-    """The default reader alone: null and empty keys and values, headers that are null, empty, or stand twice."""
+    """Only the default reader: null and empty keys and values, headers that are null, empty or repeated."""
     scene.create(1)
     order = b'{"customer_id":"c-1"}'
     headers = [("trace", b"1"), ("trace", None), ("trace", b""), ("source.offset", b"7")]
@@ -27,7 +27,7 @@ def direct_payloads(scene: Scene) -> None:
 
 
 def direct_failing_send_offsets(scene: Scene) -> None:
-    """The default reader, and the client library's first send-offsets raises: the broker has heard nothing."""
+    """With the default reader, the first send-offsets raises, and the broker does not receive it."""
     scene.fail_once("send-offsets", Abortable("send-offsets: the coordinator went away"))
     scene.create(1, 20)
     scene.mutate()
@@ -37,7 +37,7 @@ def direct_failing_send_offsets(scene: Scene) -> None:
 
 
 def direct_vanished_behind_a_commit(scene: Scene) -> None:
-    """Behind a lease's first commit a second pipeline does the rest, and then the group's offsets vanish."""
+    """After a lease's first commit, a second pipeline commits the rest, and then the group's offsets vanish."""
     scene.create(1, 20)
     scene.mutate()
     fences = itertools.count(1)
@@ -56,7 +56,7 @@ def direct_vanished_behind_a_commit(scene: Scene) -> None:
 
 
 def direct_lease_runs_out(scene: Scene) -> None:
-    """A task hears nothing from its driver, and stands still over its lease; a second pipeline does the range."""
+    """A task gets no renewals and is paused past its lease; a second pipeline commits the range."""
     scene.create(1, 20)
     scene.change.set(LeaseServer, "_renew", lambda _: lambda _self: None)
     scene.mutate()

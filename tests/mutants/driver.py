@@ -16,13 +16,13 @@ from mutants.mutant import Changes, mutant
 
 @mutant("D7", on="vanished", named="duplicate-output")
 def earliest_on_a_vanished_offset(change: Changes) -> None:
-    """Without a committed offset the run begins at the first record, whatever the output holds."""
+    """Without a committed offset, the run begins at the first record, whatever the output contains."""
     change.set(missing_offsets, "resolve", lambda _: lambda _settings, facts, *_: {fact.partition for fact in facts})
 
 
 @mutant("D7", on="vanished", named="lost-output")
 def latest_on_a_vanished_offset(change: Changes) -> None:
-    """Without a committed offset the run begins at the end of the log."""
+    """Without a committed offset, the run begins at the end of the log."""
 
     def resolve(settings: PipelineSettings, facts: Iterable[PartitionFacts], *_: Any) -> set[int]:
         for fact in facts:
@@ -34,13 +34,13 @@ def latest_on_a_vanished_offset(change: Changes) -> None:
 
 @mutant("D7", on="vanished-behind-the-first-commit", named="duplicate-output")
 def permission_to_begin_kept(change: Changes) -> None:
-    """The permission to begin without a position outlasts the attempt that it was given for."""
+    """The permission to begin without a position remains valid after the attempt that it was given for."""
     change.set(PartitionSurvey, "first_attempt", lambda _: lambda _self, fact: fact.committed is None)
 
 
 @mutant("D7", on="vanished", named="duplicate-output")
 def last_trace_that_is_read_wins(change: Changes) -> None:
-    """What is restored is the position behind the record that was read last, not behind the highest one."""
+    """The restored position is the one after the record read last, not after the highest one."""
 
     def reading(old: Callable[..., dict[int, LastOutput]]) -> Callable[..., dict[int, LastOutput]]:
         def traces(settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any) -> dict[int, LastOutput]:
@@ -56,11 +56,11 @@ def last_trace_that_is_read_wins(change: Changes) -> None:
 
 @mutant("D7", on="recreated", named="not refused: topic-recreated")
 def topic_id_left_out(change: Changes) -> None:
-    """The identity of the input topic is not committed beside the offset."""
+    """The id of the input topic is not committed with the offset."""
     change.set(scout, "position_metadata", lambda _: lambda _topic_id: "")
 
 
 @mutant("D9", on="silent-reader", named="lost-output")
 def second_look_skipped(change: Changes) -> None:
-    """A range of which the reader returned nothing is passed without a second reader's look."""
+    """A range for which the reader returned nothing counts as empty without a check by a second reader."""
     change.set(micro_batches, "scan", lambda _: lambda *_arguments, **_options: iter(()))

@@ -14,13 +14,13 @@ from mutants.steps import Method
 
 @mutant("D11", on="failing-send-offsets", named="")
 def abort_left_out(change: Changes) -> None:
-    """A transaction that failed is not aborted: closing the producer does it, or the next fence."""
+    """A failed transaction is not aborted: closing the producer aborts it, or the next fence."""
     change.set(KafkaTransaction, "abort", lambda _: lambda *_arguments: None)
 
 
 @mutant("D12", on="failing-commit", named="")
 def commit_error_taken_for_done(change: Changes) -> None:
-    """A commit that failed is reported as done: the driver asks the brokers and plans the range again."""
+    """A failed commit is reported as done: the driver reads the committed offset and plans the range again."""
 
     def committing(old: Method) -> Method:
         def commit(self: KafkaTransaction, *arguments: Any) -> None:
@@ -40,7 +40,7 @@ def library_flush_left_out(change: Changes) -> None:
 
 @mutant("D1", on="direct-lease-runs-out", named="")
 def lease_without_end(change: Changes) -> None:
-    """A task's lease lasts a day: what it still does is fenced, or finds its range done."""
+    """A task's lease lasts a day: its further attempts are fenced, or find their range already committed."""
 
     def connecting(old: Method) -> Method:
         return lambda host, port, _silence_s, deadline: old(host, port, 86_400.0, deadline)

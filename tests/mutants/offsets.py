@@ -20,7 +20,7 @@ Method = Callable[..., Any]
 
 @mutant("D14", on="model", named="records are still queued")
 def flush_left_out(change: Changes) -> None:
-    """The commit is sent while records are still queued, before their errors can be seen."""
+    """The commit is sent while records are still queued, before their errors are known."""
 
     class Unflushed:
         """The port without its waits for acknowledgements."""
@@ -74,13 +74,13 @@ def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> 
 
 @mutant("D5", on="calm", named="lost-commit")
 def offset_behind_the_last_row(change: Changes) -> None:
-    """What is sent is the last row + 1, not the range's end: the markers at the end stay lag for ever."""
+    """The offset sent is the last row + 1, not the range's end: markers at the end remain as lag forever."""
     _offsets(change, lambda _, last: None if last is None else last + 1)
 
 
 @mutant("D5", on="calm", named="duplicate-output")
 def offset_one_short(change: Changes) -> None:
-    """The offset of the range's last record is sent instead of the one behind it."""
+    """The offset sent is that of the range's last record, not the next one."""
     _offsets(change, lambda until, _: until - 1)
 
 
@@ -92,13 +92,13 @@ def offset_one_too_far(change: Changes) -> None:
 
 @mutant("D4", on="calm", named="offset-behind")
 def offsets_never_sent(change: Changes) -> None:
-    """Records are committed without the position behind them."""
+    """Records are committed without their offset."""
     _offsets(change, lambda *_: None)
 
 
 @mutant("D6", on="crash-after-send-offsets", named="lost-output")
 def offset_by_plain_consumer_commit(change: Changes) -> None:
-    """The position is committed by a consumer, outside of the transaction."""
+    """A consumer commits the offset, outside the transaction."""
 
     def send(self: KafkaTransaction, until: int, metadata: str, _deadline: Deadline) -> None:
         place = TopicPartition(self._topic, self._partition, until, metadata)
@@ -109,7 +109,7 @@ def offset_by_plain_consumer_commit(change: Changes) -> None:
 
 @mutant("D19", on="crash-after-send-offsets", named="duplicate-output")
 def offset_in_a_transaction_of_its_own(change: Changes) -> None:
-    """Records are committed first, the position behind them in a second transaction."""
+    """Records are committed first, and their offset in a second transaction."""
 
     def sending(old: Method) -> Method:
         def send(self: KafkaTransaction, until: int, metadata: str, deadline: Deadline) -> None:
@@ -124,7 +124,7 @@ def offset_in_a_transaction_of_its_own(change: Changes) -> None:
 
 @mutant("D11", on="failing-send-offsets", named="duplicate-output")
 def commit_after_failed_send_offsets(change: Changes) -> None:
-    """An error of send-offsets is logged and passed over; the commit follows."""
+    """An error of send-offsets is logged and ignored; the commit follows."""
 
     def sending(old: Method) -> Method:
         def send(self: KafkaTransaction, *arguments: Any) -> None:

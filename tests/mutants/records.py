@@ -44,19 +44,19 @@ def _headers(change: Changes, edit: Callable[[list[Any]], list[Any]]) -> None:
 
 @mutant("D9", on="calm", named="phantom-output")
 def read_uncommitted_input(change: Changes) -> None:
-    """The input is read at read_uncommitted: orders of aborted transactions are enriched, too."""
+    """The input is read with read_uncommitted, so orders of aborted transactions are enriched, too."""
     change.set(log_reader, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
 
 
 @mutant("D9", on="retention", named="lost-output")
 def reader_resets_to_latest(change: Changes) -> None:
-    """A reader whose offset is gone goes on from the end of the log instead of raising."""
+    """A reader whose offset is gone continues at the end of the log instead of raising."""
     change.set(log_reader, "consumer", lambda old: lambda *a, **k: old(*a, **k, **{"auto.offset.reset": "latest"}))
 
 
 @mutant("D14", on="full-queue", named="lost-output")
 def buffer_error_swallowed(change: Changes) -> None:
-    """A full queue is passed over: the record that did not fit is never written."""
+    """A full queue is ignored: the record that did not fit is never written."""
 
     def twist(produce: Produce) -> Produce:
         def write(*record: Any) -> None:
@@ -70,7 +70,7 @@ def buffer_error_swallowed(change: Changes) -> None:
 
 @mutant("D14", on="failing-produce", named="lost-output")
 def failed_row_skipped(change: Changes) -> None:
-    """A row whose `produce` raises is skipped, and the range goes on without it."""
+    """A row whose `produce` raises is skipped, and the range continues without it."""
 
     def twist(produce: Produce) -> Produce:
         def write(*record: Any) -> None:
@@ -84,7 +84,7 @@ def failed_row_skipped(change: Changes) -> None:
 
 @mutant("D22", on="calm", named="phantom-output")
 def source_headers_dropped(change: Changes) -> None:
-    """The source position is not written beside the record."""
+    """Records are written without the headers of their source position."""
     _headers(change, lambda headers: headers[:-3])
 
 
@@ -100,13 +100,13 @@ def source_offset_off_by_one(change: Changes) -> None:
 
 @mutant("D22", on="calm", named="corrupt-output")
 def input_headers_dropped(change: Changes) -> None:
-    """The input's own headers are left behind."""
+    """The input's own headers are dropped."""
     _headers(change, lambda headers: headers[-3:])
 
 
 @mutant("D10", on="calm", named="nonmonotonic-output")
 def partition_by_chance(change: Changes) -> None:
-    """Records go to any partition instead of their input's: orders of one key overtake each other."""
+    """Records go to random partitions instead of their input's, so orders of one key overtake each other."""
     chance = random.Random(4)
 
     def twist(produce: Produce) -> Produce:
@@ -117,7 +117,7 @@ def partition_by_chance(change: Changes) -> None:
 
 @mutant("D10", on="calm", named="nonmonotonic-output")
 def batches_swapped(change: Changes) -> None:
-    """The second half of a range is written before the first, as two writers at once would."""
+    """The second half of a range is written before the first, as two concurrent writers would."""
 
     def making(old: Callable[..., None]) -> Callable[..., None]:
         def made(self: KafkaTransaction, *arguments: Any) -> None:
@@ -149,7 +149,7 @@ def rejected_rows_dropped(change: Changes) -> None:
 
 @mutant("D19", on="crash-after-flush", named="duplicate-output")
 def dead_letters_outside_of_the_transaction(change: Changes) -> None:
-    """Dead letters go out by a producer of their own, so a crash leaves them and the next attempt doubles them."""
+    """A separate producer writes dead letters, so they survive a crash and the next attempt duplicates them."""
     beside: list[Producer] = []
 
     def making(old: Callable[..., None]) -> Callable[..., None]:

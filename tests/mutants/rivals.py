@@ -19,7 +19,7 @@ _LATER_S = 1.0
 
 
 def rival_before_the_fence(scene: Scene) -> None:
-    """A second pipeline does half of a range after it was planned and before its attempt fences."""
+    """A second pipeline commits half of a range after it was planned and before its attempt fences."""
     scene.create(1, 20)
     scene.mutate()
     scene.once(KafkaTransaction, "fence", before=lambda: scene.drain("--max-records-per-transaction", "8", cycles=1))
@@ -27,7 +27,7 @@ def rival_before_the_fence(scene: Scene) -> None:
 
 
 def rival_behind_the_first_step(scene: Scene) -> None:
-    """A second pipeline does the range between an attempt's first and second step."""
+    """A second pipeline commits the range between an attempt's first and second step."""
     scene.create(1, 20)
     scene.mutate()
     scene.once(KafkaTransaction, "fence", after=scene.drain)
@@ -35,7 +35,7 @@ def rival_behind_the_first_step(scene: Scene) -> None:
 
 
 def zombie(scene: Scene) -> None:
-    """An attempt stands still before it sends the offsets; a second pipeline does the range meanwhile."""
+    """An attempt is paused before it sends the offsets; meanwhile a second pipeline commits the range."""
     scene.create(1, 4)
     scene.drain()
     scene.orders(20)
@@ -45,7 +45,7 @@ def zombie(scene: Scene) -> None:
 
 
 def told_the_past(scene: Scene) -> None:
-    """Plan and locate are told where the group stood before a second pipeline went on, as by a cut-off coordinator."""
+    """Plan and locate get the offset from before a second pipeline's commit, as from a cut-off coordinator."""
     scene.create(1, 4)
     scene.drain()
     places = (scene.stage.connection, scene.stage.names.group, scene.stage.names.input, [0])
@@ -61,7 +61,7 @@ def told_the_past(scene: Scene) -> None:
 
 
 def vanished(scene: Scene) -> None:
-    """The group's offsets are gone, output and dead letters hold records, new orders came; a refusal: restore."""
+    """The group's offsets are gone, output and dead letters exist, new orders arrived; a refusal leads to restore."""
     scene.create(1, 20, bad_every=20)
     scene.drain()
     scene.forget()
@@ -71,7 +71,7 @@ def vanished(scene: Scene) -> None:
 
 
 def vanished_behind_the_plan(scene: Scene) -> None:
-    """Between plan and fence a second pipeline does the range, and then the group's offsets vanish."""
+    """Between plan and fence, a second pipeline commits the range, and then the group's offsets vanish."""
     scene.create(1, 10)
     scene.drain()
     scene.orders(10)
@@ -86,7 +86,7 @@ def vanished_behind_the_plan(scene: Scene) -> None:
 
 
 def pending_under_another_id(scene: Scene) -> None:
-    """A predecessor that used another transactional id has sent its offsets, and commits a second later."""
+    """A predecessor with another transactional id has sent its offsets, and commits a second later."""
     scene.create(1, 4)
     scene.drain()
     scene.orders(10)
@@ -114,7 +114,7 @@ def pending_under_another_id(scene: Scene) -> None:
 
 
 def vanished_behind_the_first_commit(scene: Scene) -> None:
-    """Right behind the first commit of a run the group's offsets vanish; a refusal is answered by restore."""
+    """Right after the first commit of a run, the group's offsets vanish; a refusal leads to restore."""
     scene.create(1, 20)
     scene.mutate()
 
@@ -127,7 +127,7 @@ def vanished_behind_the_first_commit(scene: Scene) -> None:
 
 
 def recreated(scene: Scene) -> None:
-    """The input is made again, and the group stands where it stood, as on a broker that was down meanwhile."""
+    """The input is recreated, and the committed offset is unchanged, as with a broker that was down meanwhile."""
     scene.create(1, 20)
     scene.mutate()
     scene.drain()

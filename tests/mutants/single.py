@@ -41,7 +41,7 @@ def calm(scene: Scene) -> None:
 
 
 def side_by_side(scene: Scene) -> None:
-    """Two partitions at once: both attempts are behind their fence before either goes on."""
+    """Two partitions at once: both attempts have fenced before either continues."""
     scene.create(2, 20)
     scene.mutate()
     both, calls = threading.Barrier(2), iter(range(2))
@@ -102,7 +102,7 @@ def failing_produce(scene: Scene) -> None:
 
 
 def failing_send_offsets(scene: Scene) -> None:
-    """The client library's first send-offsets raises, and the broker has heard nothing."""
+    """The client library's first send-offsets raises, and the broker does not receive it."""
     scene.create(1, 4)
     scene.drain()
     scene.orders(20)
@@ -120,7 +120,7 @@ def lost_answer(scene: Scene) -> None:
 
 
 def failing_commit(scene: Scene) -> None:
-    """The first commit fails, and the broker has heard nothing."""
+    """The first commit fails, and the broker does not receive it."""
     scene.fail_once("commit", Fatal("commit: the connection was gone"))
     scene.create(1, 20)
     scene.mutate()
@@ -128,12 +128,12 @@ def failing_commit(scene: Scene) -> None:
 
 
 def crash_after_flush(scene: Scene) -> None:
-    """The pipeline dies between flush and send-offsets, and is started again."""
+    """The pipeline dies between flush and send-offsets, and is restarted."""
     _crashing(scene, CrashPoint.AFTER_FLUSH)
 
 
 def crash_after_send_offsets(scene: Scene) -> None:
-    """The same between send-offsets and commit."""
+    """The pipeline dies between send-offsets and commit, and is restarted."""
     _crashing(scene, CrashPoint.AFTER_SEND_OFFSETS)
 
 
@@ -163,7 +163,7 @@ def retention(scene: Scene) -> None:
 
 
 def model(scene: Scene) -> None:
-    """The kernel on a broker in memory, which refuses a commit while records are queued; every crash point."""
+    """The kernel with an in-memory broker that refuses a commit while records are queued; every crash point."""
     scene.mutate()
     enrich = enricher(Limits())
     targets = Targets("out", "dead", 0, 0)
@@ -185,7 +185,7 @@ def model(scene: Scene) -> None:
 
 
 def silent_reader(scene: Scene) -> None:
-    """The reader of the first ranges gives nothing at all, as if they held markers alone."""
+    """The reader of the first ranges returns nothing, as if they contained only markers."""
     scene.create(1, 20)
     scene.mutate()
     scene.fired.append(False)

@@ -29,26 +29,26 @@ Method = Callable[..., Any]
 
 @mutant("D1", on="zombie", named="duplicate-output")
 def transactional_id_by_chance(change: Changes) -> None:
-    """Every attempt has a transactional id of its own, so no fence ends the one before; and nobody looks again."""
+    """Each attempt uses a new transactional id, so no fence ends the previous one; the position is not confirmed."""
     _not_confirmed(change)
     change.set(TransactionalId, "__str__", lambda old: lambda self: f"{old(self)}-{uuid.uuid4().hex[:8]}")
 
 
 @mutant("D1", on="side-by-side", named="fenced")
 def transactional_id_shared(change: Changes) -> None:
-    """All partitions share one transactional id: the attempts of one run fence each other."""
+    """All partitions share one transactional id, so the attempts of one run fence each other."""
     change.set(TransactionalId, "__str__", lambda _: lambda self: f"{self.group}:{self.topic}")
 
 
 @mutant("D2", on="calm", named="epoch-reuse")
 def producer_reused(change: Changes) -> None:
-    """One producer serves transaction after transaction of its partition within one epoch."""
+    """A partition's producer runs one transaction after another within one epoch."""
     _keep(change, when=lambda _: True)
 
 
 @mutant("D2", on="failing-send-offsets", named="epoch-reuse")
 def producer_reused_after_an_abort(change: Changes) -> None:
-    """After an abort the next transaction begins in the same producer, without a new fence."""
+    """After an abort, the next transaction uses the same producer without a new fence."""
     change.set(
         KafkaTransaction,
         "abort",
@@ -95,7 +95,7 @@ def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
 
 @mutant("D11", on="failing-send-offsets", named="duplicate-output")
 def abort_ignored(change: Changes) -> None:
-    """A transaction that failed is neither aborted nor left: the next attempt goes on in it."""
+    """A failed transaction is neither aborted nor discarded; the next attempt continues it."""
     change.set(KafkaTransaction, "abort", lambda _: lambda self, _deadline: vars(self).update(open=1))
     change.set(KafkaTransaction, "begin", lambda old: lambda self: None if vars(self).pop("open", 0) else old(self))
     _keep(change, when=lambda kafka: vars(kafka).get("open", 0))
@@ -106,7 +106,7 @@ def abort_ignored(change: Changes) -> None:
 
 @mutant("D4", on="rival-behind-the-first-step", named="duplicate-output")
 def locate_before_fence(change: Changes) -> None:
-    """The position is read while an older holder of the id may still commit, and nobody looks again."""
+    """The position is read while an older producer of the id may still commit, and it is not confirmed."""
     _not_confirmed(change)
     fence, locate = KafkaTransaction.fence, KafkaTransaction.locate
 
@@ -124,7 +124,7 @@ def locate_before_fence(change: Changes) -> None:
 
 @mutant("D4", on="told-the-past", named="duplicate-output")
 def not_confirmed(change: Changes) -> None:
-    """Nobody looks, behind send-offsets, whether the group still stands where it was located."""
+    """After send-offsets, nobody checks whether the committed offset is still the located one."""
     _not_confirmed(change)
 
 
@@ -134,14 +134,14 @@ def _not_confirmed(change: Changes) -> None:
 
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")
 def no_locate(change: Changes) -> None:
-    """The driver's word is believed: nobody asks where the group stands."""
+    """The driver's plan is trusted, and the committed offset is not read."""
     change.set(KafkaTransaction, "locate", lambda _: lambda *_arguments: None)
     change.set(range_transaction, "_settled", lambda _: lambda *_arguments, **_more: None)
 
 
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")
 def position_inside_the_range_ignored(change: Changes) -> None:
-    """A range that is done in part is written again from its start."""
+    """A range that is partly committed is written again from its start."""
     change.set(
         range_transaction, "_produce_all", lambda old: lambda run, batches, _: old(run, batches, run.offered.start)
     )
@@ -149,7 +149,7 @@ def position_inside_the_range_ignored(change: Changes) -> None:
 
 @mutant("D7", on="vanished-behind-the-plan", named="duplicate-output")
 def first_time_ignored(change: Changes) -> None:
-    """No committed offset counts as a first time, although the driver planned from one."""
+    """A missing committed offset is taken for a first run, although the driver planned from one."""
     change.set(
         range_transaction, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True)
     )
@@ -164,7 +164,7 @@ def unstable_locate(change: Changes) -> None:
 
 @mutant("D12", on="lost-answer", named="duplicate-output")
 def retried_without_locate(change: Changes) -> None:
-    """A commit without an answer is followed by the same range again, without a look at where the group stands."""
+    """After a commit without an answer, the range is written again without reading the committed offset."""
     blind = threading.local()
 
     def trying(old: Method) -> Method:
