@@ -108,7 +108,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "duplicate-above-the-offset-passed-over",
-        "A second copy above the committed offset is not told.",
+        "A second copy above the committed offset is not reported.",
         _COMPARISON,
         "                self._duplicate(stream, record, source)\n                return\n",
         "                return\n",
@@ -116,7 +116,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "quick-look-at-dead-letters",
-        "An enriched record on the dead-letter topic passes at first sight.",
+        "The fast check also accepts an enriched record on the dead-letter topic.",
         _COMPARISON,
         "quick = stream.topic == self._facts.output and partition in self._lanes",
         "quick = partition in self._lanes",
@@ -124,7 +124,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "torn-by-the-highest-of-the-last-stretch",
-        "Of a torn transaction's sources the highest alone is taken.",
+        "Only the highest source of a torn transaction is used.",
         _COMPARISON,
         "stream.note(partition, lowest, highest, run)\n        last",
         "stream.note(partition, highest, highest, run)\n        last",
@@ -132,7 +132,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "torn-sources-from-the-last-stretch",
-        "The lowest source of a transaction is that of its last stretch.",
+        "The lowest source of a transaction is the one of its last section.",
         _STREAM,
         "known[0] = min(known[0], lowest)",
         "known[0] = lowest",
@@ -148,7 +148,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "straddler-behind-a-gap-let-go",
-        "Behind a gap in the offset log a transaction may straddle the end of another one's range.",
+        "After a gap in the offset log, a transaction may overlap the end of another one's range.",
         _CHAIN,
         " and highest < span.until:\n                continue",
         ":\n                continue",
@@ -156,7 +156,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "range-without-its-start",
-        "Sources below a range's start are not looked at.",
+        "Sources below a range's start are not checked.",
         _CHAIN,
         "highest >= span.until or lowest < (span.start or 0):",
         "highest >= span.until:",
@@ -164,7 +164,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "regression-against-the-highest",
-        "A second regression is held against the highest offset ever, not the one that stands.",
+        "A second regression is compared with the highest offset ever, not the current one.",
         _CHAIN,
         "before, self.last, self.by_hand = self.last, until, False",
         "before, self.last, self.by_hand = self.last, max(self.last or 0, until), False",
@@ -188,7 +188,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "taken-kept-for-the-next-round",
-        "Deltas that a broken-off round took are still there when it begins again.",
+        "Deltas from an aborted round still exist when the round begins again.",
         _WORK,
         "        self.dropped()\n        if fresh",
         "        if fresh",
@@ -196,7 +196,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "orders-kept-for-the-next-round",
-        "Orders that a broken-off round took are still there when it begins again.",
+        "Orders from an aborted round still exist when the round begins again.",
         _WORK,
         "        self._found = {}\n        return None",
         "        return None",
@@ -204,7 +204,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "changes-kept-after-a-failed-commit",
-        "What a failed commit would have changed gets into the store with the next one.",
+        "The next commit writes the changes of a failed commit to the store.",
         _WORK,
         "self._found, self._changes = {}, {}",
         "self._found = {}",
@@ -212,7 +212,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "seen-end-used-at-once",
-        "The changelog's end seen now is where the next restore begins.",
+        "The next restore begins at the changelog's end as seen now.",
         _WORK,
         "            self._seen_end = logs[self.partition].last_stable\n",
         "            self.store.write({}, replace(checkpoint, changelog=logs[self.partition].last_stable))\n",
@@ -220,7 +220,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "end-before-it-is-settled",
-        "Restore and recomputation read to the end seen first, with a transaction open below it.",
+        "Restore and recomputation read to the first end they see, with a transaction open below it.",
         _CHANGELOG,
         "        if not waiting:\n",
         "        if True:\n",
@@ -228,7 +228,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "sure-from-the-heartbeats-answer",
-        "An owner is sure of its claim for two intervals from its heartbeat's answer.",
+        "An owner relies on its claim for two intervals, counted from its heartbeat's acknowledgment.",
         _HOLDER,
         "Holding(token, position, sent + 2 * who.interval_s)",
         "Holding(token, position, self._now() + 2 * who.interval_s)",
@@ -236,7 +236,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "sure-from-the-claims-answer",
-        "The same from a claim's answer, where no heartbeat follows.",
+        "The same, counted from a claim's acknowledgment, where no heartbeat follows.",
         _HOLDER,
         "Holding(offset, seat.position, sent + 2 * who.interval_s)",
         "Holding(offset, seat.position, self._now() + 2 * who.interval_s)",
@@ -244,7 +244,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "holding-without-its-token",
-        "Work done under an earlier claim of the same member counts for the present one.",
+        "Work done under an earlier claim of the same member counts for the current one.",
         _HOLDER,
         "partition in self.holdings and self.holdings[partition].token == holding.token",
         "partition in self.holdings",
@@ -260,7 +260,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "token-good-for-anybody",
-        "A write with the right token is taken from any member.",
+        "A write with the right token is accepted from any member.",
         _TABLE,
         "seat.token != message.token or seat.owner != message.client_id",
         "seat.token != message.token",
@@ -268,7 +268,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "retry-after-the-revocation",
-        "A record that failed is tried again after its partition was revoked.",
+        "A failed record is retried after its partition was revoked.",
         _PARTITIONS,
         "if offset > held.limit:",
         "if offset > held.limit and not piece.failures:",
@@ -276,7 +276,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "marks-followed-not-settled",
-        "A replay believes the marks that are visible, and not those whose transaction is still ending.",
+        "A replay reads the visible marks, but not those whose transaction is still ending.",
         _REPLAYING,
         "self._marks.settle(self._place.admin, deadline)",
         "self._marks.follow(self._place.admin, deadline)",
@@ -284,7 +284,7 @@ LAYER_BUGS: list[LayerBug] = [
     ),
     LayerBug(
         "marked-before-the-commit",
-        "A letter counts as written back before its transaction is committed.",
+        "A dead letter counts as replayed before its transaction is committed.",
         _REPLAYING,
         "            settled = self._settled(letters, committed)\n",
         "            settled = self._settled(letters, committed)\n"
@@ -296,7 +296,7 @@ LAYER_BUGS: list[LayerBug] = [
 HARMLESS_IN_LAYERS: list[LayerBug] = [
     LayerBug(
         "taken-kept-after-a-commit",
-        "What was committed is not dropped with the commit: the next round's beginning does it.",
+        "Committed data is not dropped with the commit: the start of the next round drops it.",
         _WORK,
         "StoreCheckpoint(self._until, changelog_offset, self._keys))\n        self.dropped()",
         "StoreCheckpoint(self._until, changelog_offset, self._keys))",
@@ -304,7 +304,7 @@ HARMLESS_IN_LAYERS: list[LayerBug] = [
     ),
     LayerBug(
         "stale-partitions-resumed",
-        "A restart asks for partitions back that are stale: the fold calls its heartbeats late.",
+        "A restart tries to resume stale partitions: the fold treats its heartbeats as late.",
         _HOLDER,
         "if owned.owner == self.who.client_id and not owned.free}",
         "if owned.owner == self.who.client_id}",
