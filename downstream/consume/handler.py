@@ -156,20 +156,21 @@ class HandlerContext:
     Kafka's is given again, after a crash, what was not told by then; for all others this is what lag tools see.
     """
 
-    def check(self, partition: int) -> None:
+    def check(self, *partitions: int) -> None:
         """
-        Check that the partition is still ours.
+        Check that the partitions are still ours.
 
         Raises:
-            NotOwned: it was revoked, or we have taken so long that it may have been.
+            NotOwned: one was revoked, or we have taken so long that it may have been.
         """
-        if partition not in self.partitions:
-            raise NotOwned(f"partition {partition} is not ours any more")
-        if self.deadline.expired():
-            raise NotOwned(
-                f"partition {partition} may be somebody else's: {self.deadline.budget_s:g} s without a poll; "
-                "make batches smaller (--batch) or raise --max-poll-interval-s"
-            )
+        for partition in partitions:
+            if partition not in self.partitions:
+                raise NotOwned(f"partition {partition} is not ours any more")
+            if self.deadline.expired():
+                raise NotOwned(
+                    f"partition {partition} may be somebody else's: {self.deadline.budget_s:g} s without a poll; "
+                    "make batches smaller (--batch) or raise --max-poll-interval-s"
+                )
 
 
 class Handler(Protocol):

@@ -257,8 +257,8 @@ class LedgerHandler:
         return starts
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        for batch in batches:
-            context.check(batch.partition)
+        partitions = [batch.partition for batch in batches]
+        context.check(*partitions)
         entries = [
             entry(batch.partition, record.offset(), record.value(), record.headers())
             for batch in batches
@@ -266,8 +266,7 @@ class LedgerHandler:
         ]
         with self._database.transaction(context.deadline) as connection:
             self._book(connection, batches, entries)
-            for batch in batches:
-                context.check(batch.partition)
+            context.check(*partitions)
             self._crash.at(CrashMoment.BEFORE_COMMIT)
             if self._crash.due(CrashMoment.COMMIT_IN_FLIGHT):
                 commit_and_die(connection, self._crash)

@@ -555,7 +555,7 @@ def test_a_bad_quantity_is_counted_and_told() -> None:
     receiver.rejected = lambda reason, records: counted.append((reason, records))
     values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
     records = [SimpleNamespace(value=lambda one=one: one, headers=lambda: None) for one in values]
-    context = SimpleNamespace(check=lambda _partition: None, report=lambda _positions: None)
+    context = SimpleNamespace(check=lambda *_partitions: None, report=lambda _positions: None)
     slices = [SimpleNamespace(partition=0, records=records, until=3)]
     receiver.handle(cast("list[PartitionBatch]", slices), cast("Any", context))
     assert [one.points for one in receiver.found] == [0, 0, 1]
