@@ -19,14 +19,13 @@ from downstream.virtual import partitions as member
 from downstream.virtual.partitions import (
     HandlerFailedError,
     NonRetriableError,
-    TopicPartition,
     VirtualPartitions,
     VirtualPartitionsHandler,
     VirtualSettings,
 )
 from downstream.virtual.scheduling import OnFailure, Retries, Workers
 
-HERE = TopicPartition("orders", 0)
+HERE = 0
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
 
 
@@ -471,9 +470,9 @@ def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(
     one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
     held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
 
-    def watched(place: TopicPartition, deadline: Deadline) -> int:
+    def watched(partition: int, deadline: Deadline) -> int:
         limits.append([one.limit for one in held.values()])
-        return revoked(place, deadline)
+        return revoked(partition, deadline)
 
     scene.virtual.revoked = watched  # type: ignore[method-assign]
     one.revoked([0, 1], Deadline(5))
