@@ -6,7 +6,6 @@ import dataclasses
 import json
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -22,7 +21,7 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
-from downstream.address import checked_http, masked_url
+from downstream.address import RequestOutcome, checked_http, masked_url
 from downstream.consume.options import loop_options, loop_settings
 from downstream.observed import consume, stop_event
 from downstream.virtual.partitions import (
@@ -35,20 +34,11 @@ from downstream.virtual.scheduling import OnFailure, Retries
 
 REASON = "call-failed"
 IDEMPOTENCY_KEY = "Idempotency-Key"
-_AGAIN = {408, 425, 429}  # time-out, too early, too many: 4xx that pass (RFC 9110, RFC 8470, RFC 6585)
 _WRITE_S = 30.0
 
 
 class CallFailedError(BrewError):
     """The receiver answered, and not with success."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallSettings:
-    """Where records are posted to, and the seconds that one request may take."""
-
-    url: str = field(repr=False)  # may hold a password
-    timeout_s: float = 5.0
 
 
 def message_id(topic: str, record: LogRecord) -> SourcePosition:
@@ -65,11 +55,11 @@ class Caller:
     """
 
     def __init__(
-        self, settings: CallSettings, connection: Connection, topic: str, dead_letter: str, calls: int
+        self, url: str, timeout_s: float, connection: Connection, topic: str, dead_letter: str, calls: int
     ) -> None:
-        self._settings, self._topic, self._dead_letter = settings, topic, dead_letter
+        self._url, self._topic, self._dead_letter = url, topic, dead_letter
         # Repeating is the workers' business, so that other keys go on meanwhile.
-        self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=settings.timeout_s)
+        self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=timeout_s)
         self._writer = producer(connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
         self._writing = threading.Lock()
 
@@ -84,15 +74,12 @@ class Caller:
         source = message_id(self._topic, record)
         key = f"{source.topic}/{source.partition}/{source.offset}"
         headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key}
-        answer = self._http.request("POST", self._settings.url, body=record.value() or b"", headers=headers)
-        if 200 <= answer.status < 300:  # noqa: PLR2004 - success, by RFC 9110
+        answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
+        outcome = RequestOutcome.of(answer.status)
+        if outcome is RequestOutcome.SENT:
             return
-        reason = (
-            f"{masked_url(self._settings.url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
-        )
-        if 400 <= answer.status < 500 and answer.status not in _AGAIN:  # noqa: PLR2004 - the sender's fault
-            raise NonRetriableError(reason)
-        raise CallFailedError(reason)
+        reason = f"{masked_url(self._url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
+        raise NonRetriableError(reason) if outcome is RequestOutcome.REFUSED else CallFailedError(reason)
 
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
         """
@@ -125,7 +112,7 @@ class Caller:
             self._writer.produce(
                 self._dead_letter, record.value(), record.key(), on_delivery=delivered, headers=headers
             )
-            left = self._writer.flush(Deadline(_WRITE_S).remaining_s())
+            left = self._writer.flush(_WRITE_S)
         if left or failures:
             raise DeadlineExceeded(
                 f"dead letter of {self._topic}[{record.partition()}] offset {record.offset()}: "
@@ -192,7 +179,7 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     stop = stop_event(follow=loop.follow)
     if settings.on_failure is OnFailure.DEAD_LETTER:
         _make_dead_letter_topic(loop.connection, loop.topic, dead_letter)
-    caller = Caller(CallSettings(url, given["timeout_s"]), loop.connection, loop.topic, dead_letter, calls)
+    caller = Caller(url, given["timeout_s"], loop.connection, loop.topic, dead_letter, calls)
     virtual = VirtualPartitions(settings, caller)
     began = time.monotonic()
     handler = VirtualPartitionsHandler(virtual, stop, follow=loop.follow)
@@ -215,15 +202,11 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
     client, deadline = admin(connection), Deadline(_ASK_S)
     source = topics.describe_one(client, topic, deadline)
     limit = str(topics.max_message_bytes(client, topic, deadline) + 65_536)
-    topics.create(
-        client, [topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})], deadline
-    )
+    wanted = topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})
+    topics.create(client, [wanted], deadline)
     topics.describe_all(client, [dead_letter], deadline)
 
 
 def _text(summary: dict[str, float]) -> str:
-    return (
-        f"{quantity(summary['calls'], 'call')}, {summary['retries']} retries, "
-        f"{quantity(summary['dead_letters'], 'dead letter')}, "
-        f"{summary['seconds']:.1f} s"
-    )
+    calls, dead_letters = quantity(summary["calls"], "call"), quantity(summary["dead_letters"], "dead letter")
+    return f"{calls}, {summary['retries']} retries, {dead_letters}, {summary['seconds']:.1f} s"
