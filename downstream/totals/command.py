@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from brew.observability.settings import probe_options
 from brew.observability.status import Topics as ObservedTopics
 from brew.offsets import LogOffsets
 from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
-from downstream.totals.run import Run, RunResult
+from downstream.totals.run import Run
 from downstream.totals.stages import add
 from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, parse_checkpoint, settled
 from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
@@ -56,7 +56,7 @@ class Comparison:
 
     orders: int = 0
     totals: int = 0
-    pending: int = 0
+    pending_deltas: int = 0
     differences: int = 0
     first: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -74,20 +74,12 @@ class Comparison:
             self.first.append(Difference(where, name, _total_text(wanted.get(key)), _total_text(actual.get(key))))
 
     def document(self) -> dict[str, object]:
-        return {
-            "equal": self.equal,
-            "orders": self.orders,
-            "totals": self.totals,
-            "pending_deltas": self.pending,
-            "differences": self.differences,
-            "first": [{"where": d.where, "key": d.key, "wanted": d.wanted, "found": d.found} for d in self.first],
-            "notes": self.notes,
-        }
+        return {"equal": self.equal, **asdict(self)}
 
     def text(self) -> str:
         verdict = "equal" if self.equal else quantity(self.differences, "difference")
         head = f"{verdict}: {quantity(self.totals, 'total')} of {quantity(self.orders, 'order')}"
-        waiting = [f"{self.pending} deltas are not added yet"] if self.pending else []
+        waiting = [f"{self.pending_deltas} deltas are not added yet"] if self.pending_deltas else []
         return "\n".join([head, *waiting, *map(str, self.first), *self.notes])
 
 
@@ -176,7 +168,7 @@ def _compare_with_orders(
     counted = {key: Total.decode(value) for key, value in changelog.items()}
     waiting = {p: (position.offset, sums.logs[p].last_stable) for p, position in sums.positions.items()}
     for batch in _values(settings, settings.deltas, waiting):
-        comparison.pending += len(batch)
+        comparison.pending_deltas += len(batch)
         for key, value in batch:
             add(counted, {key or b"": Total.decode(value or b"")})
     comparison.compare("recomputation", _encoded(wanted), _encoded(counted))
@@ -340,40 +332,24 @@ def totals_command(
     if given["crash_point"] is not None:
         crashing = topic if given["crash_in"] == ORDERS else settings.deltas
         crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
+    work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may restore its state first
+    watched = ObservedProgram(
+        "downstream totals",
+        group,
+        ObservedTopics(topic, output),
+        settings.connection,
+        follow,
+        longest_work_s=work_s,
+        patience_s=Run.patience_s,
+    )
     began = time.monotonic()
-    with observed(_watched(settings, follow=follow), given) as recorder:
+    with observed(watched, given) as recorder:
         result = Run(settings, store_of, stop, to_stderr, crash, recorder).run(follow=follow)
-    summary = _document(result, time.monotonic() - began)
-    click.echo(json.dumps(summary) if as_json else _text(summary))
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        click.echo(json.dumps({**asdict(result), "restore_s": round(result.restore_s, 3), "seconds": seconds}))
+    else:
+        done = f"{quantity(result.orders, 'order')} in {quantity(result.transactions, 'transaction')}"
+        restored = f"{quantity(result.restored, 'record')} restored"
+        click.echo(f"{done}, {result.fenced + result.failed} tried again, {restored}, {seconds:.1f} s")
     return ExitCode.DONE
-
-
-def _watched(settings: TotalsSettings, *, follow: bool) -> ObservedProgram:
-    """An attempt at a partition may restore its state first."""
-    topics = ObservedTopics(settings.input, settings.output)
-    work_s = settings.timeout_s + settings.restore_s
-    return ObservedProgram(
-        "downstream totals", settings.group, topics, settings.connection, follow, work_s, Run.patience_s
-    )
-
-
-def _document(result: RunResult, seconds: float) -> dict[str, float]:
-    return {
-        "orders": result.orders,
-        "deltas": result.deltas,
-        "transactions": result.transactions,
-        "fenced": result.fenced,
-        "failed": result.failed,
-        "restored": result.restored,
-        "restore_s": round(result.restore_s, 3),
-        "seconds": round(seconds, 3),
-    }
-
-
-def _text(summary: dict[str, float]) -> str:
-    again = summary["fenced"] + summary["failed"]
-    return (
-        f"{quantity(summary['orders'], 'order')} in {quantity(summary['transactions'], 'transaction')}, "
-        f"{again} tried again, "
-        f"{quantity(summary['restored'], 'record')} restored, {summary['seconds']:.1f} s"
-    )
