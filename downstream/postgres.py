@@ -171,6 +171,21 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
         raise invalid_address(_OPTION, _EXAMPLE) from None  # libpq quotes the address
 
 
+@contextlib.contextmanager
+def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
+    """
+    A session that sees the schema's tables, for a check of them.
+
+    Raises:
+        Refused: ``what`` can't be read.
+    """
+    try:
+        with connect(settings, f"-c search_path={settings.schema}") as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise Refused(f"{what} can't be read: {_server_message(error)}") from error
+
+
 def make_tables(database: Database, schema: str, statements: str) -> None:
     """Make the schema and its tables where they are missing; two programs that start at once don't meet."""
     with database.transaction(database.patience()) as connection:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -136,11 +137,8 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
       python -m downstream claims status
       python -m downstream claims status --group brew-ledger --json
     """  # noqa: D301 - click's own mark
-    watcher = Watcher(_connected(bootstrap, claims), claims)
-    try:
+    with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
         view = watcher.view(Filter(group, topic))
-    finally:
-        watcher.close()
     if as_json:
         click.echo(json.dumps(document(view), indent=2))
     else:
@@ -163,8 +161,8 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
       python -m downstream claims watch --group brew-ledger
       python -m downstream claims watch --json
     """  # noqa: D301 - click's own mark
-    watcher, wanted = Watcher(_connected(bootstrap, claims), claims), Filter(group, topic)
-    try:
+    wanted = Filter(group, topic)
+    with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
         if as_json:
             _lines(watcher, wanted)
         else:
@@ -172,8 +170,6 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
                 while True:
                     live.update(tables(watcher.view(wanted), claims), refresh=True)
                     _pass(watcher, _REFRESH_S)
-    finally:
-        watcher.close()
     return ExitCode.DONE
 
 

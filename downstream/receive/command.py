@@ -15,7 +15,7 @@ import click
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics
-from brew.kafka.clients import AdminClient, admin, reach
+from brew.kafka.clients import admin, reach
 from brew.names import ExitCode, quantity
 from brew.observability.recorder import Recorder
 from downstream.consume.handler import LoopSettings
@@ -248,15 +248,12 @@ def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRete
     reach(settings.connection, deadline)
     client = admin(settings.connection)
     topics.describe_one(client, settings.topic, deadline)
-    kept = TopicRetention(0.0, 0.0) if given["accept_weaker"] else _topic_retention(client, settings.topic, deadline)
-    return ClaimRetention.longer_than(given["keep_days"], kept, settings.topic)
-
-
-def _topic_retention(client: AdminClient, topic: str, deadline: Deadline) -> TopicRetention:
-    """For ever, where old records are compacted and never deleted."""
-    deletes = "delete" in topics.cleanup_policy(client, topic, deadline)
-    retention_s = topics.retention_s(client, topic, deadline) if deletes else None
-    return TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
+    kept, topic = TopicRetention(0.0, 0.0), settings.topic
+    if not given["accept_weaker"]:
+        deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # else records are compacted, and stay
+        retention_s = topics.retention_s(client, topic, deadline) if deletes else None
+        kept = TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
+    return ClaimRetention.longer_than(given["keep_days"], kept, topic)
 
 
 @click.command("sink")

@@ -333,15 +333,8 @@ def totals_command(
         crashing = topic if given["crash_in"] == ORDERS else settings.deltas
         crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
     work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may restore its state first
-    watched = ObservedProgram(
-        "downstream totals",
-        group,
-        ObservedTopics(topic, output),
-        settings.connection,
-        follow,
-        longest_work_s=work_s,
-        patience_s=Run.patience_s,
-    )
+    topics = ObservedTopics(topic, output)
+    watched = ObservedProgram("downstream totals", group, topics, settings.connection, follow, work_s, Run.patience_s)
     began = time.monotonic()
     with observed(watched, given) as recorder:
         result = Run(settings, store_of, stop, to_stderr, crash, recorder).run(follow=follow)
