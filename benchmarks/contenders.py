@@ -77,25 +77,13 @@ def _topics(place: RunTopics) -> list[str]:
     ]
 
 
-def _pipeline(*reader: str) -> Command:
+def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), spark: bool = True) -> Command:
     def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
+        on_spark = ["--master", setup.master, "--jvm-dir", str(JVM_DIR), *_confs(setup.conf)]
         return [
-            *(sys.executable, "-m", "pipeline", "run", *reader, "--progress", "json"),
+            *(sys.executable, *program, *words, "--progress", "json"),
             *_topics(place),
-            *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-            *_confs(setup.conf),
-            *(["--follow"] if follow else []),
-            *setup.pipeline_options,
-        ]
-
-    return command
-
-
-def _local(*program: str) -> Command:
-    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
-        return [
-            *(sys.executable, *program, "--master", "none", "--reader", "direct", "--progress", "json"),
-            *_topics(place),
+            *(on_spark if spark else ["--master", "none"]),
             *(["--follow"] if follow else []),
             *setup.pipeline_options,
         ]
@@ -206,11 +194,13 @@ STAND_BY = Contender(
     ours=True,
     stands_by=True,
 )
-LOCAL = Contender("alone", "ours, exactly once, one process without Spark", _local("-m", "pipeline", "run"), ours=True)
+LOCAL = Contender(
+    "alone", "ours, exactly once, one process without Spark", _pipeline("--reader", "direct", spark=False), ours=True
+)
 AT_LEAST_ONCE = Contender(
     "alone-at-least-once",
     "the same with its transactions taken out, offsets after output",
-    _local(str(Path(__file__).with_name("at_least_once.py"))),
+    _pipeline("--reader", "direct", program=[str(Path(__file__).with_name("at_least_once.py"))], spark=False),
     exactly_once=False,
 )
 

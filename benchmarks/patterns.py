@@ -20,17 +20,16 @@ from typing import Any
 import click
 import orjson
 import psutil
-from environment import PARTITIONS, ROOT, benchmark_cluster, program, save
+from environment import PARTITIONS, ROOT, benchmark_cluster, make_topics, program, save
 
 from brew import cli
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, producer
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.offsets import committed
-from brew.kafka.topics import Topic, TopicSpec
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import SourcePosition
@@ -61,15 +60,9 @@ def bench() -> None:
     """Measure a pattern; exit 1 when it is slower than it has to be."""
 
 
-def create(connection: Connection, topic: str, partitions: int) -> None:
-    client = admin(connection)
-    topics.create(client, [TopicSpec(topic, partitions, {})], Deadline(30))
-    topics.describe_all(client, [topic], Deadline(30))
-
-
 def write_orders(bootstrap: str, topic: str, orders: int) -> None:
     """Enriched orders, in transactions of 10,000, spread over customers and tiers."""
-    create(Connection(bootstrap), topic, PARTITIONS)
+    make_topics(Connection(bootstrap), [topic])
     writer = producer(Connection(bootstrap), topic, timeout_s=60, message_max_bytes=1_000_000)
     writer.init_transactions(30)
     tiers = list(DISCOUNTS)
@@ -162,7 +155,7 @@ def ledger(orders: int, single: int, runs: int, out: Path) -> int:
 
 def fill_changelog(settings: TotalsSettings, keys: int) -> Topics:
     """The changelog of ``keys`` totals, the group's offsets beside it, and one delta for each partition."""
-    create(settings.connection, settings.input, PARTITIONS)
+    make_topics(settings.connection, [settings.input])
     made = ensured(admin(settings.connection), settings, Deadline(60))
     for partition in range(PARTITIONS):
         kafka = KafkaTransaction(
@@ -294,7 +287,7 @@ class SlowHandler:
 
 
 def fill_partition(connection: Connection, records: int) -> None:
-    create(connection, TOPIC, 1)
+    make_topics(connection, [TOPIC], 1)
     writer = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000)
     for n in range(records):
         writer.produce(TOPIC, b"%d" % n, b"key-%d" % (n // 2), 0)
