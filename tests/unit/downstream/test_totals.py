@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -39,10 +39,6 @@ from downstream.totals.state_store import (
 )
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
-
-if TYPE_CHECKING:
-    from brew.kafka.clients import AdminClient
-
 
 amounts = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
@@ -222,9 +218,17 @@ def test_a_position_that_would_miscount_is_refused_by_name(found: Committed, nam
 def test_deltas_that_went_before_they_were_added_are_no_beginning() -> None:
     """The group's own topic begins at 0: a first look that finds it later would leave out what retention took."""
     settings = TotalsSettings(Connection("nowhere"), "g", "in", "out")
-    contradiction = Aggregate(settings, cast("AdminClient", None), 2, MemoryStore()).ready(7, fresh=True)
+    contradiction = Aggregate(settings, cast("Any", None), 2, MemoryStore()).ready(7, fresh=True)
     assert contradiction is not None
     assert contradiction.startswith("range-lost: g.deltas[2] begins at 7")
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The moment, which the tests set."""
+    moment = [0.0]
+    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: moment[0]))
+    return moment
 
 
 @pytest.fixture
@@ -234,12 +238,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(settings, lambda _partition, _topic: MemoryStore(), threading.Event())
 
 
-def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(
-    made: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(made: Run, now: list[float]) -> None:
     """With one patience for all, the success of any partition would hide that nothing of this one is counted."""
-    now = [0.0]
-    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
     bad, good = (Source("in", "id", p, LogOffsets(0, 9, 9)) for p in (0, 1))
     made._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S - 0.1
@@ -250,10 +250,8 @@ def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(
         made._failed("failed", bad, "no answer")
 
 
-def test_one_success_begins_its_patience_anew(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_success_begins_its_patience_anew(made: Run, now: list[float]) -> None:
     """A failure now and then, for as long as it likes, ends nothing."""
-    now = [0.0]
-    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
     source = Source("in", "id", 0, LogOffsets(0, 9, 9))
     for _ in range(3):
         made._failed("fenced", source, "another one")
@@ -262,10 +260,8 @@ def test_one_success_begins_its_patience_anew(made: Run, monkeypatch: pytest.Mon
     assert made.result.fenced == 3
 
 
-def test_where_the_brokers_say_no_it_ends_sooner(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_brokers_say_no_it_ends_sooner(made: Run, now: list[float]) -> None:
     """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
-    now = [0.0]
-    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
     source = Source("in", "id", 0, LogOffsets(0, 9, 9))
     why = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
     made._failed("failed", source, why)
@@ -276,11 +272,7 @@ def test_where_the_brokers_say_no_it_ends_sooner(made: Run, monkeypatch: pytest.
         made._failed("failed", source, why)
 
 
-if TYPE_CHECKING:
-    from brew.kafka.clients import AdminClient
-
-
-NOWHERE = cast("AdminClient", "a client")
+NOWHERE = cast("Any", "a client")
 
 SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
 ORDER = b'{"customer_id":"c","loyalty_tier":"gold","total_cents":100,"loyalty_discount":0.5}'
