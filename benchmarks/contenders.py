@@ -93,12 +93,14 @@ def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), s
 
 def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: bool = False) -> Command:
     def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
+        long_run = spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)
+        java = java_options(long_run[_JAVA_OPTIONS], tuned=tuned)
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
             *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
             *("--checkpoint", str(place.home / "checkpoint"), "--json", json, "--sink", kind),
             *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-            *_confs([java_options(setup, tuned=tuned), *setup.conf]),
+            *_confs([f"{_JAVA_OPTIONS}={java}", *setup.conf]),
             *(["--follow"] if follow else []),
             *(["--shuffle"] if shuffle else []),
         ]
@@ -110,16 +112,10 @@ def _confs(pairs: Sequence[str]) -> list[str]:
     return [word for pair in pairs for word in ("--conf", pair)]
 
 
-def java_options(setup: Setup, *, tuned: bool, given: str | None = None) -> str:
-    """Java options as a long run of ours has them (``tuned``), or without our choice of compilers and collector."""
-    long = (
-        spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)[_JAVA_OPTIONS]
-        if given is None
-        else given
-    )
+def java_options(given: str, *, tuned: bool) -> str:
+    """A run's Java options as they are (``tuned``), or without our choice of compilers and collector."""
     ours = {COLLECTOR, *(word for words in COMPILERS.values() for word in words)}
-    words = [word for word in long.split() if tuned or word not in ours]
-    return f"{_JAVA_OPTIONS}={' '.join(words)}"
+    return " ".join(word for word in given.split() if tuned or word not in ours)
 
 
 def _peer(

@@ -20,8 +20,6 @@ from brew.fault_injection import StoreCrash
 from downstream.address import checked_login, invalid_address
 from downstream.consume.handler import RetryLater
 
-__all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "connect", "make_tables"]
-
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")

@@ -83,9 +83,6 @@ class LoopSettings:
             )
 
 
-__all__ = ["AssignedPartition", "Handler", "HandlerContext", "LogRecord", "NotOwned", "PartitionBatch", "RetryLater"]
-
-
 class RetryLater(BrewError):
     """
     The handler can't continue now (a store is down, a lock is held), and has undone what it had begun.

@@ -29,8 +29,6 @@ from downstream.consume.handler import (
     topic_id_in,
 )
 
-__all__ = ["Loop", "LoopResult", "LoopSettings"]
-
 _REACH_S = 10.0
 _ASK_S = 15.0
 _SURE = 0.8  # of the poll interval: past it, work that still runs may meet the next owner
