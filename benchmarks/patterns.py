@@ -23,6 +23,7 @@ import psutil
 from environment import PARTITIONS, ROOT, benchmark_cluster, make_topics, program, save
 
 from brew import cli
+from brew.cli import option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -125,10 +126,10 @@ def _children_cpu_s() -> float:
 
 
 @bench.command()
-@click.option("--orders", default=200_000, show_default=True, help="For the batches.")
-@click.option("--single", default=4_000, show_default=True, help="For the transaction per row.")
-@click.option("--runs", default=3, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json", show_default=True)
+@option("--orders", default=200_000, help="For the batches.")
+@option("--single", default=4_000, help="For the transaction per row.")
+@option("--runs", default=3)
+@option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json")
 def ledger(orders: int, single: int, runs: int, out: Path) -> int:
     """
     Orders per second of `downstream ledger`, in batches and with a transaction per row.
@@ -234,7 +235,7 @@ def restored(
 
 
 @bench.command()
-@click.option("--keys", default=1_000_000, show_default=True)
+@option("--keys", default=1_000_000)
 @click.option("--json", "out", type=click.Path(path_type=Path))
 def restore(keys: int, out: Path | None) -> int:
     """
@@ -320,8 +321,8 @@ def drained(connection: Connection, count: int, records: int, handler_s: float) 
 
 
 @bench.command()
-@click.option("--records", default=3200, show_default=True)
-@click.option("--handler-ms", default=5.0, show_default=True)
+@option("--records", default=3200)
+@option("--handler-ms", default=5.0)
 @click.option("--json", "out", type=click.Path(path_type=Path))
 def virtual(records: int, handler_ms: float, out: Path | None) -> int:
     """

@@ -16,6 +16,7 @@ from results import tables, write
 from rich.console import Console
 from runs import Latency, Restart, Results, Run, rounds
 
+from brew.cli import option
 from brew.cli import run as run_command
 
 _WARM_UP = 20_000
@@ -57,11 +58,10 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
 
 
 @click.command()
-@click.option(
+@option(
     *("--orders", "--count", "--counts", "counts"),
     multiple=True,
     default=["4000000"],
-    show_default=True,
     callback=_numbers,
     help="Backlogs to drain; 0: none.",
 )
@@ -71,30 +71,23 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
     callback=_of(CONTENDERS, DEFAULT),
     help=f"Who runs; the first is compared with the others.  [default: {','.join(DEFAULT)}]",
 )
-@click.option("--repeat", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds a backlog; 0: none.")
+@option("--repeat", type=click.IntRange(0, 100), default=1, help="Rounds a backlog; 0: none.")
 @click.option("--paired", is_flag=True, help="Run the first contender right beside each other one.")
-@click.option("--restarts", type=click.IntRange(0, 100), default=1, show_default=True, help="Restarts after kill -9.")
-@click.option("--latencies", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds of latency.")
-@click.option("--rate", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Records/s of latency.")
-@click.option(
-    "--latency-s",
-    type=click.FloatRange(1),
-    default=20.0,
-    show_default=True,
-    help="Seconds counted, after half as many.",
-)
-@click.option(
+@option("--restarts", type=click.IntRange(0, 100), default=1, help="Restarts after kill -9.")
+@option("--latencies", type=click.IntRange(0, 100), default=1, help="Rounds of latency.")
+@option("--rate", type=click.IntRange(1, 100_000), default=1000, help="Records/s of latency.")
+@option("--latency-s", type=click.FloatRange(1), default=20.0, help="Seconds counted, after half as many.")
+@option(
     *("--broker", "--brokers", "brokers"),
     multiple=True,
     default=["default"],
-    show_default=True,
     callback=_of(BROKERS),
     help=f"What the broker is like, one after another: {'; '.join(f'{k}: {v}' for k, v in BROKERS.items())}.",
 )
-@click.option("--master", default="local[2]", show_default=True)
+@option("--master", default="local[2]")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting for all; may be repeated.")
 @click.option("--pipeline-options", default="", metavar="TEXT", help="More options for ours alone, as '--lanes 4'.")
-@click.option("--warm-up", type=click.IntRange(0), default=_WARM_UP, show_default=True, help="Orders that don't count.")
+@option("--warm-up", type=click.IntRange(0), default=_WARM_UP, help="Orders that don't count.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from brew.cli import run
+from brew.cli import option, run
 from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.orders import DISCOUNTS, STANDARD
 from brew.readers.connector import _CONSUMER_CONF as READ_CLIENT
@@ -113,25 +113,23 @@ def copy(
 
 @click.command()
 @click.option("--bootstrap", required=True)
-@click.option("--input", "topic", default=INPUT_TOPIC, show_default=True)
-@click.option("--output", default=OUTPUT_TOPIC, show_default=True)
+@option("--input", "topic", default=INPUT_TOPIC)
+@option("--output", default=OUTPUT_TOPIC)
 @click.option("--checkpoint", required=True, help="Directory of the query's checkpoint.")
-@click.option("--master", default="local[2]", show_default=True)
+@option("--master", default="local[2]")
 @click.option("--jvm-dir", required=True, help="Where `make setup` put the JVM parts.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
-@click.option(
+@option(
     "--json",
     type=click.Choice(["parse", "concat"]),
     default="parse",
-    show_default=True,
     help="parse: from_json and to_json, as much work as ours. concat: glue text on, trusting the input.",
 )
-@click.option(
+@option(
     "--sink",
     "kind",
     type=click.Choice(["spark", "one", "tasks"]),
     default="spark",
-    show_default=True,
     help="Spark's own sink, or ours with one writer or with tasks that write.",
 )
 @click.option("--most", type=int, help="Offsets in a micro-batch; all of the input by default.")

@@ -19,7 +19,7 @@ from rich.table import Table
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
 from brew.claims.state import Status
-from brew.cli import REACH_S, as_called, bootstrap_option, connection
+from brew.cli import REACH_S, as_called, bootstrap_option, connection, option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -81,15 +81,12 @@ _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
 
-_claims = click.option(
-    "--claims", default=names.CLAIMS_TOPIC, show_default=True, metavar="TOPIC", help="The log of claims."
-)
+_claims = option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="The log of claims.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_wait = click.option(
+_wait = option(
     "--wait-s",
     type=click.FloatRange(0, min_open=True),
     default=30.0,
-    show_default=True,
     help="How long the members have to give everything back.",
 )
 
@@ -196,7 +193,7 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 @bootstrap_option
 @_claims
 @click.option("--group", required=True, metavar="GROUP", help="Whose members pause.")
-@click.option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="How long.")
+@option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="How long.")
 @click.option("--end", is_flag=True, help="End a pause before its time.")
 @_wait
 def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_s: float, *, end: bool) -> int:
@@ -224,7 +221,7 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
 @bootstrap_option
 @_claims
 @click.option("--group", required=True, metavar="GROUP", help="Whose positions.")
-@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="The topic worked on.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="The topic worked on.")
 @click.option("--partitions", metavar="N,N", help="Only these.  [default: all]")
 @click.option(
     "--to",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import CrashMoment, StoreCrash
@@ -300,9 +301,9 @@ GROUP = "brew-ledger"
 
 @click.command("ledger")
 @loop_options
-@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of the positions.")
+@option("--group", default=GROUP, metavar="NAME", help="Owner of the positions.")
 @database_options
-@click.option("--schema", default="brew_ledger", show_default=True, help="PostgreSQL schema of the ledger's tables.")
+@option("--schema", default="brew_ledger", help="PostgreSQL schema of the ledger's tables.")
 @click.option("--accept-weaker", is_flag=True, help="Go on although the server can lose what it has committed.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options

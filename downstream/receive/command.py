@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics
@@ -114,18 +115,16 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 
 
 @click.command("receive")
-@click.option("--store", type=click.Choice(_STORES), default="postgres", show_default=True, help="See above.")
+@option("--store", type=click.Choice(_STORES), default="postgres", help="See above.")
 @loop_options
-@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of positions and claims.")
-@click.option("--message-id", default=SOURCE, show_default=True, help="`source` headers, or `field:NAME` of the value.")
-@click.option(
-    "--keep-days", type=float, default=21.0, show_default=True, help="How long claims are known; 0: for ever."
-)
+@option("--group", default=GROUP, metavar="NAME", help="Owner of positions and claims.")
+@option("--message-id", default=SOURCE, help="`source` headers, or `field:NAME` of the value.")
+@option("--keep-days", type=float, default=21.0, help="How long claims are known; 0: for ever.")
 @click.option("--again", is_flag=True, help="Read from the log's start; what was processed does nothing.")
 @database_options
-@click.option("--schema", default="brew_receive", show_default=True, help="PostgreSQL schema of the tables.")
+@option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="redis://host:port/0")
-@click.option("--claim-s", type=float, default=30.0, show_default=True, help="redis: longer than any effect takes.")
+@option("--claim-s", type=float, default=30.0, help="redis: longer than any effect takes.")
 @click.option("--accept-weaker", is_flag=True, help="Go on although a store can lose what it was told.")
 @click.option("--effect-url", metavar="URL", help="outbox: where requests are posted to.")
 @click.option("--check", "only_check", is_flag=True, help="Compare effects with the topic; exit 1 if not one each.")
@@ -257,7 +256,7 @@ def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRete
 
 
 @click.command("sink")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="0 takes a free one.")
+@option("--port", type=click.IntRange(0, 65_535), default=0, help="0 takes a free one.")
 @click.option("--fail-every", type=click.IntRange(0), default=0, help="Answer every n-th request with 503.")
 def sink_command(port: int, fail_every: int) -> int:
     """

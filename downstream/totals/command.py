@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, connection
+from brew.cli import bootstrap_option, connection, option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import KillAt
@@ -255,42 +255,38 @@ HOME = Path(".brew-state")
 
 @click.command("totals")
 @bootstrap_option
-@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="Enriched orders.")
-@click.option("--output", default=names.TOTALS_TOPIC, show_default=True, metavar="TOPIC", help="Results, compacted.")
-@click.option("--group", default=GROUP, show_default=True, help="Also names GROUP.deltas and GROUP.changelog.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Enriched orders.")
+@option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Results, compacted.")
+@option("--group", default=GROUP, help="Also names GROUP.deltas and GROUP.changelog.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM; else stop at the end that the log has now.")
-@click.option(
+@option(
     "--store",
     type=click.Choice([ROCKSDB, MEMORY]),
     default=ROCKSDB,
-    show_default=True,
     help="Where totals are between transactions; both are restored from the changelog.",
 )
-@click.option(
+@option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=HOME,
-    show_default=True,
     help="Where RocksDB keeps its files; may be lost at any time.",
 )
-@click.option("--max-offsets", type=click.IntRange(1), default=20_000, show_default=True, help="Of one transaction.")
-@click.option(
+@option("--max-offsets", type=click.IntRange(1), default=20_000, help="Of one transaction.")
+@option(
     "--transaction-timeout",
     type=click.FloatRange(1, 900),
     default=30.0,
-    show_default=True,
     help="Seconds that the brokers wait for an open transaction.",
 )
 @click.option("--recompute", "compare", is_flag=True, help="Count nothing; compare and exit 1 where anything differs.")
 @click.option("--crash-point", type=click.Choice([str(point) for point in CrashPoint]), help="Die there, by SIGKILL.")
-@click.option(
+@option(
     "--crash-in",
     type=click.Choice([ORDERS, DELTAS]),
     default=DELTAS,
-    show_default=True,
     help="In transactions that read orders, or in those that read deltas and write totals.",
 )
-@click.option("--crash-prob", type=float, default=1.0, show_default=True, help="Per transaction.")
+@option("--crash-prob", type=float, default=1.0, help="Per transaction.")
 @probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(

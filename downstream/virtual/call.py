@@ -11,6 +11,7 @@ from typing import Any
 import click
 import urllib3
 
+from brew.cli import option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
@@ -136,27 +137,25 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 @click.command("call")
 @click.option("--url", required=True, callback=_url, help="Where each record's value is posted to.")
 @loop_options
-@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Its committed offset is the position.")
-@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="One call.")
-@click.option("--virtual-partitions", type=int, default=1, show_default=True, metavar="N", help="Calls at a time.")
-@click.option(
+@option("--group", default=GROUP, metavar="NAME", help="Its committed offset is the position.")
+@option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, help="One call.")
+@option("--virtual-partitions", type=int, default=1, metavar="N", help="Calls at a time.")
+@option(
     "--most-uncovered",
     type=int,
     default=1000,
-    show_default=True,
     help="Records of a partition above its position; a crash repeats them, and what was done up to 2 s before.",
 )
-@click.option("--attempts", type=int, default=5, show_default=True, help="How often a record is tried.")
-@click.option("--back-off-s", type=float, default=0.1, show_default=True, help="Pause after the first failure.")
-@click.option("--most-back-off-s", type=float, default=10.0, show_default=True, help="Pauses double up to this.")
-@click.option(
+@option("--attempts", type=int, default=5, help="How often a record is tried.")
+@option("--back-off-s", type=float, default=0.1, help="Pause after the first failure.")
+@option("--most-back-off-s", type=float, default=10.0, help="Pauses double up to this.")
+@option(
     "--on-failure",
     type=click.Choice([str(choice) for choice in OnFailure]),
     default=str(OnFailure.DEAD_LETTER),
-    show_default=True,
     help="After the last attempt: write a dead letter and go on, or stop before the record.",
 )
-@click.option("--dead-letter", default=DEAD_LETTER, show_default=True, metavar="TOPIC", help="Made if it is missing.")
+@option("--dead-letter", default=DEAD_LETTER, metavar="TOPIC", help="Made if it is missing.")
 def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **given: Any) -> int:
     """
     Post every record to an HTTP service, N at a time, those of one key in order.
