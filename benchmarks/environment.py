@@ -174,6 +174,12 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
     return done.stdout
 
 
+def children_cpu_s() -> float:
+    """CPU seconds of this process's children that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def transacting_s(lines: Iterable[Entry]) -> float:
     """Seconds from a journal's first fence to its last commit."""
     known = list(lines)

@@ -133,7 +133,7 @@ def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResul
     rate = outputs / transacting_s(lines)
     cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6
     facts = (case.name, case.records, case.partitions, size, case.master, rate, rate * size / 1e6, cpu)
-    return GrowthResult(*facts, memory.peak.total / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
+    return GrowthResult(*facts, memory.peak.total() / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
 
 
 def longest_pause_s(lines: Iterable[Entry]) -> float:

@@ -164,8 +164,8 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
         cpu,
         broker,
         max(0.0, foreign),
-        memory.peak.total / 2**20,
-        {name: size / 2**20 for name, size in memory.peak.parts.items()},
+        memory.peak.total() / 2**20,
+        {name: size / 2**20 for name, size in memory.peak.items()},
         verdict,
         cluster.kind,
     )
@@ -283,7 +283,7 @@ def follow(
         percentile(delays, 0.99),
         max(delays),
         cpu / measured_s,
-        memory.peak.total / 2**20,
+        memory.peak.total() / 2**20,
         verdict,
     )
 

@@ -20,7 +20,7 @@ from typing import Any
 import click
 import orjson
 import psutil
-from environment import PARTITIONS, ROOT, benchmark_cluster, make_topics, program, save
+from environment import PARTITIONS, ROOT, benchmark_cluster, children_cpu_s, make_topics, program, save
 
 from brew import cli
 from brew.cli import option
@@ -97,9 +97,9 @@ def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int
     """One run of the command into tables of its own, checked afterwards."""
     names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
     ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
-    load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), _children_cpu_s()
+    load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), children_cpu_s()
     booked = json.loads(program(*ledger, "--batch", str(batch)))
-    server, own, orders = _server_cpu_s(postgres) - server, _children_cpu_s() - own, booked["entries"]
+    server, own, orders = _server_cpu_s(postgres) - server, children_cpu_s() - own, booked["entries"]
     if json.loads(program(*ledger, "--check"))["verdict"] != "proven":
         raise Refused(f"the ledger of batch {batch} is wrong, so its speed means nothing")
     rate = orders / booked["seconds"]
@@ -118,11 +118,6 @@ def _server_cpu_s(postgres: Postgres) -> float:
         raise Refused("PostgreSQL has gone")
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
-
-
-def _children_cpu_s() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 @bench.command()

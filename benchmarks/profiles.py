@@ -20,8 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-from environment import machine, program, save, transacting_s
+from environment import children_cpu_s, machine, program, save, transacting_s
 
 from brew.journal import entries
 from brew.orders import Tiers
@@ -101,14 +100,11 @@ def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
     where += ["--group", name, "--tiers", tiers.value, "--profiles-topic", CUSTOMERS]
     with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as journal:
         command = ("pipeline", "run", *where, "--master", "none", "--reader", "direct")
-        before = psutil.Process().cpu_times()
-        began = time.monotonic()
+        cpu, began = children_cpu_s(), time.monotonic()
         program(*command, "--journal", journal, "--progress", "none")
-        wall = time.monotonic() - began
-        after = psutil.Process().cpu_times()
+        wall, cpu = time.monotonic() - began, children_cpu_s() - cpu
         seconds = transacting_s(entries(Path(journal)))
     report = json.loads(program("proof", "verify", *where, "--json"))
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return {
         "records": report["outputs"],
         "records_per_s": report["outputs"] / seconds,

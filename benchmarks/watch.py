@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -150,14 +151,6 @@ class Usage:
     killed_after_end: int
 
 
-@dataclass(slots=True)
-class Peak:
-    """The largest sum of PSS seen, in bytes, and whose it was at that moment (driver, jvm, workers)."""
-
-    total: int = 0
-    parts: dict[str, int] = field(default_factory=dict)
-
-
 class Tree:
     """A command below `measured.py`, output to a file; leaving the context kills what is left of it."""
 
@@ -248,7 +241,8 @@ class MemoryWatch(ScopedThread):
     def __init__(self, tree: Tree) -> None:
         super().__init__()
         self._tree = tree
-        self.peak = Peak()
+        self.peak = Counter[str]()
+        """The largest sum of PSS seen, in bytes, by whose it was at that moment (driver, jvm, workers)."""
         self.sparing = False
         self._cpu: dict[tuple[int, float], float] = {}
 
@@ -270,13 +264,13 @@ class MemoryWatch(ScopedThread):
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
         """Look at the memory now."""
         parts = memory_parts(self._tree.processes() if processes is None else processes)
-        if (total := sum(parts.values())) > self.peak.total:
-            self.peak = Peak(total, parts)
+        if parts.total() > self.peak.total():
+            self.peak = parts
 
 
-def memory_parts(processes: Sequence[psutil.Process]) -> dict[str, int]:
+def memory_parts(processes: Sequence[psutil.Process]) -> Counter[str]:
     """Bytes of PSS by role: the first process is the driver, `java` the JVM, all others are Python workers."""
-    parts = {"driver": 0, "jvm": 0, "workers": 0}
+    parts = Counter(driver=0, jvm=0, workers=0)
     for number, process in enumerate(processes):
         with contextlib.suppress(psutil.Error):
             role = "jvm" if process.name() == "java" else "workers" if number else "driver"

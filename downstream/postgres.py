@@ -16,7 +16,7 @@ from psycopg import sql
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
-from brew.fault_injection import StoreCrash
+from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import checked_login, invalid_address
 from downstream.consume.handler import RetryLater
 
@@ -94,7 +94,9 @@ class Database:
             Refused: the database rejects the statement, and would reject it again.
         """
         try:
-            connection = self._connected()
+            if self._connection is None or self._connection.closed:
+                self._connection = self._open()
+            connection = self._connection
             with self._guard.watching(connection, deadline), connection.transaction():
                 yield connection
         except psycopg.Error as error:
@@ -111,11 +113,6 @@ class Database:
     def close(self) -> None:
         self._forget()
         self._guard.close()
-
-    def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = self._open()
-        return self._connection
 
     def _open(self) -> Connection:
         settings = self.settings
@@ -235,8 +232,14 @@ def _cut(descriptor: int) -> None:
         connected.shutdown(socket.SHUT_RDWR)
 
 
-def commit_and_die(connection: Connection, crash: StoreCrash) -> None:
-    """Put the COMMIT on the wire and die before the answer: whether it took place is for the next start to find out."""
-    connection.pgconn.send_query(b"COMMIT")
-    connection.pgconn.flush()
-    crash.die()
+def crash_before_commit(connection: Connection, crash: StoreCrash) -> None:
+    """
+    Die before the COMMIT, or with it on the wire, where that is asked for.
+
+    On the wire, and before the answer: whether it took place is for the next start to find out.
+    """
+    crash.at(CrashMoment.BEFORE_COMMIT)
+    if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
+        connection.pgconn.send_query(b"COMMIT")
+        connection.pgconn.flush()
+        crash.die()

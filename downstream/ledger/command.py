@@ -27,7 +27,7 @@ from downstream.consume.options import (
 from downstream.ledger.check import check
 from downstream.ledger.entry import Entry, entry
 from downstream.observed import consume, to_stderr
-from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
+from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
 
 ROLLBACK = "ledger-rollback"
 
@@ -268,9 +268,7 @@ class LedgerHandler:
         with self._database.transaction(context.deadline) as connection:
             self._book(connection, batches, entries)
             context.check(*partitions)
-            self._crash.at(CrashMoment.BEFORE_COMMIT)
-            if self._crash.due(CrashMoment.COMMIT_IN_FLIGHT):
-                commit_and_die(connection, self._crash)
+            crash_before_commit(connection, self._crash)
         self._crash.at(CrashMoment.AFTER_COMMIT)
         self.booked.entries += len(entries)
         self.booked.problems += sum(entry.problem is not None for entry in entries)

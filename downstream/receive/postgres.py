@@ -18,7 +18,7 @@ from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import RequestOutcome, checked_http, masked_url
 from downstream.consume.handler import HandlerContext
-from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
+from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
 from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
 
 _CHUNK = 5000
@@ -305,9 +305,7 @@ class PostgresReceiver(Receiver):
             if fresh:
                 self._effect(connection, fresh)
             context.check(*context.partitions)
-            crash.at(CrashMoment.BEFORE_COMMIT)
-            if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
-                commit_and_die(connection, crash)
+            crash_before_commit(connection, crash)
         crash.at(CrashMoment.AFTER_COMMIT)
         return len(fresh)
 
