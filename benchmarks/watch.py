@@ -25,7 +25,7 @@ from brew.errors import BrewError, Refused
 from brew.kafka.clients import TopicPartition, admin, consumer, mapped
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 
-POLL_S = 0.02
+_POLL_S = 0.02
 _ASK_S = 5.0
 
 
@@ -60,16 +60,16 @@ class EndOffsets:
 class VisibilityWatch(ScopedThread):
     """Notes each change of what is visible; each look costs this process and the broker, more with more partitions."""
 
-    def __init__(self, ends: EndOffsets, poll_s: float = POLL_S) -> None:
+    def __init__(self, ends: EndOffsets) -> None:
         super().__init__()
-        self._ends, self._poll_s = ends, poll_s
+        self._ends = ends
         self.sights: list[VisibilitySample] = []
 
     def after(self) -> None:
         self._look()
 
     def work(self) -> None:
-        while not self._stop.wait(self._poll_s):
+        while not self._stop.wait(_POLL_S):
             try:
                 self._look()
             except BrewError:

@@ -108,14 +108,14 @@ def consume(
 class EndOffsetsPoller:
     """Read the end offsets of the recorder's partitions every few seconds: a consumer does not learn the LSO itself."""
 
-    def __init__(self, connection: Connection, recorder: Recorder, every_s: float = _ASK_EVERY_S) -> None:
-        self._connection, self._recorder, self._every_s = connection, recorder, every_s
+    def __init__(self, connection: Connection, recorder: Recorder) -> None:
+        self._connection, self._recorder = connection, recorder
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
 
     def _run(self) -> None:
         client = admin(self._connection)
-        while not self._stop.wait(self._every_s):
+        while not self._stop.wait(_ASK_EVERY_S):
             places = self._recorder.places()
             for topic in sorted({topic for topic, _ in places}):
                 try:

@@ -16,7 +16,6 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
 from brew.kafka.log_reader import LogRecord
-from brew.names import CLAIMS_TOPIC
 from brew.offsets import Committed
 
 
@@ -31,14 +30,10 @@ class DeliverySemantics(enum.StrEnum):
 class ClaimsSettings:
     """A member's identity. A stable ``client_id`` lets a restarted process take its partitions back at once."""
 
-    topic: str = CLAIMS_TOPIC
-    client_id: str = ""
+    topic: str
+    client_id: str
     interval_s: float = INTERVAL_S
     flow: DeliverySemantics = DeliverySemantics.AT_LEAST_ONCE
-
-    def __post_init__(self) -> None:
-        if not self.client_id:
-            raise UsageError("a member needs a name; set --client-id")
 
 
 def fresh_client_id() -> str:

@@ -48,10 +48,10 @@ class DemoServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int = 0, fail_every: int = 0, *, keys: bool = True) -> None:
+    def __init__(self, port: int = 0, fail_every: int = 0) -> None:
         super().__init__((HOST, port), _Handler)
         self._lock = threading.Lock()
-        self._fail_every, self._keys = fail_every, keys
+        self._fail_every = fail_every
         self.requests = self.failures = 0
         self.effects: Counter[str] = Counter()
 
@@ -67,7 +67,7 @@ class DemoServer(ThreadingHTTPServer):
             self.failures += failing
             if failing and self.failures % 2:
                 return _UNAVAILABLE
-            if not self._keys or key not in self.effects:
+            if key not in self.effects:
                 self.effects[key] += 1
             return _UNAVAILABLE if failing else _OK
 

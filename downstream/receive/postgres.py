@@ -262,8 +262,8 @@ class Deliverer(BackgroundThread):
 
     def _left(self, database: Database) -> int:
         with database.transaction(database.patience()) as connection:
-            row = connection.execute(_OPEN, [self._group]).fetchone()
-        return 0 if row is None else int(row[0])
+            [(left,)] = connection.execute(_OPEN, [self._group]).fetchall()
+        return int(left)
 
     def stop(self, deadline: Deadline) -> None:
         super().stop(deadline)

@@ -18,6 +18,7 @@ from downstream.receive.receiver import Message, Receiver, ReceiverSettings
 
 _DONE = b"done"
 _SCRIPT_MESSAGES = 500
+_ANSWER_S = 5.0
 _OPTION, _EXAMPLE = "--redis (REDIS_URL)", "redis://user:password@host:port/0"
 _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
 
@@ -45,7 +46,6 @@ class RedisSettings:
     url: str = field(repr=False)  # may hold a password
     keep_s: float = 14 * 86_400.0
     claim_s: float = 30.0
-    answer_s: float = 5.0
 
     def client(self) -> redis.Redis:
         """
@@ -57,7 +57,7 @@ class RedisSettings:
         try:
             checked_login(self.url, _OPTION, _EXAMPLE)
             made: redis.Redis = redis.Redis.from_url(
-                self.url, socket_timeout=self.answer_s, socket_connect_timeout=self.answer_s
+                self.url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S
             )
         except ValueError:
             raise invalid_address(_OPTION, _EXAMPLE) from None  # Python quotes what it takes for the port
