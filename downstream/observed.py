@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -190,7 +189,7 @@ class ObservedHandler:
 
         return replace(context, report=both)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _telling(self, partitions: Iterable[int]) -> Iterator[None]:
         try:
             yield

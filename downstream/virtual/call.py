@@ -186,13 +186,13 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
         consume("downstream call", loop, handler, given, stop)
     finally:
         caller.close()
-    summary = {
-        "calls": virtual.result.effects,
-        "retries": virtual.result.retries,
-        "dead_letters": virtual.result.given_up,
-        "seconds": round(time.monotonic() - began, 3),
-    }
-    click.echo(json.dumps(summary) if as_json else _text(summary))
+    done, seconds = virtual.result, round(time.monotonic() - began, 3)
+    if as_json:
+        summary = {"calls": done.effects, "retries": done.retries, "dead_letters": done.given_up, "seconds": seconds}
+        click.echo(json.dumps(summary))
+    else:
+        sent, dead_letters = quantity(done.effects, "call"), quantity(done.given_up, "dead letter")
+        click.echo(f"{sent}, {done.retries} retries, {dead_letters}, {seconds:.1f} s")
     return ExitCode.DONE
 
 
@@ -204,8 +204,3 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
     wanted = topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})
     topics.create(client, [wanted], deadline)
     topics.describe_all(client, [dead_letter], deadline)
-
-
-def _text(summary: dict[str, float]) -> str:
-    calls, dead_letters = quantity(summary["calls"], "call"), quantity(summary["dead_letters"], "dead letter")
-    return f"{calls}, {summary['retries']} retries, {dead_letters}, {summary['seconds']:.1f} s"

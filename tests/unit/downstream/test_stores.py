@@ -92,13 +92,6 @@ def _entry(order: object, **changed: object) -> Entry:
     return entry(3, 17, value, SourcePosition("orders", 1, 5).headers())
 
 
-class Value:
-    """A record's value and nothing else."""
-
-    def __init__(self, value: bytes) -> None:
-        self.value = lambda: value
-
-
 _TINY = "1e-99999999999999999999"
 
 
@@ -118,7 +111,7 @@ _TINY = "1e-99999999999999999999"
 def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
     """Two parsers, one answer: neither stops at a record, and the check finds no fault where there is none."""
     value = json.dumps(ORDER).replace("980", cents).replace(*change).encode()
-    booked, expected = entry(3, 17, value, None), _expected(Value(value))
+    booked, expected = entry(3, 17, value, None), _expected(Record(17, value))
     assert expected.books == (booked.problem is None)
     if expected.books:
         assert tuple(expected)[:4] == (booked.customer_id, booked.tier, booked.cents, booked.discount)
