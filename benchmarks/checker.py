@@ -26,6 +26,7 @@ import click
 from environment import ROOT, machine, program, save
 
 from brew import cli
+from brew.cli import option
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 from sandbox.kafka import Cluster
@@ -116,9 +117,9 @@ def sizes_of(text: str) -> list[int]:
 
 
 @click.command()
-@click.option("--orders", default="500000,2000000", show_default=True, help="Sizes of the logs, with commas.")
-@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each size.")
-@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/checker.json", show_default=True)
+@option("--orders", default="500000,2000000", help="Sizes of the logs, with commas.")
+@option("--runs", type=click.IntRange(1), default=3, help="Of each size.")
+@option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/checker.json")
 def main(orders: str, runs: int, out: Path) -> int:
     """Measure; exit 1 when the median over the largest log is below 200,000 records/s."""
     sizes, about = sizes_of(orders), machine()

@@ -21,7 +21,7 @@ from brew.claims.member import INTERVAL_S, Membership, read_to_end
 from brew.claims.messages import NOTHING, SNAPSHOT_KEY, ClaimingPartition, Heartbeat, Message, encode
 from brew.claims.state import SNAPSHOT_RECORDS, ClaimsView, snapshot_of
 from brew.claims.state import Table as ClaimsTable
-from brew.cli import REACH_S, run
+from brew.cli import REACH_S, option, run
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
@@ -133,10 +133,10 @@ def _until_all(keeper: Heartbeater) -> None:
 
 
 @click.command()
-@click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
-@click.option("--count", type=click.IntRange(100_000), default=1_000_000, show_default=True)
-@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True)
-@click.option("--times", type=click.IntRange(1), default=5, show_default=True, help="Take-overs.")
+@option("--bootstrap", default=names.BOOTSTRAP, envvar="BOOTSTRAP", metavar="HOST:PORT")
+@option("--count", type=click.IntRange(100_000), default=1_000_000)
+@option("--interval-s", type=float, default=INTERVAL_S)
+@option("--times", type=click.IntRange(1), default=5, help="Take-overs.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also as JSON.")
 def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path | None) -> None:
     """Measure claims on a broker; topics of its own are left there."""

@@ -77,25 +77,13 @@ def _topics(place: RunTopics) -> list[str]:
     ]
 
 
-def _pipeline(*reader: str) -> Command:
+def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), spark: bool = True) -> Command:
     def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
+        on_spark = ["--master", setup.master, "--jvm-dir", str(JVM_DIR), *_confs(setup.conf)]
         return [
-            *(sys.executable, "-m", "pipeline", "run", *reader, "--progress", "json"),
+            *(sys.executable, *program, *words, "--progress", "json"),
             *_topics(place),
-            *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-            *_confs(setup.conf),
-            *(["--follow"] if follow else []),
-            *setup.pipeline_options,
-        ]
-
-    return command
-
-
-def _local(*program: str) -> Command:
-    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
-        return [
-            *(sys.executable, *program, "--master", "none", "--reader", "direct", "--progress", "json"),
-            *_topics(place),
+            *(on_spark if spark else ["--master", "none"]),
             *(["--follow"] if follow else []),
             *setup.pipeline_options,
         ]
@@ -105,12 +93,14 @@ def _local(*program: str) -> Command:
 
 def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: bool = False) -> Command:
     def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
+        long_run = spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)
+        java = java_options(long_run[_JAVA_OPTIONS], tuned=tuned)
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
             *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
             *("--checkpoint", str(place.home / "checkpoint"), "--json", json, "--sink", kind),
             *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-            *_confs([java_options(setup, tuned=tuned), *setup.conf]),
+            *_confs([f"{_JAVA_OPTIONS}={java}", *setup.conf]),
             *(["--follow"] if follow else []),
             *(["--shuffle"] if shuffle else []),
         ]
@@ -122,16 +112,10 @@ def _confs(pairs: Sequence[str]) -> list[str]:
     return [word for pair in pairs for word in ("--conf", pair)]
 
 
-def java_options(setup: Setup, *, tuned: bool, given: str | None = None) -> str:
-    """Java options as a long run of ours has them (``tuned``), or without our choice of compilers and collector."""
-    long = (
-        spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)[_JAVA_OPTIONS]
-        if given is None
-        else given
-    )
+def java_options(given: str, *, tuned: bool) -> str:
+    """A run's Java options as they are (``tuned``), or without our choice of compilers and collector."""
     ours = {COLLECTOR, *(word for words in COMPILERS.values() for word in words)}
-    words = [word for word in long.split() if tuned or word not in ours]
-    return f"{_JAVA_OPTIONS}={' '.join(words)}"
+    return " ".join(word for word in given.split() if tuned or word not in ours)
 
 
 def _peer(
@@ -206,11 +190,13 @@ STAND_BY = Contender(
     ours=True,
     stands_by=True,
 )
-LOCAL = Contender("alone", "ours, exactly once, one process without Spark", _local("-m", "pipeline", "run"), ours=True)
+LOCAL = Contender(
+    "alone", "ours, exactly once, one process without Spark", _pipeline("--reader", "direct", spark=False), ours=True
+)
 AT_LEAST_ONCE = Contender(
     "alone-at-least-once",
     "the same with its transactions taken out, offsets after output",
-    _local(str(Path(__file__).with_name("at_least_once.py"))),
+    _pipeline("--reader", "direct", program=[str(Path(__file__).with_name("at_least_once.py"))], spark=False),
     exactly_once=False,
 )
 

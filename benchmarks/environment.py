@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ import psutil
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.journal import Entry, Phase, Step
 from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
 from brew.kafka.topics import TopicSpec
@@ -99,11 +100,7 @@ class BenchmarkCluster:
         program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
 
     def make_topics(self, names: Sequence[str], config: Mapping[str, str] | None = None) -> None:
-        wanted = [TopicSpec(name, PARTITIONS, config or {}) for name in names]
-        deadline = Deadline(_ASK_S)
-        client = admin(self.connection)
-        topics.create(client, wanted, deadline)
-        topics.describe_all(client, list(names), deadline)
+        make_topics(self.connection, names, config=config)
 
     def drop_topics(self, names: Sequence[str]) -> None:
         client = admin(self.connection)
@@ -139,6 +136,15 @@ _DEFAULTS = {
 }
 
 
+def make_topics(
+    connection: Connection, names: Sequence[str], partitions: int = PARTITIONS, config: Mapping[str, str] | None = None
+) -> None:
+    """Make topics, and return once each can be described."""
+    client, deadline = admin(connection), Deadline(_ASK_S)
+    topics.create(client, [TopicSpec(name, partitions, config or {}) for name in names], deadline)
+    topics.describe_all(client, list(names), deadline)
+
+
 @contextmanager
 def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
     """A one-node broker with both compilers and 1 GiB of heap; it goes with its data, whatever happens."""
@@ -166,6 +172,19 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
     if done.returncode not in good:
         raise Refused(f"`{' '.join(command[1:])}` ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
     return done.stdout
+
+
+def children_cpu_s() -> float:
+    """CPU seconds of this process's children that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def transacting_s(lines: Iterable[Entry]) -> float:
+    """Seconds from a journal's first fence to its last commit."""
+    known = list(lines)
+    first = min(line.at for line in known if line.step is Step.FENCE)
+    return max(line.at for line in known if line.step is Step.COMMIT and line.phase is Phase.DONE) - first
 
 
 def save(path: Path, document: Mapping[str, object]) -> None:

@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from environment import BenchmarkCluster, benchmark_cluster, machine, program, save, touch
+from environment import BenchmarkCluster, benchmark_cluster, machine, make_topics, program, save, touch, transacting_s
 from watch import MemoryWatch, Tree
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step, entries
-from brew.kafka.clients import admin, producer
-from brew.kafka.topics import TopicSpec, create, describe_all
+from brew.kafka.clients import producer
 from proof.seed import orders
 
 _RUN_S = 600.0
@@ -95,8 +94,7 @@ class GrowthResult:
 
 def seed(connection: Connection, case: GrowthCase) -> None:
     """Orders of the wanted size: a note fills them up."""
-    create(admin(connection), [TopicSpec(case.topic, case.partitions, {})], Deadline(_ASK_S))
-    describe_all(admin(connection), [case.topic], Deadline(_ASK_S))
+    make_topics(connection, [case.topic], case.partitions)
     order = orders(1)
     out = producer(connection, None, timeout_s=_ASK_S, message_max_bytes=1_000_000)
     for number in range(case.records):
@@ -118,17 +116,8 @@ def seed(connection: Connection, case: GrowthCase) -> None:
 def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResult:
     """One drain in a process tree of its own, verified."""
     name, home = f"{case.topic}.out{number}", cluster.home
-    where = [
-        "--bootstrap",
-        cluster.connection.bootstrap,
-        "--input",
-        case.topic,
-        "--output",
-        name,
-        "--dead-letter",
-        f"{name}.dlq",
-    ]
-    where += ["--group", name]
+    where = ["--bootstrap", cluster.connection.bootstrap, "--input", case.topic]
+    where += ["--output", name, "--dead-letter", f"{name}.dlq", "--group", name]
     how = ["--master", case.master, "--reader", "direct", "--progress", "none", "--journal", str(home / name)]
     how += ["--lease", str(case.lease_s)]
     command = [sys.executable, "-m", "pipeline", "run", *where, *how]
@@ -136,17 +125,15 @@ def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResul
     with Tree(command, home / f"{name}.tree") as tree, MemoryWatch(tree) as memory:
         usage = tree.wait(Deadline(_RUN_S))
     lines = list(entries(home / name))
-    first = min(line.at for line in lines if line.step is Step.FENCE)
-    last = max(line.at for line in lines if line.step is Step.COMMIT and line.phase is Phase.DONE)
     outputs = json.loads(program("proof", "verify", *where, "--json", records=2 * case.records))["outputs"]
     if outputs != case.records:
         raise SystemExit(f"{case.name}: {outputs} outputs of {case.records} orders")
     cluster.drop_topics([name, f"{name}.dlq"])
     size = case.value_bytes or 160
-    rate = outputs / (last - first)
+    rate = outputs / transacting_s(lines)
     cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6
     facts = (case.name, case.records, case.partitions, size, case.master, rate, rate * size / 1e6, cpu)
-    return GrowthResult(*facts, memory.peak.total / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
+    return GrowthResult(*facts, memory.peak.total() / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
 
 
 def longest_pause_s(lines: Iterable[Entry]) -> float:

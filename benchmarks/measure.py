@@ -164,8 +164,8 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
         cpu,
         broker,
         max(0.0, foreign),
-        memory.peak.total / 2**20,
-        {name: size / 2**20 for name, size in memory.peak.parts.items()},
+        memory.peak.total() / 2**20,
+        {name: size / 2**20 for name, size in memory.peak.items()},
         verdict,
         cluster.kind,
     )
@@ -283,7 +283,7 @@ def follow(
         percentile(delays, 0.99),
         max(delays),
         cpu / measured_s,
-        memory.peak.total / 2**20,
+        memory.peak.total() / 2**20,
         verdict,
     )
 
@@ -330,7 +330,6 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
         tree = ended.enter_context(Tree(command, place.home))
         if contender.stands_by:
             tree, other = _roles(tree, ended.enter_context(Tree(command, place.home / "second")))
-            _await_warmth(other)
         waiting = _await_moment(tree, ends, transactions=contender.exactly_once)
         started = time.monotonic()
         tree.kill()
@@ -356,22 +355,17 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
 
 
 def _roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """(who works, who stands by) of two that were started together, once one of them stands by."""
+    """(who works, who stands by) of two that were started together, once one of them stands by and is warm."""
     deadline = Deadline(_WARM_S)
-    while True:
-        if _STANDS_BY in other.tail():
-            return first, other
-        if _STANDS_BY in first.tail():
-            return other, first
+    while not any(_STANDS_BY in tree.tail() for tree in (first, other)):
         deadline.check("one that stands by")
         time.sleep(_LOOK_S)
-
-
-def _await_warmth(other: Tree) -> None:
+    works, stands_by = (first, other) if _STANDS_BY in other.tail() else (other, first)
     deadline = Deadline(_WARM_S)
-    while _IS_WARM not in other.tail():
+    while _IS_WARM not in stands_by.tail():
         deadline.check("one that stands by and is warm")
         time.sleep(_LOOK_S)
+    return works, stands_by
 
 
 def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:

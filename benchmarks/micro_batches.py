@@ -64,7 +64,7 @@ def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: 
             if done >= _WARM_UP and not began:
                 began, first = time.monotonic(), done
             if began and time.monotonic() >= next_look:
-                weights.append((done, sum(memory_parts(tree.processes()).values()) / 2**20))
+                weights.append((done, memory_parts(tree.processes()).total() / 2**20))
                 next_look = time.monotonic() + _WEIGH_S
             time.sleep(_LOOK_S)
         took, count = time.monotonic() - began, done - first

@@ -20,17 +20,17 @@ from typing import Any
 import click
 import orjson
 import psutil
-from environment import PARTITIONS, ROOT, benchmark_cluster, program, save
+from environment import PARTITIONS, ROOT, benchmark_cluster, children_cpu_s, make_topics, program, save
 
 from brew import cli
+from brew.cli import option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, producer
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.offsets import committed
-from brew.kafka.topics import Topic, TopicSpec
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import SourcePosition
@@ -61,15 +61,9 @@ def bench() -> None:
     """Measure a pattern; exit 1 when it is slower than it has to be."""
 
 
-def create(connection: Connection, topic: str, partitions: int) -> None:
-    client = admin(connection)
-    topics.create(client, [TopicSpec(topic, partitions, {})], Deadline(30))
-    topics.describe_all(client, [topic], Deadline(30))
-
-
 def write_orders(bootstrap: str, topic: str, orders: int) -> None:
     """Enriched orders, in transactions of 10,000, spread over customers and tiers."""
-    create(Connection(bootstrap), topic, PARTITIONS)
+    make_topics(Connection(bootstrap), [topic])
     writer = producer(Connection(bootstrap), topic, timeout_s=60, message_max_bytes=1_000_000)
     writer.init_transactions(30)
     tiers = list(DISCOUNTS)
@@ -103,9 +97,9 @@ def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int
     """One run of the command into tables of its own, checked afterwards."""
     names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
     ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
-    load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), _children_cpu_s()
+    load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), children_cpu_s()
     booked = json.loads(program(*ledger, "--batch", str(batch)))
-    server, own, orders = _server_cpu_s(postgres) - server, _children_cpu_s() - own, booked["entries"]
+    server, own, orders = _server_cpu_s(postgres) - server, children_cpu_s() - own, booked["entries"]
     if json.loads(program(*ledger, "--check"))["verdict"] != "proven":
         raise Refused(f"the ledger of batch {batch} is wrong, so its speed means nothing")
     rate = orders / booked["seconds"]
@@ -126,16 +120,11 @@ def _server_cpu_s(postgres: Postgres) -> float:
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
-def _children_cpu_s() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
 @bench.command()
-@click.option("--orders", default=200_000, show_default=True, help="For the batches.")
-@click.option("--single", default=4_000, show_default=True, help="For the transaction per row.")
-@click.option("--runs", default=3, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json", show_default=True)
+@option("--orders", default=200_000, help="For the batches.")
+@option("--single", default=4_000, help="For the transaction per row.")
+@option("--runs", default=3)
+@option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json")
 def ledger(orders: int, single: int, runs: int, out: Path) -> int:
     """
     Orders per second of `downstream ledger`, in batches and with a transaction per row.
@@ -162,7 +151,7 @@ def ledger(orders: int, single: int, runs: int, out: Path) -> int:
 
 def fill_changelog(settings: TotalsSettings, keys: int) -> Topics:
     """The changelog of ``keys`` totals, the group's offsets beside it, and one delta for each partition."""
-    create(settings.connection, settings.input, PARTITIONS)
+    make_topics(settings.connection, [settings.input])
     made = ensured(admin(settings.connection), settings, Deadline(60))
     for partition in range(PARTITIONS):
         kafka = KafkaTransaction(
@@ -241,7 +230,7 @@ def restored(
 
 
 @bench.command()
-@click.option("--keys", default=1_000_000, show_default=True)
+@option("--keys", default=1_000_000)
 @click.option("--json", "out", type=click.Path(path_type=Path))
 def restore(keys: int, out: Path | None) -> int:
     """
@@ -294,7 +283,7 @@ class SlowHandler:
 
 
 def fill_partition(connection: Connection, records: int) -> None:
-    create(connection, TOPIC, 1)
+    make_topics(connection, [TOPIC], 1)
     writer = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000)
     for n in range(records):
         writer.produce(TOPIC, b"%d" % n, b"key-%d" % (n // 2), 0)
@@ -327,8 +316,8 @@ def drained(connection: Connection, count: int, records: int, handler_s: float) 
 
 
 @bench.command()
-@click.option("--records", default=3200, show_default=True)
-@click.option("--handler-ms", default=5.0, show_default=True)
+@option("--records", default=3200)
+@option("--handler-ms", default=5.0)
 @click.option("--json", "out", type=click.Path(path_type=Path))
 def virtual(records: int, handler_ms: float, out: Path | None) -> int:
     """

@@ -20,10 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-from environment import machine, program, save
+from environment import children_cpu_s, machine, program, save, transacting_s
 
-from brew.journal import Phase, Step, entries
+from brew.journal import entries
 from brew.orders import Tiers
 from brew.range_transaction import Evidence
 from brew.settings import Limits
@@ -101,20 +100,15 @@ def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
     where += ["--group", name, "--tiers", tiers.value, "--profiles-topic", CUSTOMERS]
     with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as journal:
         command = ("pipeline", "run", *where, "--master", "none", "--reader", "direct")
-        before = psutil.Process().cpu_times()
-        began = time.monotonic()
+        cpu, began = children_cpu_s(), time.monotonic()
         program(*command, "--journal", journal, "--progress", "none")
-        wall = time.monotonic() - began
-        after = psutil.Process().cpu_times()
-        lines = list(entries(Path(journal)))
-    first = min(line.at for line in lines if line.step is Step.FENCE)
-    last = max(line.at for line in lines if line.step is Step.COMMIT and line.phase is Phase.DONE)
+        wall, cpu = time.monotonic() - began, children_cpu_s() - cpu
+        seconds = transacting_s(entries(Path(journal)))
     report = json.loads(program("proof", "verify", *where, "--json"))
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return {
         "records": report["outputs"],
-        "records_per_s": report["outputs"] / (last - first),
-        "seconds": last - first,
+        "records_per_s": report["outputs"] / seconds,
+        "seconds": seconds,
         "wall_seconds": wall,
         "cpu_us_per_record": cpu / report["outputs"] * 1e6,
     }

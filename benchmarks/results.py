@@ -10,50 +10,55 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import click
 from rich.table import Table
-from runs import Latency, Restart, Results, Run, Spread, load, save
+from runs import Latency, Restart, Results, Spread, load, save
 
 from brew.cli import run as run_command
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A measure: how to get it from a run, and how to write it."""
+class Measure(NamedTuple):
+    """What it is called, how to get it from a result, and how to write it."""
 
     name: str
-    value: Callable[[Run], float]
+    value: Callable[[Any], float]
     form: str
 
 
-ROWS = (
-    Row("records/s, first to last visible", lambda r: r.records_per_s, ",.0f"),
-    Row("records/s, from process start", lambda r: r.overall_records_per_s, ",.0f"),
-    Row("first visible record, s", lambda r: r.first_visible_s, ".1f"),
-    Row("last visible record, s", lambda r: r.last_visible_s, ".1f"),
-    Row("process start to exit, s", lambda r: r.wall_s, ".1f"),
-    Row("CPU of the whole process tree, s", lambda r: r.cpu_s, ".1f"),
-    Row("CPU of the broker, s", lambda r: r.broker_cpu_s, ".1f"),
-    Row("CPU tree per record, µs", lambda r: 1e6 * r.cpu_s / r.records, ".1f"),
-    Row("CPU tree + broker per record, µs", lambda r: 1e6 * (r.cpu_s + r.broker_cpu_s) / r.records, ".1f"),
-    Row("CPU of anything else on the machine, s", lambda r: r.foreign_cpu_s, ".1f"),
-    Row("peak memory (sum of PSS), MiB", lambda r: r.memory_mib, ",.0f"),
-    Row("... of it the first process, MiB", lambda r: r.memory_parts_mib["driver"], ",.0f"),
-    Row("... of it the JVM, MiB", lambda r: r.memory_parts_mib["jvm"], ",.0f"),
-    Row("... of it Python workers, MiB", lambda r: r.memory_parts_mib["workers"], ",.0f"),
+_RUNS = (
+    Measure("records/s, first to last visible", lambda r: r.records_per_s, ",.0f"),
+    Measure("records/s, from process start", lambda r: r.overall_records_per_s, ",.0f"),
+    Measure("first visible record, s", lambda r: r.first_visible_s, ".1f"),
+    Measure("last visible record, s", lambda r: r.last_visible_s, ".1f"),
+    Measure("process start to exit, s", lambda r: r.wall_s, ".1f"),
+    Measure("CPU of the whole process tree, s", lambda r: r.cpu_s, ".1f"),
+    Measure("CPU of the broker, s", lambda r: r.broker_cpu_s, ".1f"),
+    Measure("CPU tree per record, µs", lambda r: 1e6 * r.cpu_s / r.records, ".1f"),
+    Measure("CPU tree + broker per record, µs", lambda r: 1e6 * (r.cpu_s + r.broker_cpu_s) / r.records, ".1f"),
+    Measure("CPU of anything else on the machine, s", lambda r: r.foreign_cpu_s, ".1f"),
+    Measure("peak memory (sum of PSS), MiB", lambda r: r.memory_mib, ",.0f"),
+    Measure("... of it the first process, MiB", lambda r: r.memory_parts_mib["driver"], ",.0f"),
+    Measure("... of it the JVM, MiB", lambda r: r.memory_parts_mib["jvm"], ",.0f"),
+    Measure("... of it Python workers, MiB", lambda r: r.memory_parts_mib["workers"], ",.0f"),
 )
 _RESTARTS = (
-    "contender",
-    "orders",
-    "visible at the kill",
-    "in open transactions",
-    "first new record, s",
-    "twice",
-    "output",
+    Measure("orders", lambda r: r.records, ","),
+    Measure("visible at the kill", lambda r: r.visible_at_kill, ","),
+    Measure("in open transactions", lambda r: r.uncommitted_at_kill, ","),
+    Measure("first new record, s", lambda r: r.first_record_s, ".2f"),
+    Measure("twice", lambda r: r.duplicates, ","),
 )
-_LATENCIES = ("contender", "records/s", "p50, ms", "p99, ms", "max, ms", "start to first commit, s", "cores", "output")
+_LATENCIES = (
+    Measure("records/s", lambda r: r.records_per_s, ",.0f"),
+    Measure("p50, ms", lambda r: r.p50_ms, ",.0f"),
+    Measure("p99, ms", lambda r: r.p99_ms, ",.0f"),
+    Measure("max, ms", lambda r: r.max_ms, ",.0f"),
+    Measure("start to first commit, s", lambda r: r.first_commit_s, ".2f"),
+    Measure("cores", lambda r: r.cores, ".2f"),
+)
 
 
 def lines(results: Results, records: int) -> list[list[str]]:
@@ -61,12 +66,12 @@ def lines(results: Results, records: int) -> list[list[str]]:
     names = results.names(records)
     mine, others = names[0], names[1:]
     rows = [["measure", *names, *(f"{mine} / {name}" for name in others)]]
-    for row in ROWS:
-        spreads = [results.spread(name, records, row.value) for name in names]
-        ratios = [results.ratio(mine, name, records, row.value) for name in others]
+    for measure in _RUNS:
+        spreads = [results.spread(name, records, measure.value) for name in names]
+        ratios = [results.ratio(mine, name, records, measure.value) for name in others]
         rows.append([
-            row.name,
-            *("-" if spread is None else format(spread.middle, row.form) for spread in spreads),
+            measure.name,
+            *("-" if spread is None else format(spread.middle, measure.form) for spread in spreads),
             *("-" if spread is None else spread.text(".2f") for spread in ratios),
         ])  # fmt: skip
     return rows
@@ -74,41 +79,21 @@ def lines(results: Results, records: int) -> list[list[str]]:
 
 def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
     """One line for each kill."""
-    rows = [
-        [
-            r.contender,
-            f"{r.records:,}",
-            f"{r.visible_at_kill:,}",
-            f"{r.uncommitted_at_kill:,}",
-            f"{r.first_record_s:.2f}",
-            f"{r.duplicates:,}",
-            r.verified,
-        ]
-        for r in restarts
-    ]
-    return [list(_RESTARTS), *rows]
+    rows = [["contender", *(measure.name for measure in _RESTARTS), "output"]]
+    for restart in restarts:
+        values = [format(measure.value(restart), measure.form) for measure in _RESTARTS]
+        rows.append([restart.contender, *values, restart.verified])
+    return rows
 
 
 def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
     """One line for each contender: medians of its rounds."""
-    rows = []
+    rows = [["contender", *(measure.name for measure in _LATENCIES), "output"]]
     for name in dict.fromkeys(latency.contender for latency in latencies):
         mine = [latency for latency in latencies if latency.contender == name]
-
-        def middle(value: Callable[[Latency], float], form: str, mine: Sequence[Latency] = mine) -> str:
-            return format(median(map(value, mine)), form)
-
-        rows.append([
-            name,
-            middle(lambda latency: latency.records_per_s, ",.0f"),
-            middle(lambda latency: latency.p50_ms, ",.0f"),
-            middle(lambda latency: latency.p99_ms, ",.0f"),
-            middle(lambda latency: latency.max_ms, ",.0f"),
-            middle(lambda latency: latency.first_commit_s, ".2f"),
-            middle(lambda latency: latency.cores, ".2f"),
-            ", ".join(sorted({latency.verified for latency in mine})),
-        ])  # fmt: skip
-    return [list(_LATENCIES), *rows]
+        middles = [format(median(map(measure.value, mine)), measure.form) for measure in _LATENCIES]
+        rows.append([name, *middles, ", ".join(sorted({latency.verified for latency in mine}))])
+    return rows
 
 
 def cpu_lines(results: Results) -> list[list[str]]:
@@ -220,15 +205,14 @@ def panels(results: Results) -> list[Panel]:
     kinds = results.by_broker()
     for kind in kinds:
         for records in reversed(kind.counts()):
-            rates = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
+            spreads = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
+            rates = {name: spread for name, spread in spreads.items() if spread}
             title = f"{records:,} orders, {kind.runs[0].broker} broker: records/s"
             note = "steady rate, first to last visible; higher is better"
-            shown.append(Panel(title, note, _bars(rates, ",.0f", best=max)))
-    costs = {name: kinds[0].cpu_us(name) for name in results.contenders} if kinds else {}
-    cpu = {name: Spread(cost, cost, cost, 1) for name, cost in costs.items() if cost is not None}
-    shown.append(
-        Panel("CPU per record, µs", "whole process tree, without the start; lower is better", _bars(cpu, ".1f"))
-    )
+            shown.append(Panel(title, note, _bars(rates, ",.0f", highest_first=True)))
+    costs = [(name, kinds[0].cpu_us(name)) for name in results.contenders] if kinds else []
+    cpu = _bars(_by_name((name, cost) for name, cost in costs if cost is not None), ".1f")
+    shown.append(Panel("CPU per record, µs", "whole process tree, without the start; lower is better", cpu))
     if results.latencies:
         shown.append(_latency(results.latencies))
     starts = _by_name((latency.contender, latency.first_commit_s) for latency in results.latencies)
@@ -240,28 +224,24 @@ def panels(results: Results) -> list[Panel]:
     return [panel for panel in shown if panel.bars]
 
 
-def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread | None]:
+def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread]:
     values: dict[str, list[float]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return {name: Spread.of(measured) for name, measured in values.items()}
+    return {name: spread for name, measured in values.items() if (spread := Spread.of(measured))}
 
 
-def _bars(
-    spreads: dict[str, Spread] | dict[str, Spread | None], form: str, *, best: Callable[[float, float], float] = min
-) -> list[Bar]:
-    bars = [Bar(n, s.middle, s.low, s.high, format(s.middle, form)) for n, s in spreads.items() if s is not None]
-    return sorted(bars, key=lambda bar: bar.value, reverse=best is max)
+def _bars(spreads: dict[str, Spread], form: str, *, highest_first: bool = False) -> list[Bar]:
+    bars = [Bar(n, s.middle, s.low, s.high, format(s.middle, form)) for n, s in spreads.items()]
+    return sorted(bars, key=lambda bar: bar.value, reverse=highest_first)
 
 
 def _latency(latencies: Sequence[Latency]) -> Panel:
     """p50 as the bar, p99 as the end of the thin line."""
-    bars = []
-    for name in dict.fromkeys(latency.contender for latency in latencies):
-        p50 = Spread.of(latency.p50_ms for latency in latencies if latency.contender == name)
-        p99 = Spread.of(latency.p99_ms for latency in latencies if latency.contender == name)
-        if p50 is not None and p99 is not None:
-            bars.append(Bar(name, p50.middle, p50.middle, p99.middle, f"{p50.middle:,.0f} / {p99.middle:,.0f}"))
+    p50 = _by_name((latency.contender, latency.p50_ms) for latency in latencies)
+    p99 = _by_name((latency.contender, latency.p99_ms) for latency in latencies)
+    ends = {name: (p50[name].middle, p99[name].middle) for name in p50}
+    bars = [Bar(name, low, low, high, f"{low:,.0f} / {high:,.0f}") for name, (low, high) in ends.items()]
     title = f"Latency at {latencies[0].wanted_per_s:,} records/s, ms"
     return Panel(title, "p50, line to p99; lower is better", sorted(bars, key=lambda bar: bar.value))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from results import tables, write
 from rich.console import Console
 from runs import Latency, Restart, Results, Run, rounds
 
+from brew.cli import option
 from brew.cli import run as run_command
 
 _WARM_UP = 20_000
@@ -43,61 +44,50 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, given: tuple[
     return sorted({int(word) for word in words if int(word)})
 
 
-def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    words = list(dict.fromkeys(word for text in given for word in text.split(",") if word)) or list(DEFAULT)
-    unknown = [word for word in words if word not in CONTENDERS]
-    if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(CONTENDERS)}")
-    return words
+def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., list[str]]:
+    """A callback: names with commas between, each a known one."""
 
+    def chosen(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
+        words = list(dict.fromkeys(word for text in given for word in text.split(",") if word)) or list(default)
+        unknown = [word for word in words if word not in known]
+        if unknown or not words:
+            raise click.BadParameter(f"{', '.join(unknown) or 'none'}: there are {', '.join(known)}")
+        return words
 
-def _brokers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    words = list(dict.fromkeys(word for text in given for word in text.split(",") if word))
-    unknown = [word for word in words if word not in BROKERS]
-    if unknown or not words:
-        raise click.BadParameter(f"{', '.join(unknown) or 'none'}: there are {', '.join(BROKERS)}")
-    return words
+    return chosen
 
 
 @click.command()
-@click.option(
+@option(
     *("--orders", "--count", "--counts", "counts"),
     multiple=True,
     default=["4000000"],
-    show_default=True,
     callback=_numbers,
     help="Backlogs to drain; 0: none.",
 )
 @click.option(
     *("--contenders", "--contender", "--only", "names"),
     multiple=True,
-    callback=_names,
+    callback=_of(CONTENDERS, DEFAULT),
     help=f"Who runs; the first is compared with the others.  [default: {','.join(DEFAULT)}]",
 )
-@click.option("--repeat", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds a backlog; 0: none.")
+@option("--repeat", type=click.IntRange(0, 100), default=1, help="Rounds a backlog; 0: none.")
 @click.option("--paired", is_flag=True, help="Run the first contender right beside each other one.")
-@click.option("--restarts", type=click.IntRange(0, 100), default=1, show_default=True, help="Restarts after kill -9.")
-@click.option("--latencies", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds of latency.")
-@click.option("--rate", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Records/s of latency.")
-@click.option(
-    "--latency-s",
-    type=click.FloatRange(1),
-    default=20.0,
-    show_default=True,
-    help="Seconds counted, after half as many.",
-)
-@click.option(
+@option("--restarts", type=click.IntRange(0, 100), default=1, help="Restarts after kill -9.")
+@option("--latencies", type=click.IntRange(0, 100), default=1, help="Rounds of latency.")
+@option("--rate", type=click.IntRange(1, 100_000), default=1000, help="Records/s of latency.")
+@option("--latency-s", type=click.FloatRange(1), default=20.0, help="Seconds counted, after half as many.")
+@option(
     *("--broker", "--brokers", "brokers"),
     multiple=True,
     default=["default"],
-    show_default=True,
-    callback=_brokers,
+    callback=_of(BROKERS),
     help=f"What the broker is like, one after another: {'; '.join(f'{k}: {v}' for k, v in BROKERS.items())}.",
 )
-@click.option("--master", default="local[2]", show_default=True)
+@option("--master", default="local[2]")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting for all; may be repeated.")
 @click.option("--pipeline-options", default="", metavar="TEXT", help="More options for ours alone, as '--lanes 4'.")
-@click.option("--warm-up", type=click.IntRange(0), default=_WARM_UP, show_default=True, help="Orders that don't count.")
+@option("--warm-up", type=click.IntRange(0), default=_WARM_UP, help="Orders that don't count.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -131,12 +121,8 @@ def bench(
     require_built(plan.names)
     console, setup, about = Console(), Setup(master, conf, shlex.split(pipeline_options)), machine()
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
-    results = Results(
-        command,
-        about,
-        {name: CONTENDERS[name].what for name in plan.names},
-        [name for name in plan.names if CONTENDERS[name].ours],
-    )
+    who = {name: CONTENDERS[name].what for name in plan.names}
+    results = Results(command, about, who, [name for name in plan.names if CONTENDERS[name].ours])
     for number, kind in enumerate(brokers):
         # Kills and latency are measured once, on the first kind of broker.
         once = plan if number == 0 else replace(plan, restarts=0, latencies=0)
@@ -156,14 +142,11 @@ def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: P
         for name in plan.names:
             console.print(f"{name}: warming up on {plan.warm_up:,} orders")
             measure(cluster, CONTENDERS[name], setup, plan.warm_up, 0)
-    return Results(
-        results.command,
-        results.machine,
-        results.contenders,
-        results.ours,
-        [*results.runs, *_drains(console, cluster, setup, plan)],
-        [*results.restarts, *(_restarts(console, cluster, setup, plan) if plan.counts else [])],
-        [*results.latencies, *_latencies(console, cluster, setup, plan)],
+    return replace(
+        results,
+        runs=[*results.runs, *_drains(console, cluster, setup, plan)],
+        restarts=[*results.restarts, *(_restarts(console, cluster, setup, plan) if plan.counts else [])],
+        latencies=[*results.latencies, *_latencies(console, cluster, setup, plan)],
     )
 
 
@@ -199,10 +182,8 @@ def _latencies(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: 
     results = []
     for number, names in rounds(plan.names, plan.latencies, paired=False):
         for name in names:
-            warm_s = plan.latency_s / 2
-            contender = CONTENDERS[name]
-            pace = {"per_s": plan.rate_per_s, "warm_s": warm_s, "seconds": plan.latency_s}
-            result = follow(cluster, contender, setup, number, **pace)
+            pace = {"per_s": plan.rate_per_s, "warm_s": plan.latency_s / 2, "seconds": plan.latency_s}
+            result = follow(cluster, CONTENDERS[name], setup, number, **pace)
             console.print(
                 f"{name} at {result.records_per_s:,.0f} records/s: "
                 f"p50 {result.p50_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, "

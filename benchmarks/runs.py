@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,11 +47,8 @@ def rounds(names: Sequence[str], repeat: int, *, paired: bool) -> list[tuple[int
     name runs right beside each of the others in rounds of two, which keeps what drifts out of the ratio.
     """
     groups = [[names[0], other] for other in names[1:]] if paired else [list(names)]
-    planned: list[tuple[int, list[str]]] = []
-    for number in range(repeat):
-        for group in groups:
-            planned.append((len(planned) + 1, group if number % 2 == 0 else group[::-1]))
-    return planned
+    planned = [group[::-1] if number % 2 else group for number in range(repeat) for group in groups]
+    return list(enumerate(planned, 1))
 
 
 def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | None:
@@ -173,7 +170,7 @@ class Results:
     ours: Sequence[str]
     runs: Sequence[Run] = ()
     restarts: Sequence[Restart] = ()
-    latencies: Sequence[Latency] = field(default=())
+    latencies: Sequence[Latency] = ()
 
     def by_broker(self) -> list[Results]:
         """The drains apart, by what their broker was like."""
@@ -209,16 +206,7 @@ class Results:
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {
-            "format": FORMAT,
-            "command": self.command,
-            "machine": dict(self.machine),
-            "contenders": dict(self.contenders),
-            "ours": list(self.ours),
-            "runs": [asdict(run) for run in self.runs],
-            "restarts": [asdict(run) for run in self.restarts],
-            "latencies": [asdict(run) for run in self.latencies],
-        }
+        return {"format": FORMAT, **asdict(self)}
 
 
 def save(results: Results, path: Path) -> None:
@@ -235,11 +223,10 @@ def load(paths: Iterable[Path]) -> Results:
     documents = [_document(path) for path in paths]
     if not documents:
         raise Refused("there are no results to read; give at least one file that the benchmark wrote")
-    before, whole = 0, _results(documents[0], 0)
+    whole = _results(documents[0], 0)
     for document in documents[1:]:
-        used = [[measured.round for measured in kind] for kind in (whole.runs, whole.restarts, whole.latencies)]
-        before = max([before, *itertools.chain(*used)])
-        more = _results(document, before)
+        so_far = itertools.chain(whole.runs, whole.restarts, whole.latencies)
+        more = _results(document, max((measured.round for measured in so_far), default=0))
         whole = Results(
             "\n".join(dict.fromkeys([*whole.command.splitlines(), more.command])),
             whole.machine,

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from brew.cli import run
+from brew.cli import option, run
 from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.orders import DISCOUNTS, STANDARD
 from brew.readers.connector import _CONSUMER_CONF as READ_CLIENT
@@ -56,8 +57,8 @@ def enriched(source: DataFrame, json: str) -> DataFrame:
         opened = "substring(string(value), 1, length(string(value)) - 1)"
         value = f"concat({opened}, ',\"loyalty_tier\":\"', tier, '\",\"loyalty_discount\":', discount, '}}')"
     own = ", ".join(
-        f"named_struct('key', 'source.{name}', 'value', binary(string({column})))"
-        for name, column in (("topic", "topic"), ("partition", "partition"), ("offset", "offset"))
+        f"named_struct('key', 'source.{name}', 'value', binary(string({name})))"
+        for name in ("topic", "partition", "offset")
     )
     headers = f"concat(coalesce(headers, array()), array({own})) AS headers"
     return rows.selectExpr("key", f"{value} AS value", "partition", headers)
@@ -65,13 +66,13 @@ def enriched(source: DataFrame, json: str) -> DataFrame:
 
 def copy(
     spark: SparkSession,
+    *,
     bootstrap: str,
     topic: str,
     output: str,
     checkpoint: str,
     json: str,
-    *,
-    sink: str,
+    kind: str,
     most: int | None,
     follow: bool,
     shuffle: bool,
@@ -91,11 +92,11 @@ def copy(
     if shuffle:
         rows = rows.select("key", "value", "headers").repartition("key")
     writer = rows.writeStream.option("checkpointLocation", checkpoint)
-    if sink == "spark":
+    if kind == "spark":
         writing = {f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()}
         writer = writer.format("kafka").options(**writing, **{"kafka.bootstrap.servers": bootstrap, "topic": output})
     else:
-        writers = 1 if sink == "one" else "tasks"
+        writers = 1 if kind == "one" else "tasks"
         ours = ExactlyOnceSink(
             bootstrap, name=output, topic=output, writers=writers, headers=False, transaction_timeout_s=_BATCH_S
         )
@@ -112,49 +113,34 @@ def copy(
 
 @click.command()
 @click.option("--bootstrap", required=True)
-@click.option("--input", "topic", default=INPUT_TOPIC, show_default=True)
-@click.option("--output", default=OUTPUT_TOPIC, show_default=True)
+@option("--input", "topic", default=INPUT_TOPIC)
+@option("--output", default=OUTPUT_TOPIC)
 @click.option("--checkpoint", required=True, help="Directory of the query's checkpoint.")
-@click.option("--master", default="local[2]", show_default=True)
+@option("--master", default="local[2]")
 @click.option("--jvm-dir", required=True, help="Where `make setup` put the JVM parts.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
-@click.option(
+@option(
     "--json",
     type=click.Choice(["parse", "concat"]),
     default="parse",
-    show_default=True,
     help="parse: from_json and to_json, as much work as ours. concat: glue text on, trusting the input.",
 )
-@click.option(
+@option(
     "--sink",
     "kind",
     type=click.Choice(["spark", "one", "tasks"]),
     default="spark",
-    show_default=True,
     help="Spark's own sink, or ours with one writer or with tasks that write.",
 )
 @click.option("--most", type=int, help="Offsets in a micro-batch; all of the input by default.")
 @click.option("--shuffle", is_flag=True, help="Shuffle rows by key, which names their partition then.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM, micro-batch after micro-batch.")
-def sink(
-    bootstrap: str,
-    topic: str,
-    output: str,
-    checkpoint: str,
-    master: str,
-    jvm_dir: str,
-    conf: tuple[str, ...],
-    json: str,
-    kind: str,
-    most: int | None,
-    follow: bool,
-    shuffle: bool,
-) -> None:
+def sink(master: str, jvm_dir: str, conf: tuple[str, ...], **what: Any) -> None:
     """Spark's own Kafka sink, for comparison, or ours with the same query."""
     pairs = (pair.partition("=") for pair in conf)
     spark = session.start(SparkSettings(master, jvm_dir, {name: value for name, _, value in pairs}))
     try:
-        copy(spark, bootstrap, topic, output, checkpoint, json, sink=kind, most=most, follow=follow, shuffle=shuffle)
+        copy(spark, **what)
     finally:
         session.end(spark.sparkContext)
 

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +25,7 @@ from brew.errors import BrewError, Refused
 from brew.kafka.clients import TopicPartition, admin, consumer, mapped
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 
-POLL_S = 0.02
+_POLL_S = 0.02
 _ASK_S = 5.0
 
 
@@ -59,16 +60,16 @@ class EndOffsets:
 class VisibilityWatch(ScopedThread):
     """Notes each change of what is visible; each look costs this process and the broker, more with more partitions."""
 
-    def __init__(self, ends: EndOffsets, poll_s: float = POLL_S) -> None:
+    def __init__(self, ends: EndOffsets) -> None:
         super().__init__()
-        self._ends, self._poll_s = ends, poll_s
+        self._ends = ends
         self.sights: list[VisibilitySample] = []
 
     def after(self) -> None:
         self._look()
 
     def work(self) -> None:
-        while not self._stop.wait(self._poll_s):
+        while not self._stop.wait(_POLL_S):
             try:
                 self._look()
             except BrewError:
@@ -148,14 +149,6 @@ class Usage:
     cpu_s: float
     orphans_adopted: bool
     killed_after_end: int
-
-
-@dataclass(slots=True)
-class Peak:
-    """The largest sum of PSS seen, in bytes, and whose it was at that moment (driver, jvm, workers)."""
-
-    total: int = 0
-    parts: dict[str, int] = field(default_factory=dict)
 
 
 class Tree:
@@ -248,7 +241,8 @@ class MemoryWatch(ScopedThread):
     def __init__(self, tree: Tree) -> None:
         super().__init__()
         self._tree = tree
-        self.peak = Peak()
+        self.peak = Counter[str]()
+        """The largest sum of PSS seen, in bytes, by whose it was at that moment (driver, jvm, workers)."""
         self.sparing = False
         self._cpu: dict[tuple[int, float], float] = {}
 
@@ -270,13 +264,13 @@ class MemoryWatch(ScopedThread):
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
         """Look at the memory now."""
         parts = memory_parts(self._tree.processes() if processes is None else processes)
-        if (total := sum(parts.values())) > self.peak.total:
-            self.peak = Peak(total, parts)
+        if parts.total() > self.peak.total():
+            self.peak = parts
 
 
-def memory_parts(processes: Sequence[psutil.Process]) -> dict[str, int]:
+def memory_parts(processes: Sequence[psutil.Process]) -> Counter[str]:
     """Bytes of PSS by role: the first process is the driver, `java` the JVM, all others are Python workers."""
-    parts = {"driver": 0, "jvm": 0, "workers": 0}
+    parts = Counter(driver=0, jvm=0, workers=0)
     for number, process in enumerate(processes):
         with contextlib.suppress(psutil.Error):
             role = "jvm" if process.name() == "java" else "workers" if number else "driver"

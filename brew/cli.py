@@ -44,6 +44,10 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(decorators), command)
 
 
+option = functools.partial(click.option, show_default=True)
+"""`click.option` whose default stands in the help."""
+
+
 class LazyGroup(click.Group):
     """Imports a command when it is asked for: most bring clients that the others have no use for."""
 

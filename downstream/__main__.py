@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from brew import names
-from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, run
+from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, option, run
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic, quantity
@@ -45,19 +45,17 @@ def downstream() -> None:
 
 @downstream.command("count")
 @bootstrap_option
-@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="What to count.")
-@click.option(
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="What to count.")
+@option(
     "--isolation",
     type=click.Choice([READ_COMMITTED, READ_UNCOMMITTED]),
     default=READ_COMMITTED,
-    show_default=True,
     help="Which kind of reader to be.",
 )
-@click.option(
+@option(
     "--unique-by",
     type=click.Choice([SOURCE, KEY]),
     default=SOURCE,
-    show_default=True,
     help="What makes two records the same: the source position in their headers (without one, the key), or the key.",
 )
 @click.option("--progress", is_flag=True, help="Show a bar on stderr.")

@@ -1,7 +1,8 @@
-"""Addresses of stores and receivers: where they hold a password, no message quotes it; pure."""
+"""Addresses of stores and receivers, whose passwords no message quotes, and what receivers' answers mean; pure."""
 
 from __future__ import annotations
 
+import enum
 import re
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ from brew.connection import MASK
 from brew.errors import UsageError
 
 _HTTP = {"http", "https"}
+_AGAIN = {408, 425, 429}  # time-out, too early, too many (RFC 9110, RFC 8470, RFC 6585); other 4xx stay as they are
 # Who logs in, as RFC 3986 has it: everything else is written as %XX. A raw @ or / puts the rest of a password where
 # libraries look for the host, the port or a parameter, and those are named when they are wrong.
 _WHO = re.compile(r"(?:[\w.~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
@@ -41,7 +43,7 @@ def checked_http(url: str, option: str) -> str:
     The address, once it is known to be an HTTP one.
 
     Raises:
-        UsageError: they can't.
+        UsageError: it is none.
     """
     if masked_url(url) == MASK:
         raise invalid_address(option, "http://host:port/path or https://...")
@@ -56,3 +58,18 @@ def masked_url(url: str) -> str:
     except ValueError:
         return MASK
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}" if parts.scheme in _HTTP and parts.hostname else MASK
+
+
+class RequestOutcome(enum.Enum):
+    """What became of one request."""
+
+    SENT = enum.auto()
+    REFUSED = enum.auto()
+    LATER = enum.auto()
+
+    @classmethod
+    def of(cls, status: int) -> RequestOutcome:
+        """By the answer's status (RFC 9110): 2xx is success, most of 4xx is the sender's fault for good."""
+        if 200 <= status < 300:  # noqa: PLR2004 - as above
+            return cls.SENT
+        return cls.REFUSED if 400 <= status < 500 and status not in _AGAIN else cls.LATER  # noqa: PLR2004 - as above

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,12 +55,6 @@ class ObservedProgram:
     longest_work_s: float
     patience_s: float
 
-    @classmethod
-    def loop(cls, application: str, settings: LoopSettings) -> ObservedProgram:
-        """A program that runs on the consume loop."""
-        topics, times = Topics(settings.topic), (settings.max_poll_interval_s, settings.patience_s)
-        return cls(application, settings.group, topics, settings.connection, settings.follow, *times)
-
 
 @contextmanager
 def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Recorder]:
@@ -72,18 +65,14 @@ def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Rec
         UsageError: an option that can't be, or the port that was asked for is taken.
     """
     probes = probe_settings(given, follow=watched.follow, longest_work_s=watched.longest_work_s)
-    recorder = _recorder(watched, probes or ProbeSettings())
+    ttl, away_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
+    subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
+    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, away_s))
     if probes is None:
         yield recorder
         return
     with serving(probes, recorder), EndOffsetsPoller(watched.connection, recorder):
         yield recorder
-
-
-def _recorder(watched: ObservedProgram, probes: ProbeSettings) -> Recorder:
-    subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
-    away_s = watched.patience_s + watched.longest_work_s
-    return Recorder(subject, Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, away_s))
 
 
 def to_stderr(text: str) -> None:
@@ -108,7 +97,9 @@ def consume(
 ) -> LoopResult:
     """Run the consume loop until it is drained or stopped by a signal, and answer probes as the options say."""
     stop = stop or stop_event(follow=settings.follow)
-    with observed(ObservedProgram.loop(application, settings), given) as recorder:
+    topics, times = Topics(settings.topic), (settings.max_poll_interval_s, settings.patience_s)
+    watched = ObservedProgram(application, settings.group, topics, settings.connection, settings.follow, *times)
+    with observed(watched, given) as recorder:
         prepare(recorder)
         return Loop(settings, ObservedHandler(handler, recorder, settings.topic), stop, to_stderr).run()
 
@@ -116,14 +107,14 @@ def consume(
 class EndOffsetsPoller:
     """Read the end offsets of the recorder's partitions every few seconds: a consumer does not learn the LSO itself."""
 
-    def __init__(self, connection: Connection, recorder: Recorder, every_s: float = _ASK_EVERY_S) -> None:
-        self._connection, self._recorder, self._every_s = connection, recorder, every_s
+    def __init__(self, connection: Connection, recorder: Recorder) -> None:
+        self._connection, self._recorder = connection, recorder
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
 
     def _run(self) -> None:
         client = admin(self._connection)
-        while not self._stop.wait(self._every_s):
+        while not self._stop.wait(_ASK_EVERY_S):
             places = self._recorder.places()
             for topic in sorted({topic for topic, _ in places}):
                 try:
@@ -151,33 +142,17 @@ class ObservedHandler:
         self._newest_ms: dict[int, int] = {}
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
-        """
-        As the pattern's.
-
-        Raises:
-            Later: what the pattern needs is away just now.
-        """
         self._recorder.phase(Phase.WORKING)
         with self._telling(assignment.partition for assignment in assignments):
             positions = self._inner.assigned(assignments, deadline)
         for assignment in assignments:
-            position = positions.get(assignment.partition, assignment.first)
-            self._recorder.surveyed(
-                (assignment.topic, assignment.partition), position, assignment.last_stable, assignment.last_stable
-            )
+            place, end = (assignment.topic, assignment.partition), assignment.last_stable
+            self._recorder.surveyed(place, positions.get(assignment.partition, assignment.first), end, end)
         return positions
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """
-        As the pattern's.
-
-        Raises:
-            Later, NotOwned: as the pattern says.
-        """
         # Before it is done: what the pattern reports while it works is about these records.
-        self._newest_ms.update(
-            (batch.partition, batch.records[-1].timestamp()[1]) for batch in batches if batch.records
-        )
+        self._newest_ms |= {batch.partition: batch.records[-1].timestamp()[1] for batch in batches if batch.records}
         with self._telling([batch.partition for batch in batches]):
             self._inner.handle(batches, self._heard(context))
         for batch in batches:
@@ -206,16 +181,15 @@ class ObservedHandler:
 
     def _heard(self, context: HandlerContext) -> HandlerContext:
         """The context whose reports go to the loop and to the recorder."""
-        report: Callable[[Mapping[int, int]], None] = context.report
 
         def both(positions: Mapping[int, int]) -> None:
-            report(positions)
+            context.report(positions)
             for partition, position in positions.items():
                 self._recorder.moved((self._topic, partition), position, self._newest_ms.get(partition))
 
         return replace(context, report=both)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _telling(self, partitions: Iterable[int]) -> Iterator[None]:
         try:
             yield

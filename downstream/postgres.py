@@ -16,11 +16,9 @@ from psycopg import sql
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
-from brew.fault_injection import StoreCrash
+from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import checked_login, invalid_address
 from downstream.consume.handler import RetryLater
-
-__all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "connect", "make_tables"]
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -96,7 +94,9 @@ class Database:
             Refused: the database rejects the statement, and would reject it again.
         """
         try:
-            connection = self._connected()
+            if self._connection is None or self._connection.closed:
+                self._connection = self._open()
+            connection = self._connection
             with self._guard.watching(connection, deadline), connection.transaction():
                 yield connection
         except psycopg.Error as error:
@@ -113,11 +113,6 @@ class Database:
     def close(self) -> None:
         self._forget()
         self._guard.close()
-
-    def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = self._open()
-        return self._connection
 
     def _open(self) -> Connection:
         settings = self.settings
@@ -171,6 +166,21 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
         raise invalid_address(_OPTION, _EXAMPLE) from None  # libpq quotes the address
 
 
+@contextlib.contextmanager
+def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
+    """
+    A session that sees the schema's tables, for a check of them.
+
+    Raises:
+        Refused: ``what`` can't be read.
+    """
+    try:
+        with connect(settings, f"-c search_path={settings.schema}") as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise Refused(f"{what} can't be read: {_server_message(error)}") from error
+
+
 def make_tables(database: Database, schema: str, statements: str) -> None:
     """Make the schema and its tables where they are missing; two programs that start at once don't meet."""
     with database.transaction(database.patience()) as connection:
@@ -222,8 +232,14 @@ def _cut(descriptor: int) -> None:
         connected.shutdown(socket.SHUT_RDWR)
 
 
-def commit_and_die(connection: Connection, crash: StoreCrash) -> None:
-    """Put the COMMIT on the wire and die before the answer: whether it took place is for the next start to find out."""
-    connection.pgconn.send_query(b"COMMIT")
-    connection.pgconn.flush()
-    crash.die()
+def crash_before_commit(connection: Connection, crash: StoreCrash) -> None:
+    """
+    Die before the COMMIT, or with it on the wire, where that is asked for.
+
+    On the wire, and before the answer: whether it took place is for the next start to find out.
+    """
+    crash.at(CrashMoment.BEFORE_COMMIT)
+    if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
+        connection.pgconn.send_query(b"COMMIT")
+        connection.pgconn.flush()
+        crash.die()

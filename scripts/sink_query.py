@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import brew
-from brew.cli import run
+from brew.cli import option, run
 from brew.jvm import dependencies
 from brew.names import SINK_BATCH, CrashMode, CrashPoint
 from brew.settings import SparkSettings
@@ -121,15 +121,15 @@ def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
 @click.option("--output", required=True)
 @click.option("--name", required=True)
 @click.option("--checkpoint", required=True)
-@click.option("--query", type=click.Choice(list(QUERIES)), default="count", show_default=True)
+@option("--query", type=click.Choice(list(QUERIES)), default="count")
 @click.option("--writers", type=click.Choice(["1", "tasks", "spark", "spark-in-batches"]), default="1")
-@click.option("--most", default=100, show_default=True, help="Offsets in a batch.")
-@click.option("--width", default=1, show_default=True, help="Characters of a value.")
-@click.option("--slow-ms", default=0, show_default=True, help="Milliseconds that a row takes.")
-@click.option("--master", default="local[2]", show_default=True)
-@click.option("--transaction-timeout", "timeout_s", default=60.0, show_default=True)
+@option("--most", default=100, help="Offsets in a batch.")
+@option("--width", default=1, help="Characters of a value.")
+@option("--slow-ms", default=0, help="Milliseconds that a row takes.")
+@option("--master", default="local[2]")
+@option("--transaction-timeout", "timeout_s", default=60.0)
 @click.option("--crash-point", type=_POINTS)
-@click.option("--crash-batch", default=0, show_default=True)
+@option("--crash-batch", default=0)
 @click.option("--crash-mode", type=click.Choice([mode.value for mode in CrashMode]), default=CrashMode.PIPELINE.value)
 @click.option("--hold-file", help="Wait at the crash point instead: see `Hold`.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")

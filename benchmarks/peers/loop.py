@@ -77,17 +77,15 @@ class Loop:
             now = time.monotonic()
             left = _POLL_S if self._begun is None else self._begun + self._options.commit_s - now
             if left > 0:
-                got = self._consumer.consume(self._options.batch, timeout=min(left, self._slice()))
+                # `consume` waits for a full batch: in an idle loop the first record should not wait.
+                wait = 0.005 if self._begun is None else 0.02
+                got = self._consumer.consume(self._options.batch, timeout=min(left, wait))
                 self._take(cast("list[LogRecord]", got))
             else:
                 self._commit()
         if self._begun is not None:
             self._commit()
         self._consumer.close()
-
-    def _slice(self) -> float:
-        """How long a `consume` may wait for a full batch: in an idle loop the first record should not wait."""
-        return 0.02 if self._begun is not None else 0.005
 
     def _take(self, messages: Sequence[LogRecord]) -> None:
         """Enrich and produce; the loop that every record goes through, so its names are local."""

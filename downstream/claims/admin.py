@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from brew.claims.member import Member, Membership, read_to_end
 from brew.claims.messages import NOTHING
-from brew.claims.state import BrokerClock, ClaimsView, GroupPartition, Status, status
+from brew.claims.state import BrokerClock, ClaimsView, Status, status
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -105,26 +105,15 @@ def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> Cl
         now = clock.now_ms(index)
         for place, assignment in table.seats.items():
             if wanted(place[0], place[1]):
-                state = "free" if assignment.owner is None else str(assignment.status(now))
+                owner = assignment.owner
+                state = "free" if owner is None else str(assignment.status(now))
                 age, interval = (now - assignment.heard) / 1000, assignment.interval_ms / 1000
-                rows.append(
-                    Row(
-                        *GroupPartition(*place),
-                        assignment.owner,
-                        state,
-                        age,
-                        interval,
-                        assignment.position,
-                        assignment.token,
-                    )
-                )
+                rows.append(Row(*place, owner, state, age, interval, assignment.position, assignment.token))
         for (group, topic), known in table.members.items():
             for client, member in known.items():
-                state = status(member.heard, member.interval_ms, now)
+                who, state = (group, topic, client), status(member.heard, member.interval_ms, now)
                 if wanted(group, topic) and state is not Status.STALE:
-                    members[group, topic, client] = MemberRow(
-                        group, topic, client, str(state), (now - member.heard) / 1000
-                    )
+                    members[who] = MemberRow(*who, str(state), (now - member.heard) / 1000)
         for group, pause in table.pauses.items():
             if wanted(group) and now < pause.until:
                 pauses[group] = PauseRow(group, pause.client, (pause.until - now) / 1000)

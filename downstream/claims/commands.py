@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.table import Table
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
 from brew.claims.state import Status
-from brew.cli import REACH_S, as_called, bootstrap_option, connection
+from brew.cli import REACH_S, as_called, bootstrap_option, connection, option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -80,15 +81,12 @@ _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
 
-_claims = click.option(
-    "--claims", default=names.CLAIMS_TOPIC, show_default=True, metavar="TOPIC", help="The log of claims."
-)
+_claims = option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="The log of claims.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_wait = click.option(
+_wait = option(
     "--wait-s",
     type=click.FloatRange(0, min_open=True),
     default=30.0,
-    show_default=True,
     help="How long the members have to give everything back.",
 )
 
@@ -136,11 +134,8 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
       python -m downstream claims status
       python -m downstream claims status --group brew-ledger --json
     """  # noqa: D301 - click's own mark
-    watcher = Watcher(_connected(bootstrap, claims), claims)
-    try:
+    with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
         view = watcher.view(Filter(group, topic))
-    finally:
-        watcher.close()
     if as_json:
         click.echo(json.dumps(document(view), indent=2))
     else:
@@ -163,8 +158,8 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
       python -m downstream claims watch --group brew-ledger
       python -m downstream claims watch --json
     """  # noqa: D301 - click's own mark
-    watcher, wanted = Watcher(_connected(bootstrap, claims), claims), Filter(group, topic)
-    try:
+    wanted = Filter(group, topic)
+    with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
         if as_json:
             _lines(watcher, wanted)
         else:
@@ -172,8 +167,6 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
                 while True:
                     live.update(tables(watcher.view(wanted), claims), refresh=True)
                     _pass(watcher, _REFRESH_S)
-    finally:
-        watcher.close()
     return ExitCode.DONE
 
 
@@ -200,7 +193,7 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 @bootstrap_option
 @_claims
 @click.option("--group", required=True, metavar="GROUP", help="Whose members pause.")
-@click.option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="How long.")
+@option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="How long.")
 @click.option("--end", is_flag=True, help="End a pause before its time.")
 @_wait
 def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_s: float, *, end: bool) -> int:
@@ -228,7 +221,7 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
 @bootstrap_option
 @_claims
 @click.option("--group", required=True, metavar="GROUP", help="Whose positions.")
-@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="The topic worked on.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="The topic worked on.")
 @click.option("--partitions", metavar="N,N", help="Only these.  [default: all]")
 @click.option(
     "--to",

@@ -16,6 +16,7 @@ import click
 
 from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.member import INTERVAL_S, Holding, Membership
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.group_consumer import Listener, Member, MemberSettings, Polled
@@ -195,26 +196,22 @@ FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
 
 
 CLAIMS = (
-    click.option(
-        "--claims", default=CLAIMS_TOPIC, show_default=True, metavar="TOPIC", help="The log of claims; made if missing."
-    ),
+    option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="The log of claims; made if missing."),
     click.option(
         "--client-id",
         metavar="NAME",
         help="Stable over restarts, to take partitions back at once  [default: a fresh one]",
     ),
-    click.option(
+    option(
         "--heartbeat-interval-s",
         type=float,
         default=INTERVAL_S,
-        show_default=True,
         help="Claims: others take over two of these after the last heartbeat.",
     ),
-    click.option(
+    option(
         "--flow",
         type=click.Choice([str(deliverysemantic) for deliverysemantic in DeliverySemantics]),
         default=str(DeliverySemantics.AT_LEAST_ONCE),
-        show_default=True,
         help="Claims: whether a crash repeats an interval's work, or drops what was begun.",
     ),
 )

@@ -16,7 +16,6 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
 from brew.kafka.log_reader import LogRecord
-from brew.names import CLAIMS_TOPIC
 from brew.offsets import Committed
 
 
@@ -31,14 +30,10 @@ class DeliverySemantics(enum.StrEnum):
 class ClaimsSettings:
     """A member's identity. A stable ``client_id`` lets a restarted process take its partitions back at once."""
 
-    topic: str = CLAIMS_TOPIC
-    client_id: str = ""
+    topic: str
+    client_id: str
     interval_s: float = INTERVAL_S
     flow: DeliverySemantics = DeliverySemantics.AT_LEAST_ONCE
-
-    def __post_init__(self) -> None:
-        if not self.client_id:
-            raise UsageError("a member needs a name; set --client-id")
 
 
 def fresh_client_id() -> str:
@@ -81,9 +76,6 @@ class LoopSettings:
                 f"the session time-out of {self.session_timeout_s:g} s must be shorter than the poll interval of "
                 f"{self.max_poll_interval_s:g} s; set --session-timeout-s or --max-poll-interval-s"
             )
-
-
-__all__ = ["AssignedPartition", "Handler", "HandlerContext", "LogRecord", "NotOwned", "PartitionBatch", "RetryLater"]
 
 
 class RetryLater(BrewError):
@@ -156,20 +148,21 @@ class HandlerContext:
     Kafka's is given again, after a crash, what was not told by then; for all others this is what lag tools see.
     """
 
-    def check(self, partition: int) -> None:
+    def check(self, *partitions: int) -> None:
         """
-        Check that the partition is still ours.
+        Check that the partitions are still ours.
 
         Raises:
-            NotOwned: it was revoked, or we have taken so long that it may have been.
+            NotOwned: one was revoked, or we have taken so long that it may have been.
         """
-        if partition not in self.partitions:
-            raise NotOwned(f"partition {partition} is not ours any more")
-        if self.deadline.expired():
-            raise NotOwned(
-                f"partition {partition} may be somebody else's: {self.deadline.budget_s:g} s without a poll; "
-                "make batches smaller (--batch) or raise --max-poll-interval-s"
-            )
+        for partition in partitions:
+            if partition not in self.partitions:
+                raise NotOwned(f"partition {partition} is not ours any more")
+            if self.deadline.expired():
+                raise NotOwned(
+                    f"partition {partition} may be somebody else's: {self.deadline.budget_s:g} s without a poll; "
+                    "make batches smaller (--batch) or raise --max-poll-interval-s"
+                )
 
 
 class Handler(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from brew.deadline import Deadline
@@ -28,8 +28,6 @@ from downstream.consume.handler import (
     metadata,
     topic_id_in,
 )
-
-__all__ = ["Loop", "LoopResult", "LoopSettings"]
 
 _REACH_S = 10.0
 _ASK_S = 15.0
@@ -98,8 +96,10 @@ class Loop:
             self._topic: Topic = topics.describe_one(self._admin, settings.topic, Deadline(_ASK_S))
             self._check_partitions()
             self._member = self._make_member()
+            waits = "this member waits, and goes on where it was"
+            watch = broker_watch(settings.connection, settings.topic, waits, None, self._tell)
             try:
-                with self._broker_watch():
+                with watch if settings.follow else nullcontext():
                     self._consume()
             finally:
                 self._leave()
@@ -107,14 +107,6 @@ class Loop:
             self._handler.close(Deadline(_LEAVE_S))
             self.result.seconds = time.monotonic() - began
         return self.result
-
-    def _broker_watch(self) -> AbstractContextManager[None]:
-        """A program that follows reports when no broker answers, and when one answers again."""
-        settings = self._settings
-        if not settings.follow:
-            return nullcontext()
-        waits = "this member waits, and goes on where it was"
-        return broker_watch(settings.connection, settings.topic, waits, None, self._tell)
 
     def _make_member(self) -> Member:
         """A group member, or a member whose partitions come by claim and whose handler reports to the claims topic."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, connection, options
+from brew.cli import bootstrap_option, connection, option, options
 from brew.errors import UsageError
 from brew.fault_injection import CrashMoment, CrashSignal, StoreCrash
 from brew.names import checked_topic
@@ -18,36 +18,32 @@ from downstream.postgres import DatabaseSettings
 
 loop_options = options(
     bootstrap_option,
-    click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="What to read."),
+    option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="What to read."),
     click.option("--partitions", metavar="N,N", help="Exactly these, without group assignment  [default: the group's]"),
     click.option("--follow", is_flag=True, envvar="FOLLOW", help="Go on until SIGTERM; else until the end as it is."),
-    click.option("--batch", type=click.IntRange(1), default=5000, show_default=True, help="Records per transaction."),
-    click.option(
+    option("--batch", type=click.IntRange(1), default=5000, help="Records per transaction."),
+    option(
         "--max-poll-interval-s",
         type=click.FloatRange(1),
         default=60.0,
-        show_default=True,
         help="A member that works longer on a batch loses its partitions.",
     ),
-    click.option(
+    option(
         "--session-timeout-s",
         type=click.FloatRange(1),
         default=10.0,
-        show_default=True,
         help="Until others get a dead member's partitions.",
     ),
-    click.option(
+    option(
         "--patience-s",
         type=click.FloatRange(1),
         default=60.0,
-        show_default=True,
         help="How long a store, or the brokers in a take-over, may be away before this gives up.",
     ),
-    click.option(
+    option(
         "--ownership",
         type=click.Choice(["group", "claims"]),
         default="group",
-        show_default=True,
         help="Who gives out partitions: Kafka's group coordinator, or claims on a topic of their own.",
     ),
     *CLAIMS,
@@ -61,13 +57,12 @@ database_options = options(
         metavar="URL",
         help="postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
     ),
-    click.option("--lock-timeout-s", type=float, default=3.0, show_default=True, help="Wait for a lock at most."),
-    click.option("--statement-timeout-s", type=float, default=10.0, show_default=True, help="One statement at most."),
-    click.option(
+    option("--lock-timeout-s", type=float, default=3.0, help="Wait for a lock at most."),
+    option("--statement-timeout-s", type=float, default=10.0, help="One statement at most."),
+    option(
         "--idle-timeout-s",
         type=float,
         default=20.0,
-        show_default=True,
         help="A transaction whose client has stopped loses its locks after this.",
     ),
 )
@@ -77,12 +72,11 @@ crash_options = options(
         type=click.Choice([moment.value for moment in CrashMoment]),
         help="Die on purpose there, as by SIGKILL.",
     ),
-    click.option("--crash-prob", type=float, default=1.0, show_default=True, help="0 to 1, per batch."),
-    click.option(
+    option("--crash-prob", type=float, default=1.0, help="0 to 1, per batch."),
+    option(
         "--crash-how",
         type=click.Choice([how.value for how in CrashSignal]),
         default=CrashSignal.KILL.value,
-        show_default=True,
         help="SIGKILL or SIGSTOP.",
     ),
     click.option("--crash-seed", type=int, help="Equal seeds die at the same batches."),

@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
-import psycopg
-
-from brew.errors import Refused
 from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
 from brew.orders import DISCOUNTS
 from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
-from downstream.postgres import Connection, DatabaseSettings, connect
+from downstream.postgres import Connection, DatabaseSettings, reading
 
 _PRECISION = 400  # digits: products of the longest amounts, summed without rounding
 
@@ -99,24 +96,15 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
     """
     topic = topic_snapshot(settings)
     checked, balances = CheckResult(), defaultdict[tuple[str, str], Money](Money)
-    try:
-        with (
-            localcontext(prec=_PRECISION),
-            connect(database, f"-c search_path={database.schema}") as connection,
-        ):
-            positions: dict[int, int] = dict(
-                connection.execute(_POSITIONS, [settings.group, settings.topic]).fetchall()
-            )
-            for partition, log in topic.logs.items():
-                stands = positions.get(partition, log.first)
-                ahead = topic.committed[partition]
-                if ahead is not None and ahead.offset > stands:
-                    checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
-                rows = _rows(connection, partition)
-                _compare(checked, balances, partition, stands, topic.records(partition), rows)
-            _compare_balances(checked, balances, connection)
-    except psycopg.Error as error:
-        raise Refused(f"the ledger can't be read: {' '.join(str(error).split())}") from error
+    with localcontext(prec=_PRECISION), reading(database, "the ledger") as connection:
+        positions: dict[int, int] = dict(connection.execute(_POSITIONS, [settings.group, settings.topic]).fetchall())
+        for partition, log in topic.logs.items():
+            stands = positions.get(partition, log.first)
+            ahead = topic.committed[partition]
+            if ahead is not None and ahead.offset > stands:
+                checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
+            _compare(checked, balances, partition, stands, topic.records(partition), _rows(connection, partition))
+        _compare_balances(checked, balances, connection)
     return checked
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import CrashMoment, StoreCrash
@@ -26,7 +27,7 @@ from downstream.consume.options import (
 from downstream.ledger.check import check
 from downstream.ledger.entry import Entry, entry
 from downstream.observed import consume, to_stderr
-from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
+from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
 
 ROLLBACK = "ledger-rollback"
 
@@ -257,8 +258,8 @@ class LedgerHandler:
         return starts
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        for batch in batches:
-            context.check(batch.partition)
+        partitions = [batch.partition for batch in batches]
+        context.check(*partitions)
         entries = [
             entry(batch.partition, record.offset(), record.value(), record.headers())
             for batch in batches
@@ -266,11 +267,8 @@ class LedgerHandler:
         ]
         with self._database.transaction(context.deadline) as connection:
             self._book(connection, batches, entries)
-            for batch in batches:
-                context.check(batch.partition)
-            self._crash.at(CrashMoment.BEFORE_COMMIT)
-            if self._crash.due(CrashMoment.COMMIT_IN_FLIGHT):
-                commit_and_die(connection, self._crash)
+            context.check(*partitions)
+            crash_before_commit(connection, self._crash)
         self._crash.at(CrashMoment.AFTER_COMMIT)
         self.booked.entries += len(entries)
         self.booked.problems += sum(entry.problem is not None for entry in entries)
@@ -301,9 +299,9 @@ GROUP = "brew-ledger"
 
 @click.command("ledger")
 @loop_options
-@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of the positions.")
+@option("--group", default=GROUP, metavar="NAME", help="Owner of the positions.")
 @database_options
-@click.option("--schema", default="brew_ledger", show_default=True, help="PostgreSQL schema of the ledger's tables.")
+@option("--schema", default="brew_ledger", help="PostgreSQL schema of the ledger's tables.")
 @click.option("--accept-weaker", is_flag=True, help="Go on although the server can lose what it has committed.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options

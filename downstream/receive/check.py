@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import psycopg
 import redis
 
 from brew.errors import Refused
 from brew.names import quantity
 from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
-from downstream.postgres import DatabaseSettings, connect
+from downstream.postgres import DatabaseSettings, reading
 from downstream.receive.receiver import BAD_QUANTITY, Identify, points_grant
 from downstream.receive.redis import Keys, RedisSettings
 
@@ -145,11 +144,8 @@ class PostgresEffects:
         return None if self._outbox else self._ask(query, self._group)
 
     def _ask(self, query: str, *values: object) -> dict[str, int]:
-        try:
-            with connect(self._settings, f"-c search_path={self._settings.schema}") as session:
-                return dict(session.execute(query.encode(), values).fetchall())
-        except psycopg.Error as error:
-            raise Refused(f"the effects can't be read: {' '.join(str(error).split())}") from error
+        with reading(self._settings, "the effects") as session:
+            return dict(session.execute(query.encode(), values).fetchall())
 
 
 class RedisEffects:

@@ -12,10 +12,11 @@ from typing import Any
 
 import click
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics
-from brew.kafka.clients import AdminClient, admin, reach
+from brew.kafka.clients import admin, reach
 from brew.names import ExitCode, quantity
 from brew.observability.recorder import Recorder
 from downstream.consume.handler import LoopSettings
@@ -47,10 +48,10 @@ class DemoServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int = 0, fail_every: int = 0, *, keys: bool = True) -> None:
+    def __init__(self, port: int = 0, fail_every: int = 0) -> None:
         super().__init__((HOST, port), _Handler)
         self._lock = threading.Lock()
-        self._fail_every, self._keys = fail_every, keys
+        self._fail_every = fail_every
         self.requests = self.failures = 0
         self.effects: Counter[str] = Counter()
 
@@ -66,7 +67,7 @@ class DemoServer(ThreadingHTTPServer):
             self.failures += failing
             if failing and self.failures % 2:
                 return _UNAVAILABLE
-            if not self._keys or key not in self.effects:
+            if key not in self.effects:
                 self.effects[key] += 1
             return _UNAVAILABLE if failing else _OK
 
@@ -114,18 +115,16 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 
 
 @click.command("receive")
-@click.option("--store", type=click.Choice(_STORES), default="postgres", show_default=True, help="See above.")
+@option("--store", type=click.Choice(_STORES), default="postgres", help="See above.")
 @loop_options
-@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of positions and claims.")
-@click.option("--message-id", default=SOURCE, show_default=True, help="`source` headers, or `field:NAME` of the value.")
-@click.option(
-    "--keep-days", type=float, default=21.0, show_default=True, help="How long claims are known; 0: for ever."
-)
+@option("--group", default=GROUP, metavar="NAME", help="Owner of positions and claims.")
+@option("--message-id", default=SOURCE, help="`source` headers, or `field:NAME` of the value.")
+@option("--keep-days", type=float, default=21.0, help="How long claims are known; 0: for ever.")
 @click.option("--again", is_flag=True, help="Read from the log's start; what was processed does nothing.")
 @database_options
-@click.option("--schema", default="brew_receive", show_default=True, help="PostgreSQL schema of the tables.")
+@option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="redis://host:port/0")
-@click.option("--claim-s", type=float, default=30.0, show_default=True, help="redis: longer than any effect takes.")
+@option("--claim-s", type=float, default=30.0, help="redis: longer than any effect takes.")
 @click.option("--accept-weaker", is_flag=True, help="Go on although a store can lose what it was told.")
 @click.option("--effect-url", metavar="URL", help="outbox: where requests are posted to.")
 @click.option("--check", "only_check", is_flag=True, help="Compare effects with the topic; exit 1 if not one each.")
@@ -248,19 +247,16 @@ def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRete
     reach(settings.connection, deadline)
     client = admin(settings.connection)
     topics.describe_one(client, settings.topic, deadline)
-    kept = TopicRetention(0.0, 0.0) if given["accept_weaker"] else _topic_retention(client, settings.topic, deadline)
-    return ClaimRetention.longer_than(given["keep_days"], kept, settings.topic)
-
-
-def _topic_retention(client: AdminClient, topic: str, deadline: Deadline) -> TopicRetention:
-    """For ever, where old records are compacted and never deleted."""
-    deletes = "delete" in topics.cleanup_policy(client, topic, deadline)
-    retention_s = topics.retention_s(client, topic, deadline) if deletes else None
-    return TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
+    kept, topic = TopicRetention(0.0, 0.0), settings.topic
+    if not given["accept_weaker"]:
+        deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # else records are compacted, and stay
+        retention_s = topics.retention_s(client, topic, deadline) if deletes else None
+        kept = TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
+    return ClaimRetention.longer_than(given["keep_days"], kept, topic)
 
 
 @click.command("sink")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="0 takes a free one.")
+@option("--port", type=click.IntRange(0, 65_535), default=0, help="0 takes a free one.")
 @click.option("--fail-every", type=click.IntRange(0), default=0, help="Answer every n-th request with 503.")
 def sink_command(port: int, fail_every: int) -> int:
     """

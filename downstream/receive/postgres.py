@@ -6,7 +6,6 @@ Also its background threads: one deletes old claims, one sends requests from the
 
 from __future__ import annotations
 
-import enum
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ import urllib3
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
-from downstream.address import checked_http, masked_url
+from downstream.address import RequestOutcome, checked_http, masked_url
 from downstream.consume.handler import HandlerContext
-from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
+from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
 from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
 
 _CHUNK = 5000
@@ -167,7 +166,6 @@ _BATCH = 10
 _EVERY_S = 0.1
 _LOOK_S = 0.05
 _LONGEST_WAIT_S = 60.0
-_AGAIN = {408, 425, 429}  # time-out, too early, too many (RFC 9110, RFC 8470, RFC 6585); other 4xx stay as they are
 
 _TAKE = """
 SELECT number, message_id, payload, attempts FROM outbox
@@ -180,14 +178,6 @@ _LATER = """
 UPDATE outbox SET attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => %s) WHERE number = %s
 """
 _OPEN = "SELECT count(*) FROM outbox WHERE consumer_group = %s AND sent_at IS NULL AND refused IS NULL"
-
-
-class _RequestOutcome(enum.Enum):
-    """Outcome of one request."""
-
-    SENT = enum.auto()
-    REFUSED = enum.auto()
-    LATER = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -220,7 +210,7 @@ class Deliverer(BackgroundThread):
         # Receivers that hang must not use up the transaction's time: nothing would be noted of any row, for ever.
         patience = self._database.patience()
         sending = Deadline(patience.budget_s / 2)
-        ends: Counter[_RequestOutcome] = Counter()
+        ends: Counter[RequestOutcome] = Counter()
         with self._database.transaction(patience) as connection:
             taken = connection.execute(_TAKE, [self._group, _BATCH]).fetchall()
             for row in taken:
@@ -229,28 +219,26 @@ class Deliverer(BackgroundThread):
                 ends[self._send(connection, *row)] += 1
             if taken:
                 self._crash.at(CrashMoment.BEFORE_COMMIT)
-        self.sent += ends[_RequestOutcome.SENT]
-        self.refused += ends[_RequestOutcome.REFUSED]
+        self.sent += ends[RequestOutcome.SENT]
+        self.refused += ends[RequestOutcome.REFUSED]
         return len(taken) == _BATCH
 
     def _send(
         self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int
-    ) -> _RequestOutcome:
+    ) -> RequestOutcome:
         headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
         try:
-            answer = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers)
+            status = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers).status
         except urllib3.exceptions.HTTPError:
             status = 0
-        else:
-            status = answer.status
-        if 200 <= status < 300:  # noqa: PLR2004 - success, by RFC 9110
+        outcome = RequestOutcome.of(status)
+        if outcome is RequestOutcome.SENT:
             connection.execute(_SENT, [number])
-            return _RequestOutcome.SENT
-        if 400 <= status < 500 and status not in _AGAIN:  # noqa: PLR2004 - the sender's fault, by RFC 9110
+        elif outcome is RequestOutcome.REFUSED:
             connection.execute(_REFUSED, [f"answered {status}", number])
-            return _RequestOutcome.REFUSED
-        connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
-        return _RequestOutcome.LATER
+        else:
+            connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
+        return outcome
 
     def drain(self, deadline: Deadline) -> None:
         """
@@ -274,8 +262,8 @@ class Deliverer(BackgroundThread):
 
     def _left(self, database: Database) -> int:
         with database.transaction(database.patience()) as connection:
-            row = connection.execute(_OPEN, [self._group]).fetchone()
-        return 0 if row is None else int(row[0])
+            [(left,)] = connection.execute(_OPEN, [self._group]).fetchall()
+        return int(left)
 
     def stop(self, deadline: Deadline) -> None:
         super().stop(deadline)
@@ -316,11 +304,8 @@ class PostgresReceiver(Receiver):
             crash.at(CrashMoment.AFTER_CLAIM)
             if fresh:
                 self._effect(connection, fresh)
-            for partition in context.partitions:
-                context.check(partition)
-            crash.at(CrashMoment.BEFORE_COMMIT)
-            if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
-                commit_and_die(connection, crash)
+            context.check(*context.partitions)
+            crash_before_commit(connection, crash)
         crash.at(CrashMoment.AFTER_COMMIT)
         return len(fresh)
 

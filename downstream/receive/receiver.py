@@ -245,8 +245,7 @@ class Receiver:
         return start(assignment)
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        for batch in batches:
-            context.check(batch.partition)
+        context.check(*(batch.partition for batch in batches))
         records = [record for batch in batches for record in batch.records]
         batch_messages = messages(self.settings.topic, records, self.settings.identify)
         effects = self.claim(batch_messages, context)

@@ -18,6 +18,7 @@ from downstream.receive.receiver import Message, Receiver, ReceiverSettings
 
 _DONE = b"done"
 _SCRIPT_MESSAGES = 500
+_ANSWER_S = 5.0
 _OPTION, _EXAMPLE = "--redis (REDIS_URL)", "redis://user:password@host:port/0"
 _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
 
@@ -45,7 +46,6 @@ class RedisSettings:
     url: str = field(repr=False)  # may hold a password
     keep_s: float = 14 * 86_400.0
     claim_s: float = 30.0
-    answer_s: float = 5.0
 
     def client(self) -> redis.Redis:
         """
@@ -57,7 +57,7 @@ class RedisSettings:
         try:
             checked_login(self.url, _OPTION, _EXAMPLE)
             made: redis.Redis = redis.Redis.from_url(
-                self.url, socket_timeout=self.answer_s, socket_connect_timeout=self.answer_s
+                self.url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S
             )
         except ValueError:
             raise invalid_address(_OPTION, _EXAMPLE) from None  # Python quotes what it takes for the port
@@ -84,25 +84,35 @@ class Keys:
         return f"receive:{self.group}:effect:{message_id}"
 
 
-class _Session:
-    """A Redis client that turns failures into `RetryLater`, shared by both receivers."""
+class _InRedis(Receiver):
+    """What both receivers share: the client, the names of keys, and a look at settings that lose claims."""
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self.client = settings.client()
+    def __init__(self, receiver_settings: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool) -> None:
+        super().__init__(receiver_settings)
+        self._keys, self._accept_weaker = Keys(receiver_settings.group), accept_weaker
+        self._keep_ms, self._claim_ms = int(settings.keep_s * 1000), int(settings.claim_s * 1000)
+        self._client = settings.client()
 
-    @contextlib.contextmanager
-    def mapped(self) -> Iterator[None]:
-        try:
-            yield
-        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
-            raise RetryLater(f"redis: {error}") from error
-        except redis.RedisError as error:
-            raise Refused(f"redis refused, and would again: {error}") from error
+    def prepare(self) -> None:
+        """
+        Report what weakens the guarantee.
 
-    def unsafe(self) -> list[str]:
+        Raises:
+            Refused: a setting does, and that was not accepted.
+        """
+        with self._mapped():
+            unsafe = self._unsafe()
+        if unsafe and not self._accept_weaker:
+            raise Refused(
+                f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
+            )
+        for setting in unsafe:
+            self.settings.tell(f"at least once only: {setting}")
+
+    def _unsafe(self) -> list[str]:
         """The settings under which Redis can lose claims, each with the value that it should have."""
         try:
-            settings = {name: str(self.client.config_get(name).get(name)) for name in _SAFE}
+            settings = {name: str(self._client.config_get(name).get(name)) for name in _SAFE}
         except redis.ResponseError:
             return ["CONFIG GET is not allowed, so nobody knows whether claims can be forgotten"]
         return [
@@ -111,11 +121,23 @@ class _Session:
             if settings[name] != wanted
         ]
 
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
+            raise RetryLater(f"redis: {error}") from error
+        except redis.RedisError as error:
+            raise Refused(f"redis refused, and would again: {error}") from error
+
+    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
+        self._client.close()
+
 
 Effect = Callable[[Message], None]
 
 
-class RedisReceiver(Receiver):
+class RedisReceiver(_InRedis):
     """
     Claim with `SET NX` and an expiry, effect, then mark the claim done; at least once, for an effect anywhere.
 
@@ -126,31 +148,22 @@ class RedisReceiver(Receiver):
     def __init__(
         self, receiver_settings: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None
     ) -> None:
-        super().__init__(receiver_settings)
-        self._settings, self._keys = settings, Keys(receiver_settings.group)
-        self._session = _Session(settings)
+        super().__init__(receiver_settings, settings, accept_weaker=True)  # it promises no more than at least once
         self._effect = effect or self._give_points
-        self._give_back = self._session.client.register_script(_GIVE_BACK)
-
-    def prepare(self) -> None:
-        with self._session.mapped():
-            unsafe = self._session.unsafe()
-        for setting in unsafe:
-            self.settings.tell(f"at least once only: {setting}")
+        self._give_back = self._client.register_script(_GIVE_BACK)
 
     def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         fresh = 0
         for message in messages:
-            for partition in context.partitions:
-                context.check(partition)
-            with self._session.mapped():
+            context.check(*context.partitions)
+            with self._mapped():
                 fresh += self._one(message)
         return fresh
 
     def _one(self, message: Message) -> bool:
         """One message; False when it was done before."""
-        client, key, token = self._session.client, self._keys.claim(message.message_id), uuid.uuid4().hex
-        if not client.set(key, token, nx=True, px=int(self._settings.claim_s * 1000)):
+        client, key, token = self._client, self._keys.claim(message.message_id), uuid.uuid4().hex
+        if not client.set(key, token, nx=True, px=self._claim_ms):
             if client.get(key) == _DONE:
                 return False
             left_s = max(0, int(client.pttl(key))) / 1000
@@ -164,23 +177,20 @@ class RedisReceiver(Receiver):
             self._give_back(keys=[key], args=[token])
             raise
         self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
-        client.set(key, _DONE, px=int(self._settings.keep_s * 1000))
+        client.set(key, _DONE, px=self._keep_ms)
         self.settings.crash.at(CrashMoment.AFTER_COMMIT)
         return True
 
     def _give_points(self, message: Message) -> None:
         """The built-in effect: points, in the same Redis and yet not in the same step as the claim."""
-        pipe = self._session.client.pipeline(transaction=True)
+        pipe = self._client.pipeline(transaction=True)
         pipe.hincrby(self._keys.points, message.customer, message.points)
         pipe.incr(self._keys.effect(message.message_id))
-        pipe.pexpire(self._keys.effect(message.message_id), int(self._settings.keep_s * 1000))
+        pipe.pexpire(self._keys.effect(message.message_id), self._keep_ms)
         pipe.execute()
 
-    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
-        self._session.client.close()
 
-
-class RedisScriptReceiver(Receiver):
+class RedisScriptReceiver(_InRedis):
     """
     Claim and effect in one script; exactly once for effects in this Redis, as long as it keeps what it was told.
 
@@ -192,41 +202,18 @@ class RedisScriptReceiver(Receiver):
     def __init__(
         self, receiver_settings: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool = False
     ) -> None:
-        super().__init__(receiver_settings)
-        self._settings, self._keys, self._accept = settings, Keys(receiver_settings.group), accept_weaker
-        self._session = _Session(settings)
-        self._script = self._session.client.register_script(_CLAIM_AND_EFFECT)
-
-    def prepare(self) -> None:
-        """
-        Report what weakens the guarantee.
-
-        Raises:
-            Refused: a setting does, and --accept-weaker was not given.
-        """
-        with self._session.mapped():
-            unsafe = self._session.unsafe()
-        if unsafe and not self._accept:
-            raise Refused(
-                f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
-            )
-        for setting in unsafe:
-            self.settings.tell(f"at least once only: {setting}")
+        super().__init__(receiver_settings, settings, accept_weaker=accept_weaker)
+        self._script = self._client.register_script(_CLAIM_AND_EFFECT)
 
     def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         fresh = 0
         for begin in range(0, len(messages), _SCRIPT_MESSAGES):
-            for partition in context.partitions:
-                context.check(partition)
+            context.check(*context.partitions)
             chunk = messages[begin : begin + _SCRIPT_MESSAGES]
             names = [name(message.message_id) for message in chunk for name in (self._keys.claim, self._keys.effect)]
             arguments = [word for message in chunk for word in (message.customer, message.points)]
             self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
-            with self._session.mapped():
-                kept = int(self._settings.keep_s * 1000)
-                fresh += int(self._script(keys=[self._keys.points, *names], args=[kept, *arguments]))
+            with self._mapped():
+                fresh += int(self._script(keys=[self._keys.points, *names], args=[self._keep_ms, *arguments]))
             self.settings.crash.at(CrashMoment.AFTER_COMMIT)
         return fresh
-
-    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
-        self._session.client.close()

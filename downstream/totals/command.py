@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, connection
+from brew.cli import bootstrap_option, connection, option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import KillAt
 from brew.kafka.clients import AdminClient, admin, reach
-from brew.kafka.log_reader import scan
+from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, CrashPoint, ExitCode, checked_topic, quantity
@@ -25,7 +26,7 @@ from brew.observability.settings import probe_options
 from brew.observability.status import Topics as ObservedTopics
 from brew.offsets import LogOffsets
 from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
-from downstream.totals.run import Run, RunResult
+from downstream.totals.run import Run
 from downstream.totals.stages import add
 from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, parse_checkpoint, settled
 from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
@@ -56,7 +57,7 @@ class Comparison:
 
     orders: int = 0
     totals: int = 0
-    pending: int = 0
+    pending_deltas: int = 0
     differences: int = 0
     first: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -74,20 +75,12 @@ class Comparison:
             self.first.append(Difference(where, name, _total_text(wanted.get(key)), _total_text(actual.get(key))))
 
     def document(self) -> dict[str, object]:
-        return {
-            "equal": self.equal,
-            "orders": self.orders,
-            "totals": self.totals,
-            "pending_deltas": self.pending,
-            "differences": self.differences,
-            "first": [{"where": d.where, "key": d.key, "wanted": d.wanted, "found": d.found} for d in self.first],
-            "notes": self.notes,
-        }
+        return {"equal": self.equal, **asdict(self)}
 
     def text(self) -> str:
         verdict = "equal" if self.equal else quantity(self.differences, "difference")
         head = f"{verdict}: {quantity(self.totals, 'total')} of {quantity(self.orders, 'order')}"
-        waiting = [f"{self.pending} deltas are not added yet"] if self.pending else []
+        waiting = [f"{self.pending_deltas} deltas are not added yet"] if self.pending_deltas else []
         return "\n".join([head, *waiting, *map(str, self.first), *self.notes])
 
 
@@ -115,109 +108,72 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     if topics is None:
         raise Refused(f"nothing was counted in group {settings.group!r} yet: run `downstream totals` first")
     settled(client, settings.deltas, range(topics.deltas.partitions), Deadline(_ASK_S))
-    before = _stage_offsets(settings, client, topics.input), _stage_offsets(settings, client, topics.deltas)
-    orders, sums = before
+    reading = _Reading(settings, client, topics)
+    orders, sums = reading.offsets(topics.input), reading.offsets(topics.deltas)
     comparison = Comparison()
-    by_partition, standings = _changelog(settings, client, topics)
+    by_partition, standings = reading.changelog()
     changelog = {key: value for values in by_partition.values() for key, value in values.items()}
     comparison.totals = len(changelog)
-    _compare_with_orders(settings, orders, sums, changelog, comparison)
-    comparison.compare("results", _documents(changelog), _results(settings, client, topics))
+    _compare_with_orders(reading, orders, sums, changelog, comparison)
+    documents = {key: Total.decode(value).document(key) for key, value in changelog.items()}
+    comparison.compare("results", documents, reading.results())
     for partition, until in standings.items():
         if sums.positions[partition].offset != until:
             comparison.differences += 1
-            place = f"{settings.changelog}[{partition}]"
-            comparison.first.append(
-                Difference("changelog", place, str(sums.positions[partition].offset), f"{until} (deltas below it)")
-            )
+            place, stands = f"{settings.changelog}[{partition}]", str(sums.positions[partition].offset)
+            comparison.first.append(Difference("changelog", place, stands, f"{until} (deltas below it)"))
     if home is not None:
-        _compare_states(topics, home, by_partition, standings, comparison)
-    after = _stage_offsets(settings, client, topics.input), _stage_offsets(settings, client, topics.deltas)
-    if [stage.positions for stage in before] != [stage.positions for stage in after]:
+        _compare_states(topics.changelog.topic_id, home, by_partition, standings, comparison)
+    after = [reading.offsets(topic).positions for topic in (topics.input, topics.deltas)]
+    if [orders.positions, sums.positions] != after:
         raise Refused(f"group {settings.group!r} counts while it is looked at; end that program, then compare")
     return comparison
 
 
-def _stage_offsets(settings: TotalsSettings, client: AdminClient, topic: Topic) -> _StageOffsets:
-    partitions = range(topic.partitions)
-    logs = log_offsets(client, topic.name, partitions, Deadline(_ASK_S))
-    whose = (settings.connection, settings.group, topic.name)
-    known = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
-    positions = {p: position(f"{topic.name}[{p}]", topic.topic_id, known[p], logs[p]) for p in partitions}
-    return _StageOffsets(positions, logs)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a comparison reads of one group's topics."""
 
+    settings: TotalsSettings
+    client: AdminClient
+    topics: Topics
 
-def _values(
-    settings: TotalsSettings, topic: str, ranges: Mapping[int, tuple[int, int]]
-) -> Iterator[list[tuple[bytes | None, bytes | None]]]:
-    for batch in scan(settings.connection, topic, ranges, READ_COMMITTED, group=settings.group):
-        yield [(record.key(), record.value()) for record in batch]
+    def offsets(self, topic: Topic) -> _StageOffsets:
+        partitions = range(topic.partitions)
+        logs = log_offsets(self.client, topic.name, partitions, Deadline(_ASK_S))
+        whose = (self.settings.connection, self.settings.group, topic.name)
+        known = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
+        positions = {p: position(f"{topic.name}[{p}]", topic.topic_id, known[p], logs[p]) for p in partitions}
+        return _StageOffsets(positions, logs)
 
+    def batches(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[LogRecord]]:
+        return scan(self.settings.connection, topic, ranges, READ_COMMITTED, group=self.settings.group)
 
-def _compare_with_orders(
-    settings: TotalsSettings,
-    orders: _StageOffsets,
-    sums: _StageOffsets,
-    changelog: Mapping[bytes, bytes],
-    comparison: Comparison,
-) -> None:
-    ranges = {}
-    for p, counted_to in orders.positions.items():
-        if counted_to.began < orders.logs[p].first:
-            raise Refused(
-                f"range-lost: {settings.input}[{p}] begins at {orders.logs[p].first} and was counted from "
-                f"{counted_to.began} on; what retention took can't be computed again"
-            )
-        ranges[p] = counted_to.began, counted_to.offset
-    wanted: Totals = {}
-    for batch in _values(settings, settings.input, ranges):
-        comparison.orders += len(batch)
-        add(wanted, deltas(value for _, value in batch))
-    counted = {key: Total.decode(value) for key, value in changelog.items()}
-    waiting = {p: (position.offset, sums.logs[p].last_stable) for p, position in sums.positions.items()}
-    for batch in _values(settings, settings.deltas, waiting):
-        comparison.pending += len(batch)
-        for key, value in batch:
-            add(counted, {key or b"": Total.decode(value or b"")})
-    comparison.compare("recomputation", _encoded(wanted), _encoded(counted))
+    def changelog(self) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
+        """Per partition the latest value of every key, and how far the deltas are in."""
+        ends = _ends(self.client, self.topics.changelog)
+        values: dict[int, dict[bytes, bytes]] = {p: {} for p in ends}
+        standings: dict[int, int] = {}
+        for batch in self.batches(self.settings.changelog, ends):
+            for record in batch:
+                key, value = record.key(), record.value()
+                if key == CHECKPOINT_KEY and value is not None:
+                    standings[record.partition()] = parse_checkpoint(value)[0]
+                elif key is not None:
+                    _set(values[record.partition()], key, value)
+        return values, standings
 
-
-def _encoded(totals: Totals) -> dict[bytes, bytes]:
-    return {key: total.encode() for key, total in totals.items()}
-
-
-def _documents(changelog: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    return {key: Total.decode(value).document(key) for key, value in changelog.items()}
+    def results(self) -> dict[bytes, bytes]:
+        values: dict[bytes, bytes] = {}
+        for batch in self.batches(self.settings.output, _ends(self.client, self.topics.output)):
+            for record in batch:
+                _set(values, record.key() or b"", record.value())
+        return values
 
 
 def _ends(client: AdminClient, topic: Topic) -> dict[int, tuple[int, int]]:
     logs = settled(client, topic.name, range(topic.partitions), Deadline(_ASK_S))
     return {p: (log.first, log.last_stable) for p, log in logs.items()}
-
-
-def _changelog(
-    settings: TotalsSettings, client: AdminClient, topics: Topics
-) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
-    """Per partition the latest value of every key, and how far the deltas are in."""
-    ends = _ends(client, topics.changelog)
-    values: dict[int, dict[bytes, bytes]] = {p: {} for p in ends}
-    standings: dict[int, int] = {}
-    for batch in scan(settings.connection, settings.changelog, ends, READ_COMMITTED, group=settings.group):
-        for record in batch:
-            key, value = record.key(), record.value()
-            if key == CHECKPOINT_KEY and value is not None:
-                standings[record.partition()] = parse_checkpoint(value)[0]
-            elif key is not None:
-                _set(values[record.partition()], key, value)
-    return values, standings
-
-
-def _results(settings: TotalsSettings, client: AdminClient, topics: Topics) -> dict[bytes, bytes]:
-    values: dict[bytes, bytes] = {}
-    for batch in _values(settings, settings.output, _ends(client, topics.output)):
-        for key, value in batch:
-            _set(values, key or b"", value)
-    return values
 
 
 def _set(values: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
@@ -227,8 +183,40 @@ def _set(values: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
         values[key] = value
 
 
+def _compare_with_orders(
+    reading: _Reading,
+    orders: _StageOffsets,
+    sums: _StageOffsets,
+    changelog: Mapping[bytes, bytes],
+    comparison: Comparison,
+) -> None:
+    settings, ranges = reading.settings, {}
+    for p, counted_to in orders.positions.items():
+        if counted_to.began < orders.logs[p].first:
+            raise Refused(
+                f"range-lost: {settings.input}[{p}] begins at {orders.logs[p].first} and was counted from "
+                f"{counted_to.began} on; what retention took can't be computed again"
+            )
+        ranges[p] = counted_to.began, counted_to.offset
+    wanted: Totals = {}
+    for batch in reading.batches(settings.input, ranges):
+        comparison.orders += len(batch)
+        add(wanted, deltas(record.value() for record in batch))
+    counted = {key: Total.decode(value) for key, value in changelog.items()}
+    waiting = {p: (position.offset, sums.logs[p].last_stable) for p, position in sums.positions.items()}
+    for batch in reading.batches(settings.deltas, waiting):
+        comparison.pending_deltas += len(batch)
+        for record in batch:
+            add(counted, {record.key() or b"": Total.decode(record.value() or b"")})
+    comparison.compare("recomputation", _encoded(wanted), _encoded(counted))
+
+
+def _encoded(totals: Totals) -> dict[bytes, bytes]:
+    return {key: total.encode() for key, total in totals.items()}
+
+
 def _compare_states(
-    topics: Topics,
+    topic_id: str,
     home: Path,
     changelog: Mapping[int, Mapping[bytes, bytes]],
     standings: Mapping[int, int],
@@ -237,18 +225,15 @@ def _compare_states(
     """Compare the states that were closed cleanly at the changelog's position; note why others are left out."""
     for p, wanted in changelog.items():
         place = home / str(p)
-        if not RocksStore.trusted(place, topics.changelog.topic_id):
+        if not RocksStore.trusted(place, topic_id):
             comparison.notes.append(f"state {place}: none that was closed in good order; it will be restored")
             continue
-        store = RocksStore(place, topics.changelog.topic_id)
-        try:
+        with closing(RocksStore(place, topic_id)) as store:
             until = -1 if store.checkpoint is None else store.checkpoint.until
             if until == standings.get(p, -1):
                 comparison.compare(f"state {place}", wanted, dict(store.items()))
             else:
                 comparison.notes.append(f"state {place}: stands at {until}; it will be restored from there")
-        finally:
-            store.close()
 
 
 def _total_text(value: bytes | None) -> str | None:
@@ -263,42 +248,38 @@ HOME = Path(".brew-state")
 
 @click.command("totals")
 @bootstrap_option
-@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="Enriched orders.")
-@click.option("--output", default=names.TOTALS_TOPIC, show_default=True, metavar="TOPIC", help="Results, compacted.")
-@click.option("--group", default=GROUP, show_default=True, help="Also names GROUP.deltas and GROUP.changelog.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Enriched orders.")
+@option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Results, compacted.")
+@option("--group", default=GROUP, help="Also names GROUP.deltas and GROUP.changelog.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM; else stop at the end that the log has now.")
-@click.option(
+@option(
     "--store",
     type=click.Choice([ROCKSDB, MEMORY]),
     default=ROCKSDB,
-    show_default=True,
     help="Where totals are between transactions; both are restored from the changelog.",
 )
-@click.option(
+@option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=HOME,
-    show_default=True,
     help="Where RocksDB keeps its files; may be lost at any time.",
 )
-@click.option("--max-offsets", type=click.IntRange(1), default=20_000, show_default=True, help="Of one transaction.")
-@click.option(
+@option("--max-offsets", type=click.IntRange(1), default=20_000, help="Of one transaction.")
+@option(
     "--transaction-timeout",
     type=click.FloatRange(1, 900),
     default=30.0,
-    show_default=True,
     help="Seconds that the brokers wait for an open transaction.",
 )
 @click.option("--recompute", "compare", is_flag=True, help="Count nothing; compare and exit 1 where anything differs.")
 @click.option("--crash-point", type=click.Choice([str(point) for point in CrashPoint]), help="Die there, by SIGKILL.")
-@click.option(
+@option(
     "--crash-in",
     type=click.Choice([ORDERS, DELTAS]),
     default=DELTAS,
-    show_default=True,
     help="In transactions that read orders, or in those that read deltas and write totals.",
 )
-@click.option("--crash-prob", type=float, default=1.0, show_default=True, help="Per transaction.")
+@option("--crash-prob", type=float, default=1.0, help="Per transaction.")
 @probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(
@@ -340,40 +321,17 @@ def totals_command(
     if given["crash_point"] is not None:
         crashing = topic if given["crash_in"] == ORDERS else settings.deltas
         crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
+    work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may restore its state first
+    topics = ObservedTopics(topic, output)
+    watched = ObservedProgram("downstream totals", group, topics, settings.connection, follow, work_s, Run.patience_s)
     began = time.monotonic()
-    with observed(_watched(settings, follow=follow), given) as recorder:
+    with observed(watched, given) as recorder:
         result = Run(settings, store_of, stop, to_stderr, crash, recorder).run(follow=follow)
-    summary = _document(result, time.monotonic() - began)
-    click.echo(json.dumps(summary) if as_json else _text(summary))
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        click.echo(json.dumps({**asdict(result), "restore_s": round(result.restore_s, 3), "seconds": seconds}))
+    else:
+        done = f"{quantity(result.orders, 'order')} in {quantity(result.transactions, 'transaction')}"
+        restored = f"{quantity(result.restored, 'record')} restored"
+        click.echo(f"{done}, {result.fenced + result.failed} tried again, {restored}, {seconds:.1f} s")
     return ExitCode.DONE
-
-
-def _watched(settings: TotalsSettings, *, follow: bool) -> ObservedProgram:
-    """An attempt at a partition may restore its state first."""
-    topics = ObservedTopics(settings.input, settings.output)
-    work_s = settings.timeout_s + settings.restore_s
-    return ObservedProgram(
-        "downstream totals", settings.group, topics, settings.connection, follow, work_s, Run.patience_s
-    )
-
-
-def _document(result: RunResult, seconds: float) -> dict[str, float]:
-    return {
-        "orders": result.orders,
-        "deltas": result.deltas,
-        "transactions": result.transactions,
-        "fenced": result.fenced,
-        "failed": result.failed,
-        "restored": result.restored,
-        "restore_s": round(result.restore_s, 3),
-        "seconds": round(seconds, 3),
-    }
-
-
-def _text(summary: dict[str, float]) -> str:
-    again = summary["fenced"] + summary["failed"]
-    return (
-        f"{quantity(summary['orders'], 'order')} in {quantity(summary['transactions'], 'transaction')}, "
-        f"{again} tried again, "
-        f"{quantity(summary['restored'], 'record')} restored, {summary['seconds']:.1f} s"
-    )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -53,16 +53,14 @@ class RunResult:
     failed: int = 0
     restored: int = 0
     restore_s: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
 @dataclass
 class _Stage:
-    """One topic's partitions with their work and readers; ``seen``: committed offsets, ``goal``: where a drain ends."""
+    """One topic's partitions with their work; ``seen``: committed offsets, ``goal``: where a drain ends."""
 
     topic: Topic
     tasks: Mapping[int, StageTask]
-    readers: dict[int, RangeReader] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
     goal: dict[int, int] | None = None
 
@@ -88,9 +86,9 @@ class Run:
     ) -> None:
         self._recorder = recorder or Recorder.unheard()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
-        self.result = RunResult()
+        self.result, self._lock = RunResult(), threading.Lock()
         self._stores: dict[int, Store] = {}
-        self._readers: list[RangeReader] = []
+        self._readers: dict[tuple[str, int], RangeReader] = {}
         self._give_up: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
 
     def run(self, *, follow: bool) -> RunResult:
@@ -107,17 +105,18 @@ class Run:
             topics = ensured(self._admin, self._settings, Deadline(_ASK_S))
             first, second = self._stages(topics)
             if not follow:
-                logs = self._logs(first)
-                first.goal = {p: log.last_stable for p, log in logs.items()}
+                first.goal = {p: log.last_stable for p, log in self._logs(first).items()}
             self._recorder.phase(Phase.WORKING)
+            waits = "totals wait, and go on where the group stands"
+            watch = broker_watch(self._settings.connection, self._settings.input, waits, self.patience_s, self._tell)
             with (
-                self._broker_watch(follow=follow),
+                watch if follow else nullcontext(),
                 ThreadPoolExecutor(topics.input.partitions, thread_name_prefix="totals") as pool,
             ):
                 self._rounds(first, second, pool, follow=follow)
         finally:
             self._asking.close()
-            for reader in self._readers:
+            for reader in self._readers.values():
                 reader.close()
             self.close_stores()
         return self.result
@@ -133,13 +132,6 @@ class Run:
             self._asking.close()
             self._open_clients()
 
-    def _broker_watch(self, *, follow: bool) -> AbstractContextManager[None]:
-        """A program that follows reports when no broker answers, and when one answers again."""
-        if not follow:
-            return nullcontext()
-        waits = "totals wait, and go on where the group stands"
-        return broker_watch(self._settings.connection, self._settings.input, waits, self.patience_s, self._tell)
-
     def close_stores(self) -> None:
         """Close the stores cleanly, so that the next process can trust them."""
         for store in self._stores.values():
@@ -154,7 +146,7 @@ class Run:
         return _Stage(topics.input, split), _Stage(topics.deltas, aggregate)
 
     def _restored(self, partition: int, records: int, seconds: float) -> None:
-        with self.result.lock:
+        with self._lock:
             self.result.restored += records
             self.result.restore_s += seconds
         self._tell(f"restored partition {partition}: {quantity(records, 'record')} of the changelog in {seconds:.1f} s")
@@ -237,15 +229,13 @@ class Run:
             kafka.close()
 
     def _read(self, stage: _Stage, partition: int, start: int, until: int) -> Iterable[list[LogRecord]]:
-        reader = stage.readers.get(partition)
-        if reader is None:
-            reader = RangeReader(self._settings.connection, stage.topic.name, partition, self._settings.group)
-            stage.readers[partition] = reader
-            self._readers.append(reader)
-        return reader.read(start, until, Deadline(self._settings.timeout_s), self._stop)
+        place = stage.topic.name, partition
+        if place not in self._readers:
+            self._readers[place] = RangeReader(self._settings.connection, *place, self._settings.group)
+        return self._readers[place].read(start, until, Deadline(self._settings.timeout_s), self._stop)
 
     def _succeeded(self, source: Source, work: StageTask, done: AttemptResult) -> None:
-        with self.result.lock:
+        with self._lock:
             self._give_up.pop(str(source), None)
             self.result.transactions += done.until > done.start
             if isinstance(work, Split):
@@ -262,7 +252,7 @@ class Run:
         """
         if self._stop.is_set():
             return
-        with self.result.lock:
+        with self._lock:
             setattr(self.result, how, getattr(self.result, how) + 1)
             patience = self._give_up.setdefault(
                 str(what), Deadline(_PATIENCE_S if denial_in(why) is None else _DENIED_S)

@@ -196,10 +196,8 @@ def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
         totals[key] = total if before is None else before.plus(total)
 
 
-class Reader(Protocol):
-    """Reads the visible records of `[start, until)`."""
-
-    def __call__(self, start: int, until: int) -> Iterable[list[LogRecord]]: ...
+Reader = Callable[[int, int], Iterable[list[LogRecord]]]
+"""(start, until) -> the visible records of `[start, until)`, in batches."""
 
 
 @dataclass(frozen=True, slots=True)

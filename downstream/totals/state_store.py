@@ -77,11 +77,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
-        self._standing: StoreCheckpoint | None = None
-
-    @property
-    def checkpoint(self) -> StoreCheckpoint | None:
-        return self._standing
+        self.checkpoint: StoreCheckpoint | None = None
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._values.get, keys))
@@ -92,14 +88,14 @@ class MemoryStore:
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
-        self._standing = checkpoint
+        self.checkpoint = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         yield from self._values.items()
 
     def wipe(self) -> None:
         self._values.clear()
-        self._standing = None
+        self.checkpoint = None
 
     def close(self) -> None:
         self.wipe()
@@ -167,11 +163,7 @@ class RocksStore:
         writing.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
         self._db.set_write_options(writing)
         known = self._db.get(_CHECKPOINT_KEY)
-        self._standing = None if known is None else StoreCheckpoint.decode(known)
-
-    @property
-    def checkpoint(self) -> StoreCheckpoint | None:
-        return self._standing
+        self.checkpoint = None if known is None else StoreCheckpoint.decode(known)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list for a list
@@ -186,7 +178,7 @@ class RocksStore:
                 batch.put(key, value)
         batch.put(_CHECKPOINT_KEY, checkpoint.encode())
         self._db.write(batch)
-        self._standing = checkpoint
+        self.checkpoint = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._db.items():

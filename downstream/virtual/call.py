@@ -6,12 +6,12 @@ import dataclasses
 import json
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
 import urllib3
 
+from brew.cli import option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
@@ -22,7 +22,7 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
-from downstream.address import checked_http, masked_url
+from downstream.address import RequestOutcome, checked_http, masked_url
 from downstream.consume.options import loop_options, loop_settings
 from downstream.observed import consume, stop_event
 from downstream.virtual.partitions import (
@@ -35,20 +35,11 @@ from downstream.virtual.scheduling import OnFailure, Retries
 
 REASON = "call-failed"
 IDEMPOTENCY_KEY = "Idempotency-Key"
-_AGAIN = {408, 425, 429}  # time-out, too early, too many: 4xx that pass (RFC 9110, RFC 8470, RFC 6585)
 _WRITE_S = 30.0
 
 
 class CallFailedError(BrewError):
     """The receiver answered, and not with success."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallSettings:
-    """Where records are posted to, and the seconds that one request may take."""
-
-    url: str = field(repr=False)  # may hold a password
-    timeout_s: float = 5.0
 
 
 def message_id(topic: str, record: LogRecord) -> SourcePosition:
@@ -65,11 +56,11 @@ class Caller:
     """
 
     def __init__(
-        self, settings: CallSettings, connection: Connection, topic: str, dead_letter: str, calls: int
+        self, url: str, timeout_s: float, connection: Connection, topic: str, dead_letter: str, calls: int
     ) -> None:
-        self._settings, self._topic, self._dead_letter = settings, topic, dead_letter
+        self._url, self._topic, self._dead_letter = url, topic, dead_letter
         # Repeating is the workers' business, so that other keys go on meanwhile.
-        self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=settings.timeout_s)
+        self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=timeout_s)
         self._writer = producer(connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
         self._writing = threading.Lock()
 
@@ -84,15 +75,12 @@ class Caller:
         source = message_id(self._topic, record)
         key = f"{source.topic}/{source.partition}/{source.offset}"
         headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key}
-        answer = self._http.request("POST", self._settings.url, body=record.value() or b"", headers=headers)
-        if 200 <= answer.status < 300:  # noqa: PLR2004 - success, by RFC 9110
+        answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
+        outcome = RequestOutcome.of(answer.status)
+        if outcome is RequestOutcome.SENT:
             return
-        reason = (
-            f"{masked_url(self._settings.url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
-        )
-        if 400 <= answer.status < 500 and answer.status not in _AGAIN:  # noqa: PLR2004 - the sender's fault
-            raise NonRetriableError(reason)
-        raise CallFailedError(reason)
+        reason = f"{masked_url(self._url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
+        raise NonRetriableError(reason) if outcome is RequestOutcome.REFUSED else CallFailedError(reason)
 
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
         """
@@ -125,7 +113,7 @@ class Caller:
             self._writer.produce(
                 self._dead_letter, record.value(), record.key(), on_delivery=delivered, headers=headers
             )
-            left = self._writer.flush(Deadline(_WRITE_S).remaining_s())
+            left = self._writer.flush(_WRITE_S)
         if left or failures:
             raise DeadlineExceeded(
                 f"dead letter of {self._topic}[{record.partition()}] offset {record.offset()}: "
@@ -149,27 +137,25 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 @click.command("call")
 @click.option("--url", required=True, callback=_url, help="Where each record's value is posted to.")
 @loop_options
-@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Its committed offset is the position.")
-@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="One call.")
-@click.option("--virtual-partitions", type=int, default=1, show_default=True, metavar="N", help="Calls at a time.")
-@click.option(
+@option("--group", default=GROUP, metavar="NAME", help="Its committed offset is the position.")
+@option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, help="One call.")
+@option("--virtual-partitions", type=int, default=1, metavar="N", help="Calls at a time.")
+@option(
     "--most-uncovered",
     type=int,
     default=1000,
-    show_default=True,
     help="Records of a partition above its position; a crash repeats them, and what was done up to 2 s before.",
 )
-@click.option("--attempts", type=int, default=5, show_default=True, help="How often a record is tried.")
-@click.option("--back-off-s", type=float, default=0.1, show_default=True, help="Pause after the first failure.")
-@click.option("--most-back-off-s", type=float, default=10.0, show_default=True, help="Pauses double up to this.")
-@click.option(
+@option("--attempts", type=int, default=5, help="How often a record is tried.")
+@option("--back-off-s", type=float, default=0.1, help="Pause after the first failure.")
+@option("--most-back-off-s", type=float, default=10.0, help="Pauses double up to this.")
+@option(
     "--on-failure",
     type=click.Choice([str(choice) for choice in OnFailure]),
     default=str(OnFailure.DEAD_LETTER),
-    show_default=True,
     help="After the last attempt: write a dead letter and go on, or stop before the record.",
 )
-@click.option("--dead-letter", default=DEAD_LETTER, show_default=True, metavar="TOPIC", help="Made if it is missing.")
+@option("--dead-letter", default=DEAD_LETTER, metavar="TOPIC", help="Made if it is missing.")
 def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **given: Any) -> int:
     """
     Post every record to an HTTP service, N at a time, those of one key in order.
@@ -192,7 +178,7 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     stop = stop_event(follow=loop.follow)
     if settings.on_failure is OnFailure.DEAD_LETTER:
         _make_dead_letter_topic(loop.connection, loop.topic, dead_letter)
-    caller = Caller(CallSettings(url, given["timeout_s"]), loop.connection, loop.topic, dead_letter, calls)
+    caller = Caller(url, given["timeout_s"], loop.connection, loop.topic, dead_letter, calls)
     virtual = VirtualPartitions(settings, caller)
     began = time.monotonic()
     handler = VirtualPartitionsHandler(virtual, stop, follow=loop.follow)
@@ -200,13 +186,13 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
         consume("downstream call", loop, handler, given, stop)
     finally:
         caller.close()
-    summary = {
-        "calls": virtual.result.effects,
-        "retries": virtual.result.retries,
-        "dead_letters": virtual.result.given_up,
-        "seconds": round(time.monotonic() - began, 3),
-    }
-    click.echo(json.dumps(summary) if as_json else _text(summary))
+    done, seconds = virtual.result, round(time.monotonic() - began, 3)
+    if as_json:
+        summary = {"calls": done.effects, "retries": done.retries, "dead_letters": done.given_up, "seconds": seconds}
+        click.echo(json.dumps(summary))
+    else:
+        sent, dead_letters = quantity(done.effects, "call"), quantity(done.given_up, "dead letter")
+        click.echo(f"{sent}, {done.retries} retries, {dead_letters}, {seconds:.1f} s")
     return ExitCode.DONE
 
 
@@ -215,15 +201,6 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
     client, deadline = admin(connection), Deadline(_ASK_S)
     source = topics.describe_one(client, topic, deadline)
     limit = str(topics.max_message_bytes(client, topic, deadline) + 65_536)
-    topics.create(
-        client, [topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})], deadline
-    )
+    wanted = topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})
+    topics.create(client, [wanted], deadline)
     topics.describe_all(client, [dead_letter], deadline)
-
-
-def _text(summary: dict[str, float]) -> str:
-    return (
-        f"{quantity(summary['calls'], 'call')}, {summary['retries']} retries, "
-        f"{quantity(summary['dead_letters'], 'dead letter')}, "
-        f"{summary['seconds']:.1f} s"
-    )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
@@ -15,13 +15,6 @@ from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
 from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Workers
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
 
 
 class HandlerFailedError(BrewError):
@@ -95,7 +88,7 @@ class _RecordTask:
 
     held: _AssignedPartition
     record: LogRecord
-    failures: int = field(default=0)
+    failures: int = 0
 
 
 class VirtualPartitions:
@@ -107,18 +100,18 @@ class VirtualPartitions:
 
     def __init__(self, settings: VirtualSettings, effect: Effect) -> None:
         self._settings, self._effect = settings, effect
-        self._held: dict[TopicPartition, _AssignedPartition] = {}
+        self._held: dict[int, _AssignedPartition] = {}
         self._changed = threading.Condition()
         self.result = WorkerResult()
         self._workers: Workers[_RecordTask] = Workers(settings.count, self._work)
 
-    def assigned(self, place: TopicPartition, start: int) -> None:
+    def assigned(self, partition: int, start: int) -> None:
         """From now on this consumer reads the partition, beginning at offset ``start``."""
-        self._held[place] = _AssignedPartition(OffsetTracker(start))
+        self._held[partition] = _AssignedPartition(OffsetTracker(start))
 
-    def add(self, place: TopicPartition, records: Iterable[LogRecord]) -> None:
+    def add(self, partition: int, records: Iterable[LogRecord]) -> None:
         """Hand records to the workers, in offset order; records without a key have no order among each other."""
-        held = self._held[place]
+        held = self._held[partition]
         pieces: list[tuple[Hashable, _RecordTask]] = []
         for record in records:
             offset, key = record.offset(), record.key()
@@ -128,15 +121,15 @@ class VirtualPartitions:
                 held.tracker.take(piece[1].record.offset())
         self._workers.put(pieces)
 
-    def passed(self, place: TopicPartition, until: int) -> None:
+    def passed(self, partition: int, until: int) -> None:
         """The end of the log was seen at ``until``: markers below it need no effect."""
         with self._changed:
-            self._held[place].tracker.passed(until)
+            self._held[partition].tracker.passed(until)
 
-    def full(self, place: TopicPartition) -> bool:
+    def full(self, partition: int) -> bool:
         """One more batch could be too much: read no more of this partition until its position moves."""
         with self._changed:
-            return self._is_full(self._held[place])
+            return self._is_full(self._held[partition])
 
     def _is_full(self, held: _AssignedPartition) -> bool:
         return held.tracker.span > self._settings.most_uncovered - self._settings.batch
@@ -146,7 +139,7 @@ class VirtualPartitions:
         with self._changed:
             return self._changed.wait_for(lambda: not any(map(self._is_full, self._held.values())), timeout_s)
 
-    def positions(self) -> Mapping[TopicPartition, int]:
+    def positions(self) -> Mapping[int, int]:
         """
         Positions that can be stored now, by partition.
 
@@ -156,9 +149,9 @@ class VirtualPartitions:
         self._workers.check()
         return self._now()
 
-    def _now(self) -> Mapping[TopicPartition, int]:
+    def _now(self) -> Mapping[int, int]:
         with self._changed:
-            return {place: held.tracker.position for place, held in self._held.items()}
+            return {p: held.tracker.position for p, held in self._held.items()}
 
     def idle(self) -> bool:
         """No record is without its effect."""
@@ -166,20 +159,20 @@ class VirtualPartitions:
         with self._changed:
             return all(held.tracker.unfinished == 0 for held in self._held.values())
 
-    def hold(self, places: Iterable[TopicPartition]) -> None:
+    def hold(self, partitions: Iterable[int]) -> None:
         """Begin no further records of these partitions: they are about to be revoked."""
         with self._changed:
-            for place in places:
-                self._held[place].limit = self._held[place].begun
+            for partition in partitions:
+                self._held[partition].limit = self._held[partition].begun
 
-    def revoked(self, place: TopicPartition, deadline: Deadline) -> int:
+    def revoked(self, partition: int, deadline: Deadline) -> int:
         """
         Release a partition: finish the records below the last one begun, and return the last position to store.
 
         So nothing that is done is done again by the next holder, unless a handler outlasts the deadline: its record
         and all above it are repeated.
         """
-        held = self._held.pop(place)
+        held = self._held.pop(partition)
         if self._workers.failed:  # nothing is begun any more, so no hole will close
             self._workers.stop(deadline)
         with self._changed:
@@ -190,13 +183,13 @@ class VirtualPartitions:
             held.limit = -1
             return held.tracker.position
 
-    def lost(self, place: TopicPartition) -> None:
+    def lost(self, partition: int) -> None:
         """Another member has the partition already: begin no more records of it, store nothing."""
-        held = self._held.pop(place)
+        held = self._held.pop(partition)
         with self._changed:
             held.limit = -1
 
-    def close(self, deadline: Deadline) -> Mapping[TopicPartition, int]:
+    def close(self, deadline: Deadline) -> Mapping[int, int]:
         """Begin no more records, wait for running ones, and return the last positions that can be stored."""
         self._workers.stop(deadline)
         return self._now()
@@ -268,7 +261,6 @@ class VirtualPartitionsHandler:
         self._virtual, self._stop, self._follow, self._now = virtual, stop, follow, now
         self._read: dict[int, int] = {}
         self._goals: dict[int, int] = {}
-        self._topic = ""
         self._report: Callable[[Mapping[int, int]], None] = lambda _positions: None
         self._stored: dict[int, int] = {}
         self._store_at = 0.0
@@ -276,29 +268,27 @@ class VirtualPartitionsHandler:
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         """Begin at the committed offset, or at the first one; partitions held already continue where they were."""
         for assignment in assignments:
-            if assignment.partition in self._read:
-                continue
-            begin = start(assignment)
-            self._topic = assignment.topic
-            self._read[assignment.partition], self._goals[assignment.partition] = begin, assignment.last_stable
-            self._virtual.assigned(TopicPartition(assignment.topic, assignment.partition), begin)
+            partition = assignment.partition
+            if partition not in self._read:
+                self._read[partition] = start(assignment)
+                self._goals[partition] = assignment.last_stable
+                self._virtual.assigned(partition, self._read[partition])
         return {assignment.partition: self._read[assignment.partition] for assignment in assignments}
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """Give records to the workers, and stop reading partitions of which enough is in work."""
         for batch in batches:
-            place = TopicPartition(self._topic, batch.partition)
-            self._virtual.add(place, batch.records)
-            self._virtual.passed(place, batch.until)
+            self._virtual.add(batch.partition, batch.records)
+            self._virtual.passed(batch.partition, batch.until)
             self._read[batch.partition] = batch.until
         # After pause and resume the client takes up to a second to fetch again (measured): so only for slow handlers.
         if not self._virtual.await_room(_ROOM_S):
-            context.pause([p for p in self._read if self._virtual.full(TopicPartition(self._topic, p))])
+            context.pause([p for p in self._read if self._virtual.full(p)])
 
     def tick(self, context: HandlerContext) -> None:
         """Store positions, read on where there is room again, and let the end of a drain wait for the workers."""
         self._report = context.report
-        context.resume([p for p in self._read if not self._virtual.full(TopicPartition(self._topic, p))])
+        context.resume([p for p in self._read if not self._virtual.full(p)])
         if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
             self._await_workers(context)
         if self._now() >= self._store_at:
@@ -310,34 +300,33 @@ class VirtualPartitionsHandler:
                 raise RetryLater("handlers are still at work", _LOOK_S)
             self._stop.wait(_LOOK_S)
 
-    def _store(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _store(self, positions: Mapping[int, int]) -> None:
         self._store_at = self._now() + _STORE_EVERY_S
-        moved = {
-            place.partition: position
-            for place, position in positions.items()
-            if self._stored.get(place.partition) != position
-        }
+        moved = {p: position for p, position in positions.items() if self._stored.get(p) != position}
         if moved:
             self._report(moved)
             self._stored |= moved
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Finish records below the last one begun, as far as there is time, and store the position reached."""
-        places = [self._forget(partition) for partition in partitions if partition in self._read]
-        self._virtual.hold(places)
-        self._store({place: self._virtual.revoked(place, deadline) for place in places})
+        ours = self._forget(partitions)
+        self._virtual.hold(ours)
+        self._store({p: self._virtual.revoked(p, deadline) for p in ours})
         for partition in partitions:
             self._stored.pop(partition, None)
 
     def lost(self, partitions: Collection[int]) -> None:
+        for partition in self._forget(partitions):
+            self._virtual.lost(partition)
         for partition in partitions:
-            if partition in self._read:
-                self._virtual.lost(self._forget(partition))
             self._stored.pop(partition, None)
 
-    def _forget(self, partition: int) -> TopicPartition:
-        del self._read[partition], self._goals[partition]
-        return TopicPartition(self._topic, partition)
+    def _forget(self, partitions: Collection[int]) -> list[int]:
+        """Read no further; returns those of the partitions that were read."""
+        ours = [p for p in partitions if p in self._read]
+        for partition in ours:
+            del self._read[partition], self._goals[partition]
+        return ours
 
     def close(self, deadline: Deadline) -> None:
         self._virtual.close(deadline)

@@ -175,8 +175,8 @@ class Workers(Generic[T]):
     The first exception of ``work`` stops all workers, and `check` raises it in the feeding thread.
     """
 
-    def __init__(self, count: int, work: Work[T], now: Callable[[], float] = time.monotonic) -> None:
-        self._work, self._now = work, now
+    def __init__(self, count: int, work: Work[T]) -> None:
+        self._work = work
         self._queue: KeyedQueue[T] = KeyedQueue()
         self._lock = threading.Lock()
         self._work_came = threading.Condition(self._lock)
@@ -185,9 +185,8 @@ class Workers(Generic[T]):
         self._stopped = False
         self._failure: BaseException | None = None
         self._threads = [
-            threading.Thread(
-                target=self._run, name=f"virtual-{n}", daemon=True
-            )  # a hung handler must not hold the exit
+            # A hung handler must not hold the exit.
+            threading.Thread(target=self._run, name=f"virtual-{n}", daemon=True)
             for n in range(count)
         ]
         for thread in self._threads:
@@ -236,7 +235,7 @@ class Workers(Generic[T]):
                 elif again_s is None:
                     self._queue.finish(key)  # nobody is woken: this thread takes the key's next piece, or another
                 else:
-                    self._queue.put_off(key, self._now() + again_s)
+                    self._queue.put_off(key, time.monotonic() + again_s)
                 if self._running == 0:
                     self._came_to_rest.notify_all()
 
@@ -244,10 +243,10 @@ class Workers(Generic[T]):
         """A key's first piece, waiting for one; None when the workers stop."""
         with self._lock:
             while not self._stopped:
-                taken = self._queue.take(self._now())
+                taken = self._queue.take(time.monotonic())
                 if taken is not None:
                     self._running += 1
                     return taken
                 due = self._queue.due()
-                self._work_came.wait(None if due is None else max(0.0, due - self._now()))
+                self._work_came.wait(None if due is None else max(0.0, due - time.monotonic()))
             return None

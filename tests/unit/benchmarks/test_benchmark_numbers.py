@@ -16,13 +16,13 @@ import environment as memory
 import psutil
 import pytest
 from checker import sizes_of, summed
-from contenders import Setup, java_options
+from contenders import java_options
 from growth import longest_pause_s, median_ratio
 from harness.waiting import await_ends, until
 from micro_batches import committed
 from results import draw, lines, panels, together, write
 from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
-from watch import Tree, VisibilitySample, throughput
+from watch import Throughput, Tree, VisibilitySample, throughput
 
 from brew.cli import exit_code_of
 from brew.deadline import Deadline
@@ -32,38 +32,33 @@ from brew.journal import Entry, Phase, Step
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
-def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate() -> None:
-    """100 at 12 s and 300 at 14 s: 200 records in 2 s, whatever the first 100 took."""
-    found = throughput(
-        [VisibilitySample(12.0, 100), VisibilitySample(13.0, 250), VisibilitySample(14.0, 301)], 10.0, 300
-    )
-    assert found is not None
-    assert found.records_per_s == 100.0
-    assert found.overall_records_per_s == 75.0
-    assert (found.first_visible_s, found.last_visible_s) == (2.0, 4.0)
+@pytest.mark.parametrize(
+    ("sights", "found"),
+    [
+        (
+            [(12.0, 100), (13.0, 250), (14.0, 301)],
+            Throughput(2.0, 4.0, 100.0, overall_records_per_s=75.0),
+        ),
+        ([(12.0, 300)], Throughput(2.0, 2.0, 150.0, overall_records_per_s=150.0)),
+        ([], None),
+    ],
+)
+def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate(
+    sights: list[tuple[float, int]], found: Throughput | None
+) -> None:
+    """100 at 12 s and 300 at 14 s are 200 records in 2 s; what a single look saw has its overall rate, nothing none."""
+    assert throughput([VisibilitySample(*sight) for sight in sights], 10.0, 300) == found
 
 
-def test_a_run_that_became_visible_at_once_has_its_overall_rate() -> None:
-    """A single look saw everything: there is no time between first and last."""
-    found = throughput([VisibilitySample(12.0, 300)], 10.0, 300)
-    assert found is not None
-    assert found.records_per_s == found.overall_records_per_s == 150.0
-
-
-def test_nothing_visible_has_no_pace() -> None:
-    """A division by nothing is not a result."""
-    assert throughput([], 10.0, 300) is None
-
-
-def _run(contender: str, number: int, rate: float) -> Run:
-    parts = {"driver": 100.0, "jvm": 500.0, "workers": 200.0}
-    return Run(contender, 1000, number, rate, rate, 3.0, 9.0, 10.0, 12.0, 2.0, 0.1, 800.0, parts, "proven")
+def _run(contender: str, records: int, number: int, rate: float, cpu_s: float = 10.0) -> Run:
+    parts = {"driver": 1.0, "jvm": 0.0, "workers": 0.0}
+    return Run(contender, records, number, rate, rate, 1.0, 2.0, 3.0, cpu_s, 1.0, 0.0, 90.0, parts, "proven")
 
 
 def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) -> None:
     """Rounds of 2.0, 2.5 and 8.2 give 2.50 with its range; the JSON twin keeps each run, the picture is drawn."""
-    runs = [_run("direct", n, rate) for n, rate in enumerate((180.0, 250.0, 900.0), 1)]
-    runs += [_run("franz", n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
+    runs = [_run("direct", 1000, n, rate) for n, rate in enumerate((180.0, 250.0, 900.0), 1)]
+    runs += [_run("franz", 1000, n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
     killed = [Restart("franz", 1000, 1, 200, 50, 4.0, 9.0, 0, "proven")]
     followed = [
         Latency("direct", n, 1000, 999.0, 20.0, 4.0, 30.0 + n, 90.0, 99.0, 0.2, 300.0, "proven") for n in (1, 2)
@@ -83,15 +78,15 @@ def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) ->
 
 def test_a_contender_that_ran_alone_has_no_ratio() -> None:
     """It shows numbers and compares nothing."""
-    results = Results("make bench", {}, {"loop": "by hand"}, [], [_run("loop", 1, 5.0)])
+    results = Results("make bench", {}, {"loop": "by hand"}, [], [_run("loop", 1000, 1, 5.0)])
     assert lines(results, 1000)[0] == ["measure", "loop"]
 
 
 def test_the_choice_of_compilers_replaces_the_pipelines_own() -> None:
     """The untuned peer has none of our flags, the tuned one has all; everything else stays."""
     given = "-Dsome=thing -XX:+UseSerialGC -XX:Tier4InvocationThreshold=100000 -Xshare:auto"
-    assert java_options(Setup(), tuned=False, given=given).endswith("=-Dsome=thing -Xshare:auto")
-    assert java_options(Setup(), tuned=True, given=given).endswith(f"={given}")
+    assert java_options(given, tuned=False) == "-Dsome=thing -Xshare:auto"
+    assert java_options(given, tuned=True) == given
 
 
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
@@ -171,23 +166,16 @@ def test_a_command_that_is_told_to_stop_may_say_so(tmp_path: Path, polite: bool,
                 tree.wait(Deadline(20), stopped=True)
 
 
-def test_everybody_is_first_as_often_as_last() -> None:
-    """The order turns round with each round."""
-    assert rounds(["a", "b", "c"], 3, paired=False) == [
-        (1, ["a", "b", "c"]),
-        (2, ["c", "b", "a"]),
-        (3, ["a", "b", "c"]),
-    ]
-
-
-def test_a_paired_contender_runs_beside_each_other_one() -> None:
-    """Rounds of two with numbers of their own, turned round at each repetition."""
-    assert rounds(["a", "b", "c"], 2, paired=True) == [
-        (1, ["a", "b"]),
-        (2, ["a", "c"]),
-        (3, ["b", "a"]),
-        (4, ["c", "a"]),
-    ]
+@pytest.mark.parametrize(
+    ("repeat", "paired", "planned"),
+    [
+        (3, False, [(1, ["a", "b", "c"]), (2, ["c", "b", "a"]), (3, ["a", "b", "c"])]),
+        (2, True, [(1, ["a", "b"]), (2, ["a", "c"]), (3, ["b", "a"]), (4, ["c", "a"])]),
+    ],
+)
+def test_everybody_is_first_as_often_as_last(repeat: int, paired: bool, planned: list[tuple[int, list[str]]]) -> None:
+    """The order turns round with each repetition; in pairs, the first name has rounds of two with each other one."""
+    assert rounds(["a", "b", "c"], repeat, paired=paired) == planned
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
@@ -236,20 +224,15 @@ def test_delays_leave_the_warm_up_out_and_nothing_else() -> None:
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _drawn_run(contender: str, records: int, number: int, rate: float, cpu_s: float = 10.0) -> Run:
-    parts = {"driver": 1.0, "jvm": 0.0, "workers": 0.0}
-    return Run(contender, records, number, rate, rate, 1.0, 2.0, 3.0, cpu_s, 1.0, 0.0, 90.0, parts, "proven")
-
-
 RESULTS = Results(
     "run.py",
     {"cores": "2"},
     {"direct": "ours", "a<b&c": "a peer"},
     ["direct"],
     [
-        *(_drawn_run("direct", 1000, number, rate) for number, rate in enumerate((300.0, 400.0, 350.0), 1)),
-        _drawn_run("a<b&c", 1000, 1, 700.0),
-        _drawn_run("direct", 3000, 1, 500.0, cpu_s=30.0),
+        *(_run("direct", 1000, number, rate) for number, rate in enumerate((300.0, 400.0, 350.0), 1)),
+        _run("a<b&c", 1000, 1, 700.0),
+        _run("direct", 3000, 1, 500.0, cpu_s=30.0),
     ],
     [Restart("direct", 1000, 1, 5, 5, 3.5, 9.0, 0, "proven")],
     [Latency("direct", 1, 1000, 999.0, 20.0, 4.0, 33.0, 90.0, 99.0, 0.2, 300.0, "proven")],
@@ -319,7 +302,7 @@ def test_files_are_taken_together_with_rounds_of_their_own(tmp_path: Path) -> No
     """Rounds of two files are no pair; a file comes back as it was written."""
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     save(RESULTS, one)
-    save(replace(RESULTS, contenders={"franz": "a peer"}, ours=[], runs=[_drawn_run("franz", 1000, 1, 9.0)]), two)
+    save(replace(RESULTS, contenders={"franz": "a peer"}, ours=[], runs=[_run("franz", 1000, 1, 9.0)]), two)
     assert load([one]) == RESULTS
     both = load([one, two])
     assert both.names(1000) == ["direct", "a<b&c", "franz"]
@@ -331,7 +314,7 @@ def test_a_page_is_put_together_from_several_files(tmp_path: Path) -> None:
     """Each command stands in it, numbers of each file, and the twins beside it."""
     one, two, page = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "PAGE.md"
     save(replace(RESULTS, command="first command"), one)
-    save(replace(RESULTS, command="second command", runs=[_drawn_run("direct", 7_654_321, 1, 9.0)]), two)
+    save(replace(RESULTS, command="second command", runs=[_run("direct", 7_654_321, 1, 9.0)]), two)
     assert exit_code_of(together, "results", [str(one), str(two), "--out", str(page)]) == 0
     text = page.read_text()
     assert all(told in text for told in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
@@ -356,18 +339,18 @@ def outcome(at: float, pid: int = 7) -> Entry:
     return Entry(at, "writer", pid, Step.OUTCOME, Phase.DONE, {})
 
 
-def test_the_longest_time_between_two_transactions_of_one_process_counts() -> None:
+@pytest.mark.parametrize(
+    ("lines", "longest"),
+    [
+        ([fence(1), outcome(2), fence(2.5), outcome(4), fence(5), outcome(6), fence(20, 8), outcome(21, 8)], 1),
+        ([fence(1), fence(2), outcome(3), fence(3.5), outcome(9), outcome(9.5)], 0),
+        ([outcome(1), fence(3), outcome(4)], 2),
+    ],
+    ids=["apart", "overlapping", "ended-before-its-fence"],
+)
+def test_the_longest_time_between_two_transactions_of_one_process_counts(lines: list[Entry], longest: float) -> None:
     """Time before the first and behind the last is none; nor is that of another process."""
-    lines = [fence(1), outcome(2), fence(2.5), outcome(4), fence(5), outcome(6), fence(20, pid=8), outcome(21, pid=8)]
-    assert longest_pause_s(lines) == 1
-
-
-def test_transactions_that_overlap_leave_no_pause() -> None:
-    assert longest_pause_s([fence(1), fence(2), outcome(3), fence(3.5), outcome(9), outcome(9.5)]) == 0
-
-
-def test_an_attempt_that_ended_before_its_fence_is_none() -> None:
-    assert longest_pause_s([outcome(1), fence(3), outcome(4)]) == 2
+    assert longest_pause_s(lines) == longest
 
 
 def test_the_middle_pair_counts_not_the_mean() -> None:

@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from brew.errors import UsageError
 from downstream.address import masked_url
 from downstream.postgres import DatabaseSettings, connect
-from downstream.receive import postgres as receiver_store
+from downstream.receive.postgres import CallSettings
 from downstream.receive.redis import RedisSettings
-from downstream.virtual import call
 
 SECRET = "canary"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "postgresql//u:canary@localhost/db",
-        "canary",
-        "postgresql://u:canary%zz@localhost/db",
-        "postgresql://u:a@canary@localhost/db",
-        "postgresql://u:canary/1@localhost/db",
-        "postgresql://u:canary?1@localhost/db",
-        "postgresql://u:canary#1@localhost/db",
-        "host=localhost password=a canary",
-    ],
-)
-def test_a_databases_address_that_cant_be_read_is_refused_unseen(address: str) -> None:
-    with pytest.raises(UsageError, match="DATABASE_URL") as refused:
-        connect(DatabaseSettings(address, "s"), "")
-    assert SECRET not in str(refused.value)
-    assert refused.value.__suppress_context__ or refused.value.__context__ is None, "no trace tells it either"
+def _database(address: str) -> None:
+    connect(DatabaseSettings(address, "s"), "")
+
+
+def _redis(address: str) -> None:
+    RedisSettings(address).client()
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("use", "option", "address"),
     [
-        "redis//:canary@localhost",
-        "canary",
-        "redis://:canary/1@localhost",
-        "redis://:canary#1@localhost",
-        "redis://:a@canary@localhost",
-        "redis://u:[canary@localhost",
-        "redis://localhost:canary",
+        (_database, "DATABASE_URL", "postgresql//u:canary@localhost/db"),
+        (_database, "DATABASE_URL", "canary"),
+        (_database, "DATABASE_URL", "postgresql://u:canary%zz@localhost/db"),
+        (_database, "DATABASE_URL", "postgresql://u:a@canary@localhost/db"),
+        (_database, "DATABASE_URL", "postgresql://u:canary/1@localhost/db"),
+        (_database, "DATABASE_URL", "postgresql://u:canary?1@localhost/db"),
+        (_database, "DATABASE_URL", "postgresql://u:canary#1@localhost/db"),
+        (_database, "DATABASE_URL", "host=localhost password=a canary"),
+        (_redis, "REDIS_URL", "redis//:canary@localhost"),
+        (_redis, "REDIS_URL", "canary"),
+        (_redis, "REDIS_URL", "redis://:canary/1@localhost"),
+        (_redis, "REDIS_URL", "redis://:canary#1@localhost"),
+        (_redis, "REDIS_URL", "redis://:a@canary@localhost"),
+        (_redis, "REDIS_URL", "redis://u:[canary@localhost"),
+        (_redis, "REDIS_URL", "redis://localhost:canary"),
+        (CallSettings, "--effect-url", "canary"),
+        (CallSettings, "--effect-url", "http://localhost:canary/"),
+        (CallSettings, "--effect-url", "http://u:canary/1@localhost/"),
     ],
 )
-def test_redis_address_that_cant_be_read_is_refused_unseen(address: str) -> None:
-    with pytest.raises(UsageError, match="REDIS_URL") as refused:
-        RedisSettings(address).client()
+def test_an_address_that_cant_be_read_is_refused_unseen(
+    use: Callable[[str], object], option: str, address: str
+) -> None:
+    with pytest.raises(UsageError, match=option) as refused:
+        use(address)
     assert SECRET not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None, "no trace tells it either"
 
@@ -76,14 +78,7 @@ def test_an_http_address_is_told_without_its_secrets(url: str, told: str) -> Non
     assert masked_url(url) == told
 
 
-@pytest.mark.parametrize("url", ["canary", "http://localhost:canary/", "http://u:canary/1@localhost/"])
-def test_an_effects_address_that_cant_be_read_is_refused_unseen(url: str) -> None:
-    with pytest.raises(UsageError, match="--effect-url") as refused:
-        receiver_store.CallSettings(url)
-    assert SECRET not in str(refused.value)
-
-
 def test_settings_dont_show_addresses() -> None:
     url = "http://u:canary@localhost/"
     said = [DatabaseSettings(f"postgresql://u:{SECRET}@h/db", "s"), RedisSettings(f"redis://:{SECRET}@h")]
-    assert SECRET not in repr([*said, receiver_store.CallSettings(url), call.CallSettings(url)])
+    assert SECRET not in repr([*said, CallSettings(url)])

@@ -110,6 +110,17 @@ def _round(loop: Loop, polled: dict[int, Polled]) -> None:
     loop._round(loop._slices(polled), Deadline(9))
 
 
+def _retry(loop: Loop) -> None:
+    """The wait of partition 1 is over."""
+    loop._places[1].retry_at = Deadline(1e-9)
+    loop._retry(Deadline(9))
+
+
+def _lose_patience(loop: Loop) -> None:
+    while not loop._places[1].patience.expired():
+        pass
+
+
 def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice(
     loop: Loop, handler: FakeHandler
 ) -> None:
@@ -133,8 +144,7 @@ def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: 
     _round(loop, _polled())  # what was fetched before the pause is not handed out
     assert handler.handled == []
     assert not loop._drained()
-    loop._places[1].retry_at = Deadline(1e-9)
-    loop._retry(Deadline(9))
+    _retry(loop)
     assert (member.seeks, member.paused) == ([{1: 5}], set())
     _round(loop, _polled())
     assert len(handler.handled) == 1
@@ -145,14 +155,10 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
     loop.assigned([1])
     handler.error = RetryLater("busy", 0.001)
     _round(loop, _polled())
-    patience = loop._places[1].patience
-    assert patience is not None
-    while not patience.expired():
-        pass
+    _lose_patience(loop)
     handler.error = RetryLater("still busy", 0.001)
-    loop._places[1].retry_at = Deadline(1e-9)
     with pytest.raises(Refused, match="still busy"):
-        loop._retry(Deadline(9))
+        _retry(loop)
     handler.error, loop._places[1].retry_at = None, None
     _round(loop, _polled())
     assert loop._places[1].patience is None
@@ -278,8 +284,7 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
     assert handler.handled == []
     assert told == [f"partitions [1] wait: the brokers do not tell where they stand: {error}"]
     monkeypatch.setattr(loop, "_describe_assigned", answer)
-    loop._places[1].retry_at = Deadline(1e-9)
-    loop._retry(Deadline(9))
+    _retry(loop)
     assert loop._member.seeks == [{1: 5}]
     _round(loop, _polled())
     assert [one.start for one in handler.handled] == [5]
@@ -291,12 +296,9 @@ def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeyp
         loop, "_describe_assigned", lambda _found, _deadline: _raise(DeadlineExceeded("locate: no answer"))
     )
     loop.assigned([1])
-    patience = loop._places[1].patience
-    assert patience is not None
-    while not patience.expired():
-        loop._places[1].retry_at = Deadline(1e-9)
+    _lose_patience(loop)
     with pytest.raises(Refused, match=r"t\[1\] could not be worked on for 0.05 s \(--patience-s\): the brokers do not"):
-        loop._retry(Deadline(9))
+        _retry(loop)
 
 
 def _raise(error: Exception) -> None:

@@ -82,24 +82,6 @@ def test_what_was_not_taken_can_not_be_finished() -> None:
     assert tracker.position == 13
 
 
-def test_the_end_of_the_log_does_not_pass_an_unfinished_record() -> None:
-    tracker = OffsetTracker(3)
-    tracker.take(4)
-    tracker.passed(9)
-    assert tracker.position == 4
-    tracker.finish(4)
-    assert tracker.position == 9
-
-
-def test_an_end_of_the_log_that_was_seen_earlier_takes_nothing_back() -> None:
-    """The reader looks, then reads on: what it saw may lie below what it has read by now."""
-    tracker = OffsetTracker(3)
-    tracker.take(9)
-    tracker.passed(5)
-    tracker.finish(9)
-    assert tracker.position == 10
-
-
 Pieces = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 999)), max_size=40)
 
 
@@ -150,19 +132,6 @@ def test_a_key_that_waits_holds_up_no_other() -> None:
     assert queue.take(5.0) == ("a", 2)
 
 
-def test_the_back_off_doubles_up_to_its_limit() -> None:
-    """Three pauses lie between four tries."""
-    retries = Retries(attempts=4, first_s=0.5, most_s=1.5)
-    assert [retries.after(failures) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 1.5, None]
-    assert Retries(attempts=10**6).after(10**5) == 10.0
-
-
-@pytest.mark.parametrize(("fields", "named"), [({"attempts": 0}, "--attempts"), ({"first_s": 20.0}, "--back-off-s")])
-def test_senseless_retries_are_refused_with_their_setting(fields: dict[str, float], named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        Retries(**fields)  # type: ignore[arg-type]
-
-
 def test_a_tracker_begins_at_its_start_with_nothing_in_work() -> None:
     tracker = OffsetTracker(7)
     assert (tracker.position, tracker.span, tracker.unfinished) == (7, 0, 0)
@@ -174,6 +143,17 @@ def test_a_tracker_begins_at_its_start_with_nothing_in_work() -> None:
         tracker.finish(8)
     tracker.finish(7)
     assert (tracker.position, tracker.span, tracker.unfinished) == (8, 0, 0)
+
+
+@pytest.mark.parametrize(("taken", "end", "position"), [(4, 9, 9), (9, 5, 10)])
+def test_the_end_of_the_log_does_not_pass_an_unfinished_record(taken: int, end: int, position: int) -> None:
+    """Nor does one that was seen earlier, below what has been read by now, take anything back."""
+    tracker = OffsetTracker(3)
+    tracker.take(taken)
+    tracker.passed(end)
+    assert tracker.position == taken
+    tracker.finish(taken)
+    assert tracker.position == position
 
 
 def test_the_end_of_the_log_never_moves_a_tracker_back() -> None:
@@ -234,6 +214,8 @@ def test_a_key_whose_last_piece_is_finished_begins_anew() -> None:
 def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() -> None:
     """64 doublings are enough for any; more would be a number that no double holds."""
     assert [Retries(3, 0.5, 100.0).after(failures) for failures in (1, 2, 3, 4)] == [0.5, 1.0, None, None]
+    assert [Retries(4, 0.5, 1.5).after(failures) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 1.5, None]
+    assert Retries(attempts=10**6).after(10**5) == 10.0
     endless = Retries(10**6, 1.0, 1e30)
     assert endless.after(64) == 2.0**63
     assert endless.after(65) == endless.after(66) == endless.after(99_999) == 2.0**64
@@ -244,7 +226,12 @@ def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [((0,), "--attempts is 0"), ((1, 0.0), "--back-off-s is 0 "), ((1, 2.1, 2.0), "--back-off-s is 2.1")],
+    [
+        ((0,), "--attempts is 0"),
+        ((1, 0.0), "--back-off-s is 0 "),
+        ((1, 2.1, 2.0), "--back-off-s is 2.1"),
+        ((5, 20.0), "--back-off-s is 20 "),
+    ],
 )
 def test_retries_that_make_no_sense_are_refused(fields: tuple[float, ...], named: str) -> None:
     """One attempt and two equal pauses do."""

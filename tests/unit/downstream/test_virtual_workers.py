@@ -19,14 +19,13 @@ from downstream.virtual import partitions as member
 from downstream.virtual.partitions import (
     HandlerFailedError,
     NonRetriableError,
-    TopicPartition,
     VirtualPartitions,
     VirtualPartitionsHandler,
     VirtualSettings,
 )
 from downstream.virtual.scheduling import OnFailure, Retries, Workers
 
-HERE = TopicPartition("orders", 0)
+HERE = 0
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
 
 
@@ -85,6 +84,21 @@ def working(effects: Effects, start: int = 0, **options: object) -> Iterator[Vir
         virtual.close(Deadline(10))
 
 
+def poisoned(number: int) -> Callable[[Order], None]:
+    """Fails with one record, each time."""
+
+    def handle(order: Order) -> None:
+        if order.number == number:
+            raise ValueError("poison")
+
+    return handle
+
+
+def held_up(numbers: Collection[int], until: threading.Event) -> Callable[[Order], None]:
+    """These records take until then."""
+    return lambda order: (until.wait(20), None)[1] if order.number in numbers else None
+
+
 def orders(count: int, keys: int = 10) -> list[Order]:
     return [Order(n, b"%d" % (n % keys)) for n in range(count)]
 
@@ -113,12 +127,7 @@ def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
 def test_the_position_waits_for_a_slow_record() -> None:
     """All others are done; a crash now repeats them and does not skip the slow one."""
     held = threading.Event()
-
-    def slow(order: Order) -> None:
-        if order.number == 3:
-            held.wait(20)
-
-    effects = Effects(slow)
+    effects = Effects(held_up({3}, held))
     with working(effects) as virtual:
         virtual.add(HERE, orders(50, keys=50))
         until(lambda: len(effects.done) == 49, "the others")
@@ -131,7 +140,7 @@ def test_the_position_waits_for_a_slow_record() -> None:
 def test_a_partition_is_full_when_enough_lies_above_its_position() -> None:
     """Finished records count too, or one that hangs would let memory and repetitions grow without an end."""
     held = threading.Event()
-    effects = Effects(lambda order: None if order.number else (held.wait(20), None)[1])
+    effects = Effects(held_up({0}, held))
     with working(effects, most_uncovered=20) as virtual:
         virtual.add(HERE, orders(20, keys=20))
         until(lambda: len(effects.done) == 19, "the others")
@@ -162,12 +171,7 @@ def test_a_record_that_always_fails_is_given_up_after_its_attempts() -> None:
 
 def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
     """Nothing of its key is begun behind it, and the position stays before it."""
-
-    def poisoned(order: Order) -> None:
-        if order.number == 2:
-            raise ValueError("poison")
-
-    effects = Effects(poisoned)
+    effects = Effects(poisoned(2))
     with working(effects, on_failure=OnFailure.STOP) as virtual:
         virtual.add(HERE, orders(6, keys=1))
 
@@ -179,12 +183,7 @@ def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
 
 def test_nothing_of_any_key_is_begun_once_a_record_has_stopped_all() -> None:
     """What others have begun is finished; a single worker has begun nothing else."""
-
-    def poisoned(order: Order) -> None:
-        if order.number == 0:
-            raise ValueError("poison")
-
-    effects = Effects(poisoned)
+    effects = Effects(poisoned(0))
     once = Retries(attempts=1, first_s=0.001, most_s=0.001)
     with working(effects, count=1, retries=once, on_failure=OnFailure.STOP) as virtual:
         virtual.add(HERE, orders(6, keys=6))
@@ -211,11 +210,7 @@ def test_a_record_that_will_never_succeed_is_tried_once() -> None:
 
 def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once() -> None:
     """Nobody works any more, so no hole below what was begun will close: waiting for it would use up the time."""
-
-    def poisoned(_order: Order) -> None:
-        raise ValueError("poison")
-
-    with working(Effects(poisoned), on_failure=OnFailure.STOP) as virtual:
+    with working(Effects(poisoned(0)), on_failure=OnFailure.STOP) as virtual:
         virtual.add(HERE, orders(1))
         with pytest.raises(HandlerFailedError):
             until(virtual.idle, "the failure")
@@ -231,10 +226,7 @@ def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
         def give_up(self, *_args: object) -> None:
             raise OSError("no room")
 
-    def poisoned(_order: Order) -> None:
-        raise ValueError("poison")
-
-    with working(Lost(poisoned)) as virtual:
+    with working(Lost(poisoned(0))) as virtual:
         virtual.add(HERE, orders(1))
 
         with pytest.raises(OSError, match="no room"):
@@ -344,7 +336,7 @@ def test_records_without_a_key_wait_for_nobody() -> None:
 def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
     """Its record lies at the position and will be repeated."""
     held = threading.Event()
-    virtual = VirtualPartitions(VirtualSettings(count=2), Effects(lambda _order: (held.wait(20), None)[1]))
+    virtual = VirtualPartitions(VirtualSettings(count=2), Effects(held_up({0}, held)))
     assert [(one.name, one.daemon) for one in virtual._workers._threads] == [("virtual-0", True), ("virtual-1", True)]
     virtual.assigned(HERE, 0)
     virtual.add(HERE, orders(1))
@@ -471,9 +463,9 @@ def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(
     one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
     held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
 
-    def watched(place: TopicPartition, deadline: Deadline) -> int:
+    def watched(partition: int, deadline: Deadline) -> int:
         limits.append([one.limit for one in held.values()])
-        return revoked(place, deadline)
+        return revoked(partition, deadline)
 
     scene.virtual.revoked = watched  # type: ignore[method-assign]
     one.revoked([0, 1], Deadline(5))

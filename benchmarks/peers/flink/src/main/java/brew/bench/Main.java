@@ -8,7 +8,6 @@ import java.util.Comparator;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -26,15 +25,13 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
  * offsets; without those, at the input's start. SIGTERM stops it with a savepoint, as an operator would.
  */
 public final class Main {
-    private static final Set<String> NEEDED =
-            Set.of("bootstrap", "input", "output", "dead-letter", "group", "state-dir");
     private static final long GOODBYE_S = 20;
 
     private Main() {}
 
     public static void main(String[] arguments) throws Exception {
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "warn");
-        Map<String, String> options = options(arguments);
+        Map<String, String> options = Options.of("flink", arguments);
         Path state = Path.of(options.get("state-dir")).toAbsolutePath();
         StreamExecutionEnvironment flink = StreamExecutionEnvironment.createLocalEnvironment(settings(options, state));
         Topology.build(flink, options);
@@ -105,17 +102,5 @@ public final class Main {
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }
-    }
-
-    private static Map<String, String> options(String[] arguments) {
-        Map<String, String> found = new HashMap<>();
-        for (int at = 0; at + 1 < arguments.length; at += 2) {
-            found.put(arguments[at].replaceFirst("^--", ""), arguments[at + 1]);
-        }
-        if (arguments.length % 2 != 0 || !found.keySet().containsAll(NEEDED)) {
-            System.err.println("flink: give --NAME VALUE for each of " + NEEDED);
-            System.exit(64);
-        }
-        return found;
     }
 }

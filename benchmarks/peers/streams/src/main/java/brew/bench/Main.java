@@ -1,10 +1,8 @@
 package brew.bench;
 
 import java.time.Duration;
-import java.util.HashMap;
 import java.util.Map;
 import java.util.Properties;
-import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.clients.producer.ProducerConfig;
@@ -17,15 +15,13 @@ import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThr
 
 /** The Kafka Streams peer: exactly_once_v2, until SIGTERM. */
 public final class Main {
-    private static final Set<String> NEEDED =
-            Set.of("bootstrap", "input", "output", "dead-letter", "group", "state-dir");
     private static final Duration GOODBYE = Duration.ofSeconds(8);
 
     private Main() {}
 
     public static void main(String[] arguments) throws InterruptedException {
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "warn");
-        Map<String, String> options = options(arguments);
+        Map<String, String> options = Options.of("streams", arguments);
         KafkaStreams streams = new KafkaStreams(topology(options), settings(options));
         CountDownLatch failed = new CountDownLatch(1);
         streams.setUncaughtExceptionHandler(error -> {
@@ -74,17 +70,5 @@ public final class Main {
         settings.put(StreamsConfig.producerPrefix(ProducerConfig.BUFFER_MEMORY_CONFIG), 64L * 1024 * 1024);
         settings.put(StreamsConfig.producerPrefix(ProducerConfig.COMPRESSION_TYPE_CONFIG), "none");
         return settings;
-    }
-
-    private static Map<String, String> options(String[] arguments) {
-        Map<String, String> found = new HashMap<>();
-        for (int at = 0; at + 1 < arguments.length; at += 2) {
-            found.put(arguments[at].replaceFirst("^--", ""), arguments[at + 1]);
-        }
-        if (arguments.length % 2 != 0 || !found.keySet().containsAll(NEEDED)) {
-            System.err.println("streams: give --NAME VALUE for each of " + NEEDED);
-            System.exit(64);
-        }
-        return found;
     }
 }
