@@ -44,6 +44,11 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(decorators), command)
 
 
+def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
+    """An option with a default and a variable of the environment; ``flags`` may name the parameter behind a space."""
+    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
+
+
 class LazyGroup(click.Group):
     """Imports a command when it is asked for: most bring clients that the others have no use for."""
 

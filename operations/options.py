@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import orjson
@@ -14,28 +14,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection, with_client_config
+from brew.cli import REACH_S, connection, named_option, options, with_client_config
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka.clients import reach
 from brew.names import checked_topic
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> str:
     return checked_topic(value, parameter.opts[0])
 
 
-def _named(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[_F], _F]:
-    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
-
-
-bootstrap_option = with_client_config(_named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."))
-input_option = _named("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
-output_option = _named("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic)
-dead_letter_option = _named(
+bootstrap_option = with_client_config(
+    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers.")
+)
+input_option = named_option("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
+output_option = named_option(
+    "--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic
+)
+dead_letter_option = named_option(
     "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Where rejected records are.", callback=_topic
 )
 also_output_option = click.option(
@@ -45,10 +43,10 @@ also_output_option = click.option(
     metavar="TOPIC",
     help="A further output topic of the run; repeatable.",
 )
-group_option = _named("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
+group_option = named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
-_LIVE: list[Callable[[Any], Any]] = [
+live_options = options(
     bootstrap_option,
     input_option,
     output_option,
@@ -75,14 +73,8 @@ _LIVE: list[Callable[[Any], Any]] = [
     click.option(
         "--tail", type=int, default=400, show_default=True, help="Of each output partition, the last so many offsets."
     ),
-]
-
-
-def live_options(command: _F) -> _F:
-    """Put the options of `ui` and `top` on a click command."""
-    for option in reversed(_LIVE):
-        command = option(command)
-    return command
+)
+"""Of `ui` and `top`."""
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, client_config_option, connection, options
+from brew.cli import as_bytes, connection, named_option, options
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -45,7 +45,7 @@ from operations.dlq.replay import (
     replay_group,
 )
 from operations.labels import iso, printable, utc
-from operations.options import json_option, print_json
+from operations.options import bootstrap_option, json_option, print_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
@@ -203,14 +203,9 @@ _WIDE = 240
 _LONGEST_GROUP = 200
 
 
-def _name(flag: str, env: str, default: str, text: str) -> Callable[[Any], Any]:
-    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
-
-
 _place = options(
-    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
-    client_config_option,
-    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
+    bootstrap_option,
+    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
 )
 _chosen = options(
     click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of the dead-letter topic."),
@@ -271,7 +266,7 @@ def list_command(
 
 @dlq.command("inspect")
 @_place
-@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
+@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
 @click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
 @json_option
@@ -310,8 +305,8 @@ def inspect_command(
 
 @dlq.command("replay")
 @_place
-@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
-@_name("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
+@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
+@named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
 @_chosen
 @click.option("--edit", "edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
 @click.option(
