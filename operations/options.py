@@ -17,7 +17,7 @@ from brew import names
 from brew.cli import REACH_S, connection, named_option, options, with_client_config
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
 from brew.kafka.clients import reach
 from brew.names import checked_topic
 
@@ -94,6 +94,19 @@ def advice(error: BrewError) -> str:
         f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
         "brokers, and ask again"
     )
+
+
+def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int]:
+    """
+    Those of ``chosen``, or all ``there`` partitions of ``topic`` where none is named.
+
+    Raises:
+        UsageError: the topic has no such partition.
+    """
+    wrong = [p for p in chosen if not 0 <= p < there]
+    if wrong:
+        raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}")
+    return sorted(set(chosen)) or list(range(there))
 
 
 def connected(bootstrap: str) -> Connection:
