@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -29,16 +30,7 @@ from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
 from operations.labels import iso, printable, utc
-from operations.options import (
-    advised,
-    bootstrap_option,
-    chosen_partitions,
-    connected,
-    json_option,
-    print_json,
-    table,
-)
-from operations.options import show as print_parts
+from operations.options import advised, bootstrap_option, chosen_partitions, connected, json_option, print_json, table
 
 _ASK_S = 60.0
 _POLL_S = 0.5
@@ -344,7 +336,7 @@ def show(
             for document in documents:
                 print_json(document, lines=True)
         elif documents:
-            print_parts(lines(documents))
+            Console(soft_wrap=False).print(lines(documents))
 
     with raw_logs(connection, Deadline(_ASK_S)) as raw:
         reader = Reader(connection, raw, wanted)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
@@ -144,20 +145,17 @@ def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_
         "replayed": len(report.replayed),
         "stays": dict(sorted(Counter(each.why.value for each in report.skipped).items())),
         "letters": [
-            {"partition": back.letter.partition, "offset": back.letter.offset, "to": back.partition}
-            | {"count": back.letter.replays + 1}
+            _letter_place(back.letter) | {"to": back.partition, "count": back.letter.replays + 1}
             for back in report.replayed
         ],
         "stayed": [
-            {
-                "partition": kept.letter.partition,
-                "offset": kept.letter.offset,
-                "why": kept.why.value,
-                "message": kept.message,
-            }
-            for kept in report.skipped
+            _letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in report.skipped
         ],
     }
+
+
+def _letter_place(letter: DeadLetter) -> dict[str, Any]:
+    return {"partition": letter.partition, "offset": letter.offset}
 
 
 def print_skipped(console: Console, done: Iterable[ReplayRecord | SkippedDeadLetter]) -> None:
@@ -252,10 +250,9 @@ def list_command(
     census = Census(per)
     partitions = place.partitions(choice.partitions)
     marks = {p: place.replay_log(p).offsets for p in partitions}
-    for letters in place.letters(partitions, choice.start, choice.until):
-        for letter in letters:
-            if choice.matches(letter):
-                census.add(letter, replayed=letter.offset in marks[letter.partition])
+    for letter in chain.from_iterable(place.letters(partitions, choice.start, choice.until)):
+        if choice.matches(letter):
+            census.add(letter, replayed=letter.offset in marks[letter.partition])
     document = census.document(dead_letter)
     if as_json:
         print_json(document)
@@ -288,11 +285,15 @@ def inspect_command(
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     if source is None:
-        letter = _at(place, partition, offset)
+        where = f"{dead_letter}/{position}"
+        letters = chain.from_iterable(place.letters(place.partitions([partition]), offset, offset + 1))
+        letter = next(letters, None)
     else:
-        letter = _from(place, SourcePosition(more["input"], partition, offset))
+        where = f"{more['input']}/{source}"
+        wanted = SourcePosition(more["input"], partition, offset)
+        letters = chain.from_iterable(place.letters(place.partitions(())))
+        letter = next((letter for letter in letters if letter.source == wanted), None)
     if letter is None:
-        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{position}"
         raise Refused(f"there is no visible dead letter of {where}; `brew dlq list` counts those that are there")
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
@@ -308,7 +309,7 @@ def inspect_command(
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
 @named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
 @_chosen
-@click.option("--edit", "edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
+@click.option("--edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
 @click.option(
     "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds."
 )
@@ -374,17 +375,6 @@ def _settings(
         dry_run=option["dry_run"],
         crash=None if option["crash_point"] is None else CrashPoint(option["crash_point"]),
     )
-
-
-def _at(place: DeadLetterTopics, partition: int, offset: int) -> DeadLetter | None:
-    place.partitions([partition])
-    matching = (letter for batch in place.letters([partition], offset, offset + 1) for letter in batch)
-    return next(matching, None)
-
-
-def _from(place: DeadLetterTopics, source: SourcePosition) -> DeadLetter | None:
-    matching = (letter for batch in place.letters(place.partitions(())) for letter in batch if letter.source == source)
-    return next(matching, None)
 
 
 def _choice(

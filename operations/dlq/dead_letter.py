@@ -20,7 +20,7 @@ from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
 from operations.options import chosen_partitions
 
-NO_REASON = "unknown"
+NO_REASON = b"unknown"
 """The reason shown for a record that no pipeline put there."""
 
 
@@ -40,7 +40,7 @@ class DeadLetter:
 
     @property
     def reason(self) -> str:
-        return (self._last(ERROR_REASON) or NO_REASON.encode()).decode("utf-8", "replace")
+        return (self._last(ERROR_REASON) or NO_REASON).decode("utf-8", "replace")
 
     @property
     def message(self) -> str:

@@ -6,10 +6,11 @@ import enum
 import os
 import shlex
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Self
 
 from brew.deadline import Deadline
@@ -84,13 +85,11 @@ class ReplayRules:
         """The reason to skip a dead letter, as far as it can be decided without its value."""
         source = letter.source
         if source is None:
-            return SkippedDeadLetter(
-                letter, SkipReason.FOREIGN, "it has no error and source headers: no pipeline put it there"
-            )
+            why = "it has no error and source headers: no pipeline put it there"
+            return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if source.topic != self.input:
-            return SkippedDeadLetter(
-                letter, SkipReason.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input"
-            )
+            why = f"it came from {source.topic}, not from {self.input}; set --input"
+            return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if letter.replays >= self.most_replays:
             why = f"it was written back {quantity(letter.replays, 'time')}, --most-replays is {self.most_replays}"
             return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
@@ -153,33 +152,24 @@ class RepairCommand:
         The repaired value; a record without one gives the command nothing to read.
 
         Raises:
-            EditFailed: it stays as it is.
+            RepairFailed: it stays as it is.
             UsageError: the command can't be started.
         """
         try:
-            child = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            child = Popen(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
         except OSError as error:
             raise UsageError(f"--edit can't start {self.command[0]!r}: {error.strerror}") from error
         with child:
             try:
                 edited, complaint = child.communicate(value or b"", timeout=self.timeout_s)
-            except subprocess.TimeoutExpired as error:
+            except BaseException as error:
                 os.killpg(child.pid, signal.SIGKILL)
-                raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
-            except BaseException:
-                os.killpg(child.pid, signal.SIGKILL)
+                if isinstance(error, TimeoutExpired):
+                    raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
                 raise
         if child.returncode:
-            complaint_text = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
-            raise RepairFailed(
-                f"--edit ended with {child.returncode}" + (f": {complaint_text}" if complaint_text else "")
-            )
+            said = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+            raise RepairFailed(f"--edit ended with {child.returncode}" + (f": {said}" if said else ""))
         return edited
 
 
@@ -233,7 +223,7 @@ def replay(
         worker = _Partition(place, settings, partition)
         for letters in _chunks(place.letters([partition])):
             done = worker.work(letters)
-            report.replayed += [each for each in done if isinstance(each, ReplayRecord)]
+            report.replayed += _replayed(done)
             report.skipped += [each for each in done if isinstance(each, SkippedDeadLetter)]
             tell(done)
 
@@ -242,13 +232,12 @@ def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
     """Letters in order, as many as one transaction takes."""
     chunk: list[DeadLetter] = []
     size = 0
-    for batch in batches:
-        for letter in batch:
-            if chunk and (len(chunk) >= _MOST_LETTERS or size + letter.size > _MOST_BYTES):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(letter)
-            size += letter.size
+    for letter in chain.from_iterable(batches):
+        if chunk and (len(chunk) >= _MOST_LETTERS or size + letter.size > _MOST_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(letter)
+        size += letter.size
     if chunk:
         yield chunk
 
@@ -267,7 +256,7 @@ class _Partition:
         choice = self._settings.choice
         wanted = [letter for letter in letters if choice.matches(letter)]
         if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
-            done = self._decided(wanted)
+            done = [self._decide(letter) for letter in wanted]
             self._note_waiting(letters, [])
             return done
         kafka = KafkaTransaction(self._settings.transaction, self._place.dead_letter.name, self._partition)
@@ -299,15 +288,14 @@ class _Partition:
             self._marks.settle(self._place.admin, deadline)
             self._check_group()
             # Commands may take their time: nothing is open yet that readers would wait for.
-            done.extend(self._decided(wanted))
+            done.extend(self._decide(letter) for letter in wanted)
             backs = _replayed(done)
             self._note_waiting(letters, backs)
             if not backs:
                 return None
             settled = self._settled(letters, committed)
-            return Write(
-                partial(self._produce_all, backs, kafka), lambda: settled, self._metadata(), Deadline(timeout_s)
-            )
+            write = partial(self._produce_all, backs, kafka)
+            return Write(write, lambda: settled, self._metadata(), Deadline(timeout_s))
 
         # A commit that fails may have been applied: the marks tell the next run.
         if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
@@ -315,28 +303,19 @@ class _Partition:
         return done
 
     def _produce_all(self, backs: list[ReplayRecord], kafka: KafkaTransaction, deadline: Deadline) -> None:
+        group, target = self._settings.group, self._settings.rules.input
         with kafka.mapped("produce"):
             for back in backs:
-                self._produce(back, kafka, deadline)
-
-    def _produce(self, back: ReplayRecord, kafka: KafkaTransaction, deadline: Deadline) -> None:
-        settings, letter = self._settings, back.letter
-        key = replay_log_key(self._marks.dead_letter_id, letter.offset)
-        mark = replay_log_value(settings.group, settings.rules.input, back.partition, letter.replays + 1)
-        rows = [
-            (settings.rules.input, back.value, letter.key, back.partition, back.headers),
-            (self._marks.topic, mark, key, self._partition, None),
-        ]
-        for topic, value, row_key, partition, headers in rows:
-            queue(kafka, deadline, topic, value, row_key, partition, headers=headers)
+                letter = back.letter
+                queue(kafka, deadline, target, back.value, letter.key, back.partition, headers=back.headers)
+                key = replay_log_key(self._marks.dead_letter_id, letter.offset)
+                mark = replay_log_value(group, target, back.partition, letter.replays + 1)
+                queue(kafka, deadline, self._marks.topic, mark, key, self._partition)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _goes(self, letter: DeadLetter) -> bool:
         return letter.offset not in self._marks.offsets and self._settings.rules.skipped(letter) is None
-
-    def _decided(self, wanted: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
-        return [self._decide(letter) for letter in wanted]
 
     def _decide(self, letter: DeadLetter) -> ReplayRecord | SkippedDeadLetter:
         settings = self._settings
@@ -365,8 +344,9 @@ class _Partition:
     def _settled(self, letters: list[DeadLetter], committed: Committed | None) -> int:
         """The offset below which every letter is written back; it never moves back."""
         waiting = letters[-1].offset + 1 if self._waiting is None else self._waiting
-        same = committed is not None and committed.metadata.startswith(self._metadata())
-        return max(waiting, committed.offset) if committed is not None and same else waiting
+        if committed is not None and committed.metadata.startswith(self._metadata()):
+            return max(waiting, committed.offset)
+        return waiting
 
     def _metadata(self) -> str:
         marks = self._place.create_replay_log()
@@ -374,12 +354,9 @@ class _Partition:
 
     def _check_marks(self, committed: Committed | None) -> None:
         """Compare the replay log's topic id with the one in the replay group's offset metadata."""
+        metadata = "" if committed is None else committed.metadata
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
-        if (
-            committed is not None
-            and committed.metadata.startswith(ours)
-            and not committed.metadata.startswith(self._metadata())
-        ):
+        if metadata.startswith(ours) and not metadata.startswith(self._metadata()):
             raise Refused(
                 f"the marks of {self._place.dead_letter.name}[{self._partition}] are gone: {self._marks.topic} was "
                 f"made again after dead letters had been written back; delete the offsets of group "
