@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from brew.offsets import SourcePosition
-from brew.preflight import Severity
+from brew.preflight import Finding, Severity
 from operations.ui.model import Transaction
 from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
 
@@ -40,6 +41,8 @@ KIND_MEANINGS = {
     Kind.ABORT_MARKER: "abort marker: ends a transaction, takes an offset",
 }
 OUTCOME_SIGNS = {"committed": "✓", "aborted": "✗", "open": "…"}
+PROOF_SIGNS = {"proven": "✓", "violated": "✗", "inconclusive": "?"}
+SEVERITY_SIGNS = {Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Severity.UNSAFE: "✗"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _FEW = 10
 
@@ -103,6 +106,12 @@ def span(start: int, end: int) -> str:
 def checks(severity: Severity, count: int) -> str:
     """Number and severity of checks."""
     return f"{count} {severity.value}{'s' * (severity is Severity.WARNING and count != 1)}"
+
+
+def all_checks(findings: Iterable[Finding]) -> str:
+    """The number of checks of each severity, the worst first."""
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(checks(severity, counts[severity]) for severity in reversed(Severity) if counts[severity])
 
 
 def records(transaction: Transaction) -> str:
