@@ -18,10 +18,9 @@ from brew.errors import BrewError, Refused, UsageError
 from brew.journal import entries
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
-from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
-from brew.kafka.raw_log import offset_batches, source_positions
+from brew.kafka.raw_log import newest_offset_batches, source_positions
 from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic, quantity
 from brew.offsets import LogOffsets
 from operations.options import (
@@ -38,11 +37,10 @@ from operations.options import (
 from operations.xray import render
 from operations.xray.model import Run, RunBuilder, Strip
 from operations.xray.render import MOST_COLUMNS, document
-from operations.xray.timeline import Xray, assign_write_times, effective_commits, read, timeline
+from operations.xray.timeline import Positions, Xray, assign_write_times, committed_positions, read, timeline
 
 _LAST = 1_000_000
 _ASK_S = 60.0
-_MOST_OFFSET_LOG = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +134,15 @@ class XrayCollector:
             return {}
         return {partition: position.offset for partition, position in committed.items() if position is not None}
 
-    def _commits(self, raw: RawLogs) -> dict[int, list[tuple[int, int]]]:
+    def _commits(self, raw: RawLogs) -> Positions:
         """The group's commits over time, as far as compaction has left them."""
         group, deadline = self._wanted.group, Deadline(_ASK_S)
         try:
             known = topics.describe(self._admin, [OFFSETS_TOPIC], deadline).get(OFFSETS_TOPIC)
             if known is None:
                 return {}
-            partition = coordinator_partition(group, known.partitions)
-            log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
-            start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            return effective_commits(offset_batches(raw, group, self._wanted.input, partition, start, log.end))
+            whose = (group, self._wanted.input, known.partitions)
+            return committed_positions(newest_offset_batches(self._admin, raw, *whose, deadline))
         except BrewError as error:
             self._unavailable.append(f"when group {group} committed: {error}")
             return {}

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from brew.cluster import OffsetBatch, OffsetCommit
+from brew.cluster import OffsetBatch
 from brew.journal import Entry, Phase, Step
+from operations.record_status import effective_commits
 from operations.xray.model import Bounds, Run, Strip, Timeline
 
 _EVENT_STEPS = {Step.FENCE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.ABORT}
@@ -196,27 +197,14 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
     yield Bounds(strip.log.last_stable, strip.log.end, strip.group)
 
 
-def effective_commits(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[int, int]]]:
-    """Partition -> (ms, offset), in order; a commit inside of a transaction counts from its commit marker on."""
-    commits_by: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    pending: dict[int, list[OffsetCommit]] = {}
-
-    def take(commits: Iterable[OffsetCommit], at_ms: int) -> None:
+def committed_positions(batches: Iterable[OffsetBatch]) -> Positions:
+    """The group's positions over time, from its offset log."""
+    positions: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for batch, commits in effective_commits(batches):
         for commit in commits:
             if commit.until is not None:
-                commits_by[commit.partition].append((at_ms, commit.until))
-
-    for batch in batches:
-        raw = batch.raw
-        if raw.control:
-            ended = pending.pop(raw.producer_id, [])
-            take(ended if raw.marker == "commit" else [], raw.max_timestamp)
-        elif raw.transactional:
-            if batch.commits:
-                pending.setdefault(raw.producer_id, []).extend(batch.commits)
-        else:
-            take(batch.commits, raw.max_timestamp)
-    return dict(commits_by)
+                positions[commit.partition].append((batch.raw.max_timestamp, commit.until))
+    return positions
 
 
 @dataclass(frozen=True, slots=True)
