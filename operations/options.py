@@ -46,13 +46,12 @@ also_output_option = click.option(
 group_option = named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
+pipeline_options = options(
+    bootstrap_option, input_option, output_option, dead_letter_option, group_option, also_output_option
+)
+"""The cluster, the topics and the group of a pipeline."""
 live_options = options(
-    bootstrap_option,
-    input_option,
-    output_option,
-    dead_letter_option,
-    group_option,
-    also_output_option,
+    pipeline_options,
     click.option(
         "--status-url",
         "statuses",
