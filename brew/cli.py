@@ -44,11 +44,6 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(decorators), command)
 
 
-def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
-    """An option with a default and a variable of the environment; ``flags`` may name the parameter behind a space."""
-    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
-
-
 class LazyGroup(click.Group):
     """Imports a command when it is asked for: most bring clients that the others have no use for."""
 
@@ -282,15 +277,13 @@ def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return both
 
 
+def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
+    """An option with a default and a variable of the environment; ``flags`` may name the parameter behind a space."""
+    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
+
+
 bootstrap_option = with_client_config(
-    click.option(
-        "--bootstrap",
-        default=names.BOOTSTRAP,
-        show_default=True,
-        envvar="BOOTSTRAP",
-        metavar="HOST:PORT",
-        help="Brokers to ask first.",
-    )
+    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Brokers to ask first.", metavar="HOST:PORT")
 )
 
 

@@ -11,7 +11,7 @@ import click
 
 from brew import names
 from brew.claims.member import INTERVAL_S
-from brew.cli import client_config_option, connection, named_option, options
+from brew.cli import bootstrap_option, connection, named_option, options
 from brew.errors import UsageError
 from brew.jvm import dependencies
 from brew.names import CrashMode, CrashPoint
@@ -41,8 +41,7 @@ def _choice(flag: str, default: enum.StrEnum, text: str, env: str | None = None)
 
 
 run_options = options(
-    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Brokers to ask first."),
-    client_config_option,
+    bootstrap_option,
     named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read."),
     named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic to write; made when missing."),
     named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Rejected records; made when missing."),
