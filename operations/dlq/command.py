@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -37,13 +36,13 @@ from operations.dlq.dead_letter import (
 from operations.dlq.replay import (
     CRASH_POINTS,
     RepairCommand,
-    ReplayRecord,
-    ReplayReport,
+    Replayed,
     ReplayRules,
     ReplaySettings,
     SkippedDeadLetter,
     replay,
     replay_group,
+    written_back,
 )
 from operations.labels import iso, printable, utc
 from operations.options import bootstrap_option, json_option, print_json
@@ -136,21 +135,19 @@ def letter_table(document: dict[str, Any]) -> Group:
     return Group(table, headers, Text("value:"), _harmless(document["value"]))
 
 
-def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
+def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
     """Result of a replay; with ``dry_run`` what it would do."""
+    backs, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
     return {
         "dead_letter": dead_letter,
         "input": target,
         "dry_run": dry_run,
-        "replayed": len(report.replayed),
-        "stays": dict(sorted(Counter(each.why.value for each in report.skipped).items())),
+        "replayed": len(backs),
+        "stays": dict(sorted(Counter(each.why.value for each in skipped).items())),
         "letters": [
-            _letter_place(back.letter) | {"to": back.partition, "count": back.letter.replays + 1}
-            for back in report.replayed
+            _letter_place(back.letter) | {"to": back.partition, "count": back.letter.replays + 1} for back in backs
         ],
-        "stayed": [
-            _letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in report.skipped
-        ],
+        "stayed": [_letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
     }
 
 
@@ -158,7 +155,7 @@ def _letter_place(letter: DeadLetter) -> dict[str, Any]:
     return {"partition": letter.partition, "offset": letter.offset}
 
 
-def print_skipped(console: Console, done: Iterable[ReplayRecord | SkippedDeadLetter]) -> None:
+def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
     """A line for each letter that stays and was not written back before; the first hundred of a transaction."""
     stays = [item for item in done if isinstance(item, SkippedDeadLetter) and item.message]
     for stay in stays[:_MOST_LINES]:
@@ -345,11 +342,13 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
         raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     settings = _settings(place, target, choice, edit, option)
-    report, console = ReplayReport(), Console(stderr=True)
-
+    done: list[Replayed] = []
+    console = Console(stderr=True)
     with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
-        replay(place, settings, report, partial(print_skipped, console))
-    document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
+        for some in replay(place, settings):
+            print_skipped(console, some)
+            done += some
+    document = report_document(done, dead_letter, target, dry_run=settings.dry_run)
     if as_json:
         print_json(document)
     else:

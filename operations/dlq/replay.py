@@ -6,8 +6,8 @@ import enum
 import os
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -68,6 +68,10 @@ class ReplayRecord:
     headers: list[tuple[str, bytes | None]]
 
 
+Replayed = ReplayRecord | SkippedDeadLetter
+"""What became of a dead letter."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayRules:
     """
@@ -99,7 +103,7 @@ class ReplayRules:
             return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
         return None
 
-    def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> ReplayRecord | SkippedDeadLetter:
+    def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> Replayed:
         """The record to write, for a letter that `stays` lets go; ``value`` may have been repaired."""
         headers = [(name, text) for name, text in letter.own_headers if name not in _REPLAY_HEADERS]
         headers += [
@@ -198,22 +202,9 @@ class ReplaySettings:
     crash: CrashPoint | None = None
 
 
-@dataclass
-class ReplayReport:
-    """Dead letters that were (or would be) written back, and those that were skipped."""
-
-    replayed: list[ReplayRecord] = field(default_factory=list)
-    skipped: list[SkippedDeadLetter] = field(default_factory=list)
-
-
-def replay(
-    place: DeadLetterTopics,
-    settings: ReplaySettings,
-    report: ReplayReport,
-    tell: Callable[[Sequence[ReplayRecord | SkippedDeadLetter]], None],
-) -> None:
+def replay(place: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[Replayed]]:
     """
-    Write back the selected dead letters by partition; ``tell`` is called with each committed transaction's.
+    Write back the selected dead letters by partition; yields each committed transaction's.
 
     Raises:
         Refused: it is not safe to continue; what was committed by then is in the replay log.
@@ -222,10 +213,7 @@ def replay(
     for partition in place.partitions(settings.choice.partitions):
         worker = _Partition(place, settings, partition)
         for letters in _chunks(place.letters([partition])):
-            done = worker.work(letters)
-            report.replayed += _replayed(done)
-            report.skipped += [each for each in done if isinstance(each, SkippedDeadLetter)]
-            tell(done)
+            yield worker.work(letters)
 
 
 def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
@@ -251,7 +239,7 @@ class _Partition:
         self._waiting: int | None = None  # the first letter that is not written back
         self._check_group()
 
-    def work(self, letters: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
+    def work(self, letters: list[DeadLetter]) -> list[Replayed]:
         """One transaction, or none where no dead letter of ``letters`` is to be written."""
         choice = self._settings.choice
         wanted = [letter for letter in letters if choice.matches(letter)]
@@ -270,9 +258,7 @@ class _Partition:
         finally:
             kafka.close()
 
-    def _transact(
-        self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction
-    ) -> list[ReplayRecord | SkippedDeadLetter]:
+    def _transact(self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction) -> list[Replayed]:
         """
         Write the selected records, and an entry of the replay log for each, in one transaction.
 
@@ -281,7 +267,7 @@ class _Partition:
         """
         timeout_s = self._settings.transaction.timeout_s
         deadline = Deadline(timeout_s)
-        done: list[ReplayRecord | SkippedDeadLetter] = []
+        done: list[Replayed] = []
 
         def decide(committed: Committed | None) -> Write | None:
             self._check_marks(committed)
@@ -289,7 +275,7 @@ class _Partition:
             self._check_group()
             # Commands may take their time: nothing is open yet that readers would wait for.
             done.extend(self._decide(letter) for letter in wanted)
-            backs = _replayed(done)
+            backs = written_back(done)
             self._note_waiting(letters, backs)
             if not backs:
                 return None
@@ -299,7 +285,7 @@ class _Partition:
 
         # A commit that fails may have been applied: the marks tell the next run.
         if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
-            self._marks.offsets.update(back.letter.offset for back in _replayed(done))
+            self._marks.offsets.update(back.letter.offset for back in written_back(done))
         return done
 
     def _produce_all(self, backs: list[ReplayRecord], kafka: KafkaTransaction, deadline: Deadline) -> None:
@@ -317,7 +303,7 @@ class _Partition:
     def _goes(self, letter: DeadLetter) -> bool:
         return letter.offset not in self._marks.offsets and self._settings.rules.skipped(letter) is None
 
-    def _decide(self, letter: DeadLetter) -> ReplayRecord | SkippedDeadLetter:
+    def _decide(self, letter: DeadLetter) -> Replayed:
         settings = self._settings
         if letter.offset in self._marks.offsets:
             return SkippedDeadLetter(letter, SkipReason.REPLAYED)
@@ -376,7 +362,7 @@ class _Partition:
             die(point, kafka)
 
 
-def _replayed(done: list[ReplayRecord | SkippedDeadLetter]) -> list[ReplayRecord]:
+def written_back(done: Iterable[Replayed]) -> list[ReplayRecord]:
     return [each for each in done if isinstance(each, ReplayRecord)]
 
 
