@@ -281,15 +281,13 @@ def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return both
 
 
+def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
+    """An option with a default and a variable of the environment; ``flags`` may name the parameter behind a space."""
+    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
+
+
 bootstrap_option = with_client_config(
-    click.option(
-        "--bootstrap",
-        default=names.BOOTSTRAP,
-        show_default=True,
-        envvar="BOOTSTRAP",
-        metavar="HOST:PORT",
-        help="Brokers to ask first.",
-    )
+    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Brokers to ask first.", metavar="HOST:PORT")
 )
 
 

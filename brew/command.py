@@ -28,7 +28,7 @@ _LEFT = 34
 
 # Placeholders: by option, else by the kind of its value.
 _METAVARS = {
-    **dict.fromkeys(("--bootstrap",), "HOST:PORT"),
+    "--bootstrap": "HOST:PORT",
     **dict.fromkeys(("--input", "--output", "--dead-letter", "--topic", "--profiles-topic", "--claims"), "TOPIC"),
     "--group": "GROUP",
     "--client-id": "NAME",
@@ -111,7 +111,8 @@ class Command(click.Command):
                 added = option not in self.params
                 title = _HELP if added else _SECTION_OF.get(option.opts[0], _OWN)
                 right = _first_words(option, ctx) if is_long and not everything else _words(option, ctx)
-                right += _variables_of(option) if everything else ""
+                if everything and (named := variables(option)):
+                    right += f" [{', '.join(named)}]"
                 sections[title].append((_left(option, ctx), right))
         for title, rows in sections.items():
             if rows and (everything or not is_long or title in _ALWAYS):
@@ -159,10 +160,10 @@ def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callab
 
 
 def _left(option: click.Option, ctx: click.Context) -> str:
-    names_ = ", ".join(sorted(option.opts, key=len))
+    flags = ", ".join(sorted(option.opts, key=len))
     if option.secondary_opts:
-        names_ += f" / {', '.join(option.secondary_opts)}"
-    return names_ if option.is_flag or option.count else f"{names_} {_placeholder(option, ctx)}"
+        flags += f" / {', '.join(option.secondary_opts)}"
+    return flags if option.is_flag or option.count else f"{flags} {_placeholder(option, ctx)}"
 
 
 def _placeholder(option: click.Option, ctx: click.Context) -> str:
@@ -208,11 +209,6 @@ def _help(option: click.Option, ctx: click.Context) -> tuple[str, list[str]]:
 
 def _with(text: str, more: list[str]) -> str:
     return f"{text} ({'; '.join(more)})" if more else text
-
-
-def _variables_of(option: click.Option) -> str:
-    given = variables(option)
-    return f" [{', '.join(given)}]" if given else ""
 
 
 def _show_all(ctx: click.Context, _parameter: click.Parameter, value: object) -> None:

@@ -32,12 +32,8 @@ COMMON = "common"
 # Commands for which another one's table holds, too.
 _INHERITED: dict[tuple[str, ...], tuple[str, ...]] = {("preflight",): ("run",), ("submit",): ("run",)}
 # An option that destroys or crashes something is asked for where it is typed.
-_TYPED_ONLY = {"--crash-prob", "--crash-point", "--crash-mode", "--crash-how", "--crash-in"} | {
-    "--abort",
-    "--yes",
-    "--wipe",
-    "--end",
-}
+_CRASHES = ("--crash-prob", "--crash-point", "--crash-mode", "--crash-how", "--crash-in")
+_TYPED_ONLY = {*_CRASHES, "--abort", "--yes", "--wipe", "--end"}
 _PATHS = {"FILE", "DIR"}
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
@@ -263,10 +259,9 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
         _check(file, root)
     settings = list(_settings(root, command or ("run",), file))
     if as_json:
-        document = {"file": str(file) if file else None, "command": list(command or ("run",))}
-        click.echo(
-            orjson.dumps(document | {"options": [setting._asdict() for setting in settings]}, default=str).decode()
-        )
+        options = [setting._asdict() for setting in settings]
+        document = {"file": file and str(file), "command": command or ("run",), "options": options}
+        click.echo(orjson.dumps(document, default=str).decode())
         return ExitCode.DONE
     click.echo(f"{file.resolve()}" if file else f"no {NAME} in this folder, and no --config")
     wide = max(len(setting.option) for setting in settings)
@@ -319,15 +314,14 @@ def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
 
 def _check(file: Path, root: click.Context) -> None:
     """Every table is read as its command would read it; those of other programs' commands are left alone."""
-    tables = [(name, table) for name, table in parsed(file).items() if name != COMMON]
-    for name, table in tables:
-        group = root.command
-        assert isinstance(group, click.Group)
+    group = root.command
+    assert isinstance(group, click.Group)
+    for name, table in parsed(file).items():
         below = group.get_command(root, name)
-        paths = [(name, key) for key in table] if isinstance(below, click.Group) else [(name,)]
-        for path in paths if below is not None else []:
-            ctx = _context(root, path)
-            read(file, path, ctx.command.params)
+        if name == COMMON or below is None:
+            continue
+        for path in [(name, key) for key in table] if isinstance(below, click.Group) else [(name,)]:
+            read(file, path, _context(root, path).command.params)
 
 
 def _shown(value: Any) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from brew import names
 from brew.claims.member import INTERVAL_S
-from brew.cli import client_config_option, connection
+from brew.cli import bootstrap_option, connection, named_option, options
 from brew.errors import UsageError
 from brew.jvm import dependencies
 from brew.names import CrashMode, CrashPoint
@@ -29,36 +30,22 @@ from brew.settings import (
     SparkSettings,
 )
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def run_options(command: _F) -> _F:
-    """Put every option of a run on a click command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def _number(flag: str, kind: type, default: float | str | None, text: str) -> Callable[[_F], _F]:
+def _number(flag: str, kind: type, default: float | str | None, text: str) -> Callable[[Any], Any]:
     return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
 
 
-def _choice(flag: str, choices: Any, default: str, text: str) -> Callable[[_F], _F]:
-    values = click.Choice([choice.value for choice in choices])
-    return click.option(flag, type=values, default=default, show_default=True, help=text)
+def _choice(flag: str, default: enum.StrEnum, text: str, env: str | None = None) -> Callable[[Any], Any]:
+    values = click.Choice([choice.value for choice in type(default)])
+    return click.option(flag, envvar=env, type=values, default=default.value, show_default=True, help=text)
 
 
-def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
-    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
-
-
-_OPTIONS: list[Callable[[Any], Any]] = [
-    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Brokers to ask first."),
-    client_config_option,
-    _name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read."),
-    _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic to write; made when missing."),
-    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Rejected records; made when missing."),
-    _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group."),
+run_options = options(
+    bootstrap_option,
+    named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read."),
+    named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic to write; made when missing."),
+    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Rejected records; made when missing."),
+    named_option("--group", "GROUP_ID", names.GROUP_ID, "Consumer group."),
     click.option(
         "--transform",
         envvar="TRANSFORM",
@@ -67,8 +54,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     _choice(
         "--on-error",
-        OnError,
-        OnError.END.value,
+        OnError.END,
         "When the transformation raises: end the run, or write the record to the dead-letter topic.",
     ),
     click.option(
@@ -84,24 +70,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         metavar="FILE",
         help="A module, archive or wheel that the transformation is in; repeatable.",
     ),
-    click.option(
-        "--tiers",
-        envvar="TIERS",
-        type=click.Choice([source.value for source in Tiers]),
-        default=Tiers.PREFIX.value,
-        show_default=True,
-        help="prefix of the key, or profiles; where a customer's tier comes from.",
-    ),
-    _name("--profiles-topic", "PROFILES_TOPIC", names.CUSTOMERS_TOPIC, "Customers' profiles."),
+    _choice("--tiers", Tiers.PREFIX, "prefix of the key, or profiles; where a customer's tier comes from.", "TIERS"),
+    named_option("--profiles-topic", "PROFILES_TOPIC", names.CUSTOMERS_TOPIC, "Customers' profiles."),
     _number("--profiles-timeout", float, 120.0, "How long a worker may take to read all profiles."),
-    _name("--master", "MASTER", "local[*]", "spark://, yarn, k8s://, none; none runs without Spark."),
-    click.option(
-        "--reader",
-        envvar="READER",
-        type=click.Choice([reader.value for reader in Reader]),
-        default=Reader.DIRECT.value,
-        show_default=True,
-        help="direct or connector; Spark's Kafka source is slower, for SQL and joins.",
+    named_option("--master", "MASTER", "local[*]", "spark://, yarn, k8s://, none; none runs without Spark."),
+    _choice(
+        "--reader", Reader.DIRECT, "direct or connector; Spark's Kafka source is slower, for SQL and joins.", "READER"
     ),
     _number("--lease", float, 10.0, "How long a task works without a word from the driver."),
     _number("--transaction-bytes", int, 16 * 1024**2, "Input of one transaction, at most."),
@@ -127,20 +101,10 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         type=float,
         help="Rejected share to end at; of a partition's last 1000 records, 1: never.  [default: all of first 100]",
     ),
-    _choice(
-        "--on-missing-position",
-        OnMissingPosition,
-        OnMissingPosition.REFUSE.value,
-        "When there is output, but no committed offset.",
-    ),
+    _choice("--on-missing-position", OnMissingPosition.REFUSE, "When there is output, but no committed offset."),
     _number("--crash-prob", float, 0.0, "How likely a transaction crashes, 0 to 1."),
-    _choice("--crash-point", CrashPoint, CrashPoint.AFTER_FLUSH.value, "The step at which it crashes."),
-    _choice(
-        "--crash-mode",
-        CrashMode,
-        CrashMode.PIPELINE.value,
-        "Who dies: the pipeline (exit code 2), or one worker (the run heals).",
-    ),
+    _choice("--crash-point", CrashPoint.AFTER_FLUSH, "The step at which it crashes."),
+    _choice("--crash-mode", CrashMode.PIPELINE, "Who dies: the pipeline (exit code 2), or one worker (the run heals)."),
     _number("--crash-seed", int, None, "Seed of the random numbers."),
     click.option("--allow", multiple=True, metavar="CHECK", help="Run although this check fails; repeatable."),
     click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
@@ -150,7 +114,8 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where the set-up put the JVM parts."),
     click.option("--make-archive", default=None, hidden=True, help="Write the class-data archive here."),
     click.option("--verbose", is_flag=True, help="Show the log of Spark."),
-]
+)
+"""Every option of a run."""
 
 
 def settings_of(
@@ -191,15 +156,13 @@ def settings_of(
         stand_by=_claims(option) if option["stand_by"] else None,
         share=_claims(option) if option["share"] else None,
         allow=allowed(option["allow"]),
-        profiles=_profiles(option) if option["tiers"] == Tiers.PROFILES else None,
+        profiles=ProfilesSettings(option["profiles_topic"], option["profiles_timeout"])
+        if option["tiers"] == Tiers.PROFILES
+        else None,
         transform=option["transform"] or transform,
         on_error=OnError(option["on_error"]),
         also_output=option["also_output"],
     )
-
-
-def _profiles(option: dict[str, Any]) -> ProfilesSettings:
-    return ProfilesSettings(option["profiles_topic"], option["profiles_timeout"])
 
 
 def _claims(option: dict[str, Any]) -> ClaimsSettings:

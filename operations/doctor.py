@@ -34,7 +34,6 @@ from brew.names import ExitCode
 from operations.hanging_transactions import (
     UNHEALTHY,
     AgeLimits,
-    BlockedPartition,
     Diagnosis,
     Kind,
     aborted_by_fence,
@@ -53,8 +52,13 @@ from operations.options import advice, advised, bootstrap_option, connected, jso
 _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
 _LONGEST_MS = 900_000  # Kafka's default
-_END_S = 30.0
 _NAMED = 5
+_ENDING_END_S = 30.0
+_ASK_S = 60.0
+_OLDER_THAN_S = 60.0
+ENDED = "ended"
+_ALREADY_ENDED = "over by itself, or its owner has begun another: nothing was ended"
+_STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,8 @@ def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], patience
     """The leaders first, then the coordinators, then the leaders again for what would be hanging."""
     held = transactions.held(held_back) if held_back else []
     known = {transaction.transactional_id: transaction for transaction in transactions.going_on()}
-    known |= {
-        of_producer.transactional_id: of_producer
-        for of_producer in transactions.of_producers(held_transaction.producer_id for held_transaction in held)
-    }
+    by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
+    known |= {transaction.transactional_id: transaction for transaction in by_producer}
     cases = diagnose(held, known.values(), patience, int(time.time() * 1000))
     return confirm_hanging(cases, transactions.held(held_back) if held_back else [])
 
@@ -161,8 +163,8 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
         else:
             held = transactions.held(sorted({hold.place for hold in case.holds}))
             left = still_hanging(case, held, transactions.of_producers([case.producer_id]))
-            for held_transaction in left:
-                _mark(transactions, held_transaction, connection)
+            for hold in left:
+                _mark(transactions, hold, connection)
             ours = bool(left)
         _await_end(transactions, case, deadline)
     return ours
@@ -184,21 +186,17 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
     ours = {(hold.place, hold.first_offset, hold.producer_id) for hold in case.holds}
     places = sorted({hold.place for hold in case.holds})
     while places:
-        if not any(
-            (held_transaction.place, held_transaction.first_offset, held_transaction.producer_id) in ours
-            for held_transaction in transactions.held(places)
-        ):
+        held = transactions.held(places)
+        if not any((hold.place, hold.first_offset, hold.producer_id) in ours for hold in held):
             return
         deadline.check("end of the transaction")
         threading.Event().wait(_LOOK_S)
 
 
-_STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
-
-
 def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
     """One open transaction as JSON."""
-    known, owner = case.known, case.owner
+    known, owner, sink, fenced = case.known, case.owner, case.sink, aborted_by_fence(case)
+    blocked = blocked_partitions(case, snapshot.bounds, snapshot.groups)
     return {
         "kind": case.kind.value,
         "why": case.why,
@@ -211,24 +209,21 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
         "pipeline": None
         if owner is None
         else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
-        "sink": None if (sink := case.sink) is None else {"name": sink.name, "position_topic": sink.topic},
+        "sink": None if sink is None else {"name": sink.name, "position_topic": sink.topic},
         "holds": [
-            _wait(blocked_partition) for blocked_partition in blocked_partitions(case, snapshot.bounds, snapshot.groups)
+            {
+                "topic": partition.held.topic,
+                "partition": partition.held.partition,
+                "from_offset": partition.held.first_offset,
+                "offsets_waiting": partition.offsets,
+                "groups_at_it": partition.blocked_groups,
+                "groups_on_the_way": partition.approaching_groups,
+            }
+            for partition in blocked
         ],
         "read_again": reprocessed_after_abort(case, snapshot.groups),
-        "ends_by": "fence" if aborted_by_fence(case) else "marker",
-        "commands": [] if aborted_by_fence(case) else [kafka_abort_command(bootstrap, hold) for hold in case.holds],
-    }
-
-
-def _wait(blocked: BlockedPartition) -> dict[str, Any]:
-    return {
-        "topic": blocked.held.topic,
-        "partition": blocked.held.partition,
-        "from_offset": blocked.held.first_offset,
-        "offsets_waiting": blocked.offsets,
-        "groups_at_it": list(blocked.blocked_groups),
-        "groups_on_the_way": list(blocked.approaching_groups),
+        "ends_by": "fence" if fenced else "marker",
+        "commands": [] if fenced else [kafka_abort_command(bootstrap, hold) for hold in case.holds],
     }
 
 
@@ -261,11 +256,6 @@ def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> P
     lines.append(Text(f"read again after an abort: {facts['read_again']}"))
     style = _STYLES[case.kind]
     return Panel(Group(*lines), title=Text(f"{case.kind.value}: {case.names[0]}", style), title_align="left")
-
-
-_ENDING_END_S = 30.0
-ENDED = "ended"
-_ALREADY_ENDED = "over by itself, or its owner has begun another: nothing was ended"
 
 
 @dataclass
@@ -312,22 +302,14 @@ def abort_transactions(
         try:
             ended = abort_transaction(connection, case, Deadline(_ENDING_END_S))
         except BrewError as error:
-            why = f"{error}; {no}" if (no := _denied(error, connection)) else advice(error)
+            no = denied(str(error), connection.user, {}, connection.source)
+            why = f"{error}; {no}" if no else advice(error)
             report.failed.append((case, why))
             tell(case, f"not ended: {why}")
         else:
             (report.ended if ended else report.over).append(case)
             tell(case, ENDED if ended else _ALREADY_ENDED)
     return report
-
-
-def _denied(error: BrewError, connection: Connection) -> str | None:
-    """The missing right; None where the brokers did not refuse."""
-    return denied(str(error), connection.user, {}, connection.source)
-
-
-_ASK_S = 60.0
-_OLDER_THAN_S = 60.0
 
 
 @click.command("doctor")
@@ -340,7 +322,7 @@ _OLDER_THAN_S = 60.0
     help="Seconds; a transaction open for longer is lingering, although its own time-out is longer.  [default: 60]",
 )
 @click.option("--groups", type=click.IntRange(1), default=500, show_default=True, help="Ask of so many, at most.")
-@click.option("--abort", "abort", is_flag=True, help="End the named ones, or --all.")
+@click.option("--abort", is_flag=True, help="End the named ones, or --all.")
 @click.option("--transaction", "names", multiple=True, metavar="ID", help="Its id, or TOPIC/PARTITION/PRODUCER.")
 @click.option(
     "--all",
@@ -378,9 +360,9 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     snapshot = examine(connection, scope, Deadline(_ASK_S))
     if not as_json:
         show(*render(snapshot, bootstrap))
-    report = (
-        _abort_selected(connection, snapshot, names, as_json=as_json, **option) if option["abort"] else AbortReport()
-    )
+    report = AbortReport()
+    if option["abort"]:
+        report = _abort_selected(connection, snapshot, names, as_json=as_json, **option)
     sick = report.sick(snapshot.cases)
     if as_json:
         summary = {"sick": len(sick), **report.document(), "unavailable": snapshot.unavailable}
@@ -409,13 +391,13 @@ def _abort_selected(
     names: tuple[str, ...],
     *,
     yes: bool,
+    everything: bool,
     as_json: bool,
     **option: Any,
 ) -> AbortReport:
     """Abort the selected transactions; without ``as_json`` each outcome is printed at once."""
     if unknown := unmatched(snapshot.cases, names):
         raise Refused(f"no open transaction is named {unknown[0]!r}; `brew doctor` lists those that are there")
-    everything = option["everything"]
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
     picked = select_to_abort(snapshot.cases, names, everything=everything, young=young)
 
@@ -428,15 +410,11 @@ def _abort_selected(
             show(Text(f"{case.names[0]}: {outcome}{price}"))
 
     report = abort_transactions(connection, picked, agreed, print_outcome)
-    spared = [
-        diagnosis
-        for diagnosis in snapshot.cases
-        if everything and diagnosis.kind is Kind.LINGERING and diagnosis not in picked
-    ]
-    for case in spared:
-        outcome = "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too"
-        print_outcome(case, outcome)
-    report.left += spared
+    for case in snapshot.cases:
+        if everything and case.kind is Kind.LINGERING and case not in picked:
+            outcome = "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too"
+            print_outcome(case, outcome)
+            report.left.append(case)
     return report
 
 

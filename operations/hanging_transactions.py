@@ -23,6 +23,9 @@ class Kind(enum.StrEnum):
 
 
 UNHEALTHY = frozenset({Kind.LINGERING, Kind.HANGING})
+_COORDINATED = frozenset({Kind.OPEN, Kind.LINGERING})
+"""What the coordinator has open."""
+_ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +102,25 @@ def diagnose(
     The leaders (``held``) were asked before the coordinators (``known``). A coordinator says that a transaction has
     ended only once every marker is written, so what a leader still holds then is hanging (KIP-664).
     """
-    by_producer: dict[int, CoordinatorTransaction] = {
-        known_transaction.producer_id: known_transaction for known_transaction in known
-    }
+    owners = {transaction.producer_id: transaction for transaction in known}
     groups: defaultdict[tuple[int, int, bool], list[PartitionTransaction]] = defaultdict(list)
-    for held_transaction in held:
-        groups[
-            held_transaction.producer_id,
-            held_transaction.producer_epoch,
-            _orphaned(held_transaction, by_producer.get(held_transaction.producer_id)),
-        ].append(held_transaction)
+    for hold in held:
+        orphaned = _orphaned(hold, owners.get(hold.producer_id))
+        groups[hold.producer_id, hold.producer_epoch, orphaned].append(hold)
     cases = []
-    for (producer_id, epoch, orphaned), places in groups.items():
-        owner = by_producer.get(producer_id)
+    for (producer_id, epoch, orphaned), holds in groups.items():
+        owner = owners.get(producer_id)
         if owner is None or orphaned:
-            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(places)), owner, patience, now_ms))
+            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(holds)), owner, patience, now_ms))
         else:
-            cases.append(_coordinated(owner, tuple(sorted(places)), patience, now_ms))
-    going_on = {case.producer_id for case in filter_by_coordinator(cases, known=True)}
+            cases.append(_coordinated(owner, tuple(sorted(holds)), patience, now_ms))
+    going_on = {case.producer_id for case in cases if case.kind in _COORDINATED}
     cases += [
         _coordinated(transaction, (), patience, now_ms)
-        for transaction in by_producer.values()
+        for transaction in owners.values()
         if transaction.open and transaction.producer_id not in going_on
     ]
     return sorted(cases, key=lambda case: (_ORDER.index(case.kind), -(case.age_s or 0), case.producer_id))
-
-
-_ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
-
-
-def filter_by_coordinator(cases: Iterable[Diagnosis], *, known: bool) -> list[Diagnosis]:
-    """The cases that the coordinator has open (or has not)."""
-    return [case for case in cases if (case.kind in {Kind.OPEN, Kind.LINGERING}) is known]
 
 
 def _orphaned(held: PartitionTransaction, owner: CoordinatorTransaction | None) -> bool:
@@ -180,8 +170,7 @@ def _coordinated(
 def confirm_hanging(cases: Iterable[Diagnosis], still: Collection[PartitionTransaction]) -> list[Diagnosis]:
     """The cases without hanging ones that the leaders no longer report when asked again."""
     now = {_identity(transaction) for transaction in still}
-    sure = {Kind.OPEN, Kind.LINGERING}
-    return [case for case in cases if case.kind in sure or any(_identity(hold) in now for hold in case.holds)]
+    return [case for case in cases if case.kind in _COORDINATED or any(_identity(hold) in now for hold in case.holds)]
 
 
 def _identity(held: PartitionTransaction) -> tuple[Place, int, int, int]:
@@ -226,12 +215,13 @@ def select_to_abort(
     ``young``: lingering ones within their time-out, too; whoever asks has said whose, and how old is too old.
     A name that fits nothing is left to the caller: see `unmatched`.
     """
-    wanted = set(names)
-    return [case for case in cases if wanted & set(case.names) or (everything and _is_abortable(case, young=young))]
-
-
-def _is_abortable(case: Diagnosis, *, young: bool) -> bool:
-    return case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))
+    return [
+        case
+        for case in cases
+        if set(names) & set(case.names)
+        or (everything and case.kind is Kind.HANGING)
+        or (everything and case.kind is Kind.LINGERING and (young or case.overdue))
+    ]
 
 
 def same_transaction(case: Diagnosis, now: CoordinatorTransaction | None) -> bool:
@@ -249,10 +239,9 @@ def still_hanging(
     owners = {transaction.producer_id: transaction for transaction in known}
     ours = {_identity(hold) for hold in case.holds}
     return [
-        transaction
-        for transaction in held
-        if _identity(transaction) in ours
-        and (transaction.producer_id not in owners or _orphaned(transaction, owners[transaction.producer_id]))
+        hold
+        for hold in held
+        if _identity(hold) in ours and (hold.producer_id not in owners or _orphaned(hold, owners[hold.producer_id]))
     ]
 
 
@@ -264,7 +253,7 @@ def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
 
 def aborted_by_fence(case: Diagnosis) -> bool:
     """True when fencing its id ends it; one that its coordinator does not know needs an abort marker."""
-    return case.known is not None and case.known.open and case.kind in {Kind.OPEN, Kind.LINGERING}
+    return case.known is not None and case.known.open and case.kind in _COORDINATED
 
 
 def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place, int]]) -> str:

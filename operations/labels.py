@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from brew.names import quantity
 from brew.offsets import SourcePosition
-from brew.preflight import Severity
+from brew.preflight import Finding, Severity
 from operations.ui.model import Transaction
 from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
 
@@ -40,6 +42,8 @@ KIND_MEANINGS = {
     Kind.ABORT_MARKER: "abort marker: ends a transaction, takes an offset",
 }
 OUTCOME_SIGNS = {"committed": "✓", "aborted": "✗", "open": "…"}
+PROOF_SIGNS = {"proven": "✓", "violated": "✗", "inconclusive": "?"}
+SEVERITY_SIGNS = {Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Severity.UNSAFE: "✗"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _FEW = 10
 
@@ -102,7 +106,13 @@ def span(start: int, end: int) -> str:
 
 def checks(severity: Severity, count: int) -> str:
     """Number and severity of checks."""
-    return f"{count} {severity.value}{'s' * (severity is Severity.WARNING and count != 1)}"
+    return quantity(count, "warning") if severity is Severity.WARNING else f"{count} {severity.value}"
+
+
+def all_checks(findings: Iterable[Finding]) -> str:
+    """The number of checks of each severity, the worst first."""
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(checks(severity, counts[severity]) for severity in reversed(Severity) if counts[severity])
 
 
 def records(transaction: Transaction) -> str:
@@ -124,8 +134,7 @@ def of_transaction(transaction: Transaction) -> str:
     name = f"{transaction.transactional_id}: " if transaction.transactional_id else ""
     held = "records not counted"
     if transaction.records is not None:
-        least = "" if transaction.exact else "at least "
-        held = f"{least}{transaction.records:,} record{'s' * (transaction.records != 1)}"
+        held = f"{'' if transaction.exact else 'at least '}{quantity(transaction.records, 'record', ',')}"
     parts = [
         f"{name}{transaction.outcome}",
         f"producer {transaction.producer_id}, epoch {transaction.epoch}",
@@ -146,7 +155,7 @@ def of_run(run: Run) -> str:
     """Offsets, kind, writer, source, and how its transaction ended."""
     parts = [f"{span(run.start, run.end)}: {run.kind.words}"]
     if not run.kind.marker:
-        parts.append(f"{run.records:,} record{'s' * (run.records != 1)}")
+        parts.append(quantity(run.records, "record", ","))
     parts.append(f"producer {run.producer_id} epoch {run.epoch}" if run.producer_id >= 0 else "no producer id")
     if run.first is not None and run.last is not None:
         parts.append(_of_source(run.first, run.last))
@@ -167,9 +176,12 @@ def _of_source(first: SourcePosition, last: SourcePosition) -> str:
 def of_column(column: Column) -> str:
     if column.run is not None:
         return of_run(column.run)
-    counts = column.offsets
-    kinds = ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind])
-    return "; ".join([f"{span(column.start, column.end)}: {kinds}", *_of_writers(column.writers)])
+    place = f"{span(column.start, column.end)}: {_of_kinds(column.offsets)}"
+    return "; ".join([place, *_of_writers(column.writers)])
+
+
+def _of_kinds(counts: Mapping[Kind, int]) -> str:
+    return ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind])
 
 
 def _of_writers(writers: Writers) -> Iterator[str]:
@@ -192,9 +204,7 @@ def of_commit(group: str, start: int, end: int, at_ms: int) -> str:
 
 def of_strip(strip: Strip) -> str:
     """A strip in a sentence, for screen readers."""
-    counts = strip.counts()
-    kinds = ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind]) or "nothing"
-    log = strip.log
+    kinds, log = _of_kinds(strip.counts()) or "nothing", strip.log
     ends = f"log start {log.first:,}, last stable offset {log.last_stable:,}, high watermark {log.end:,}"
     group = "" if strip.group is None else f", group at {strip.group:,}"
     return f"{strip.topic} partition {strip.partition}, {span(strip.start, strip.until)}: {kinds}; {ends}{group}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import click
 from rich.console import Group
@@ -111,13 +110,11 @@ class Observer:
         holders = self._if_told(lambda: self._holders(transactions, blocked))
         own = self._if_told(lambda: self._own(transactions, [snapshots[p] for p in behind]))
         deep = [
-            PartitionSnapshot(
-                snapshot.partition,
-                snapshot.log,
-                snapshot.committed,
-                self._remaining(snapshot, transactions.raw, deadline),
-                holders.get(snapshot.partition, ()),
-                own.get(snapshot.partition),
+            replace(
+                snapshot,
+                remaining=self._remaining(snapshot, transactions.raw, deadline),
+                holders=tuple(holders.get(snapshot.partition, ())),
+                own=own.get(snapshot.partition),
             )
             for snapshot in snapshots
         ]
@@ -135,9 +132,8 @@ class Observer:
             except BrewError as error:
                 self.unavailable, visible = str(error), FirstVisible()
             self._first[snapshot.partition] = snapshot.position, visible
-        return replace(
-            snapshot, remaining=Remaining(0) if visible.nothing else snapshot.remaining, oldest_ms=visible.time_ms
-        )
+        remaining = Remaining(0) if visible.nothing else snapshot.remaining
+        return replace(snapshot, remaining=remaining, oldest_ms=visible.time_ms)
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
         """An answer that older brokers or missing rights withhold is noted, and everything else goes on."""
@@ -158,38 +154,25 @@ class Observer:
         # A sink's epochs grow with each batch, also while this partition waits: that is no rival's doing.
         return {p: transaction for p, transaction in found.items() if sinks[p] is None or transaction.open}
 
-    def _holders(
-        self, transactions: TransactionsAdmin, blocked: list[int]
-    ) -> Mapping[int, tuple[OpenTransaction, ...]]:
+    def _holders(self, transactions: TransactionsAdmin, blocked: list[int]) -> Mapping[int, list[OpenTransaction]]:
         held = transactions.held((self._topic, p) for p in blocked) if blocked else []
-        known = transactions.of_producers(held_transaction.producer_id for held_transaction in held)
-        owners: dict[int, CoordinatorTransaction] = {transaction.producer_id: transaction for transaction in known}
+        owners = {owner.producer_id: owner for owner in transactions.of_producers(hold.producer_id for hold in held)}
         now_ms = int(time.time() * 1000)
-        opened_by: dict[int, tuple[OpenTransaction, ...]] = {}
-        for held_transaction in held:
-            owner = owners.get(held_transaction.producer_id)
+        holders: defaultdict[int, list[OpenTransaction]] = defaultdict(list)
+        for hold in held:
+            owner = owners.get(hold.producer_id)
             name, age_s = (None, None) if owner is None else (owner.transactional_id, owner.age_s(now_ms))
-            opened = OpenTransaction(
-                held_transaction.partition,
-                held_transaction.producer_id,
-                held_transaction.producer_epoch,
-                held_transaction.first_offset,
-                name,
-                age_s,
-            )
-            opened_by[held_transaction.partition] = (*opened_by.get(held_transaction.partition, ()), opened)
-        return opened_by
+            writer = (hold.producer_id, hold.producer_epoch, hold.first_offset)
+            holders[hold.partition].append(OpenTransaction(hold.partition, *writer, name, age_s))
+        return holders
 
     def _remaining(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> Remaining:
-        if (
-            not 0 < snapshot.log.last_stable - snapshot.position <= self._exact
-            or snapshot.position < snapshot.log.first
-        ):
+        position, log = snapshot.position, snapshot.log
+        if not 0 < log.last_stable - position <= self._exact or position < log.first:
             return snapshot.remaining
-        count = RemainingRecordsCounter(snapshot.position, snapshot.log.last_stable)
-        most = snapshot.log.last_stable + self._exact  # markers may stand above the last stable offset
-        until = min(snapshot.log.end, most)
-        for batch, _ in raw.batches(self._topic, snapshot.partition, snapshot.position, until, deadline):
+        count = RemainingRecordsCounter(position, log.last_stable)
+        until = min(log.end, log.last_stable + self._exact)  # markers may stand above the last stable offset
+        for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
             count.add(batch)
             if count.settled:
                 break
@@ -201,9 +184,7 @@ class Observer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -290,15 +271,15 @@ def lag(
                 raise Refused(_of_sink(group, sink))
             print_json({"sink": group, "topic": topic, **sink}) if as_json else click.echo(_of_sink(group, sink))
             return ExitCode.DONE
-        if not watch:
-            document = _next(observer, before, interval)[1]
-            print_json(document | {"topic": topic, "group": group}) if as_json else show(
-                lag_table(document, topic, group)
-            )
-            bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
-            return ExitCode.VIOLATION if bad else ExitCode.DONE
-        _watch(observer, before, interval, topic, group, as_json=as_json)
-    return ExitCode.DONE
+        if watch:
+            _watch(observer, before, interval, topic, group, as_json=as_json)
+        document = _next(observer, before, interval)[1]
+        if as_json:
+            print_json(document | {"topic": topic, "group": group})
+        else:
+            show(lag_table(document, topic, group))
+        bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
+        return ExitCode.VIOLATION if bad else ExitCode.DONE
 
 
 def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
@@ -314,11 +295,13 @@ def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
 def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:
     """What the group says where it is that of a sink: the next batch, and the query; None for any other group."""
     committed = snapshots[0].committed
+    if committed is None:
+        return None
     try:
-        mark = None if committed is None else Mark.parse(committed.metadata)
+        mark = Mark.parse(committed.metadata)
     except ValueError:
         return None
-    return None if committed is None or mark is None else {"next_batch": committed.offset, "query": mark.query}
+    return None if mark is None else {"next_batch": committed.offset, "query": mark.query}
 
 
 def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
@@ -349,7 +332,7 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
 
 def _watch(
     observer: Observer, before: list[PartitionSnapshot], interval_s: float, topic: str, group: str, *, as_json: bool
-) -> None:
+) -> NoReturn:
     """Until a signal ends the program."""
     with contextlib.nullcontext() if as_json else Live(auto_refresh=False) as live:
         while True:
@@ -375,15 +358,12 @@ def document_of(
     before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, unavailable: str | None
 ) -> dict[str, Any]:
     """Two snapshots as one document; partitions that are new since the first are compared with themselves."""
-    known: Mapping[int, PartitionSnapshot] = {snapshot.partition: snapshot for snapshot in before}
+    known = {snapshot.partition: snapshot for snapshot in before}
     reasons = [(snapshot, classify(known.get(snapshot.partition, snapshot), snapshot, now_ms)) for snapshot in now]
-    total = Remaining(
-        sum(snapshot.remaining.records for snapshot in now), all(snapshot.remaining.exact for snapshot in now)
-    )
     ages = [age for snapshot in now if (age := snapshot.lag_s(now_ms)) is not None]
     return {
-        "remaining": total.records,
-        "exact": total.exact,
+        "remaining": sum(snapshot.remaining.records for snapshot in now),
+        "exact": all(snapshot.remaining.exact for snapshot in now),
         "lag_s": round(max(ages), 1) if ages else None,
         "states": Counter(reason.state.value for _, reason in reasons),
         "unavailable": unavailable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import orjson
@@ -14,28 +14,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection, with_client_config
+from brew.cli import REACH_S, connection, named_option, options, with_client_config
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
 from brew.kafka.clients import reach
 from brew.names import checked_topic
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> str:
     return checked_topic(value, parameter.opts[0])
 
 
-def _named(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[_F], _F]:
-    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
-
-
-bootstrap_option = with_client_config(_named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."))
-input_option = _named("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
-output_option = _named("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic)
-dead_letter_option = _named(
+bootstrap_option = with_client_config(
+    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers.")
+)
+input_option = named_option("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
+output_option = named_option(
+    "--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic
+)
+dead_letter_option = named_option(
     "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Where rejected records are.", callback=_topic
 )
 also_output_option = click.option(
@@ -45,16 +43,15 @@ also_output_option = click.option(
     metavar="TOPIC",
     help="A further output topic of the run; repeatable.",
 )
-group_option = _named("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
+group_option = named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
-_LIVE: list[Callable[[Any], Any]] = [
-    bootstrap_option,
-    input_option,
-    output_option,
-    dead_letter_option,
-    group_option,
-    also_output_option,
+pipeline_options = options(
+    bootstrap_option, input_option, output_option, dead_letter_option, group_option, also_output_option
+)
+"""The cluster, the topics and the group of a pipeline."""
+live_options = options(
+    pipeline_options,
     click.option(
         "--status-url",
         "statuses",
@@ -75,14 +72,8 @@ _LIVE: list[Callable[[Any], Any]] = [
     click.option(
         "--tail", type=int, default=400, show_default=True, help="Of each output partition, the last so many offsets."
     ),
-]
-
-
-def live_options(command: _F) -> _F:
-    """Put the options of `ui` and `top` on a click command."""
-    for option in reversed(_LIVE):
-        command = option(command)
-    return command
+)
+"""Of `ui` and `top`."""
 
 
 @contextlib.contextmanager
@@ -102,6 +93,19 @@ def advice(error: BrewError) -> str:
         f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
         "brokers, and ask again"
     )
+
+
+def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int]:
+    """
+    Those of ``chosen``, or all ``there`` partitions of ``topic`` where none is named.
+
+    Raises:
+        UsageError: the topic has no such partition.
+    """
+    wrong = [p for p in chosen if not 0 <= p < there]
+    if wrong:
+        raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}")
+    return sorted(set(chosen)) or list(range(there))
 
 
 def connected(bootstrap: str) -> Connection:

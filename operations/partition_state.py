@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from brew.cluster import ENDING, ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
+from brew.names import quantity
 from brew.offsets import Committed, LogOffsets
 
 
@@ -124,17 +125,13 @@ def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> 
         return StateReason(State.WORKING, f"{now.position - before.position:+,} offsets since the last look")
     if now.remaining.records == 0:
         if now.log.last_stable < now.log.end:
-            return StateReason(
-                State.BLOCKED, f"{_offsets(now.log.end - now.log.last_stable)} behind {_describe_holders(now)}"
-            )
-        tail = now.log.end - now.position
-        why = f"only markers and aborted records are left ({_offsets(tail)})" if tail else "at the end"
-        return StateReason(State.IDLE, why)
+            waiting = quantity(now.log.end - now.log.last_stable, "offset", ",")
+            return StateReason(State.BLOCKED, f"{waiting} behind {_describe_holders(now)}")
+        if tail := now.log.end - now.position:
+            left = quantity(tail, "offset", ",")
+            return StateReason(State.IDLE, f"only markers and aborted records are left ({left})")
+        return StateReason(State.IDLE, "at the end")
     return _behind(before, now, now_ms)
-
-
-def _offsets(count: int) -> str:
-    return f"{count:,} offset{'s' * (count != 1)}"
 
 
 def _outside(now: PartitionSnapshot) -> str | None:
@@ -166,14 +163,10 @@ def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> S
         return StateReason(State.WORKING, f"a transaction is open for {age_s:.1f} s")
     if own.state == ONGOING:
         since = "" if age_s is None else f" for {age_s:.0f} s"
-        return StateReason(
-            State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `brew doctor`"
-        )
-    if before.own is not None and _newer(before.own, own):
-        why = f"attempts begin (epoch {before.own.producer_epoch} to {own.producer_epoch}) and none commits"
+        why = f"its own transaction is open{since}, longer than its time-out: see `brew doctor`"
+        return StateReason(State.STUCK, why)
+    was = before.own
+    if was is not None and (was.producer_id, was.producer_epoch) != (own.producer_id, own.producer_epoch):
+        why = f"attempts begin (epoch {was.producer_epoch} to {own.producer_epoch}) and none commits"
         return StateReason(State.FENCED, f"{why}: two runs fence each other, or each attempt fails")
     return StateReason(State.STUCK, "nothing moves and no transaction is open: is it running?")
-
-
-def _newer(before: CoordinatorTransaction, now: CoordinatorTransaction) -> bool:
-    return (before.producer_id, before.producer_epoch) != (now.producer_id, now.producer_epoch)

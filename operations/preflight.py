@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import click
@@ -11,29 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from brew.cli import as_called
+from brew.cluster import ClusterFacts
 from brew.deadline import Deadline
 from brew.driver.partitions import OffsetsClient
 from brew.errors import BrewError
 from brew.kafka.cluster import ClusterQueries, controller_ahead_s, feature_level, may_describe
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
-from brew.names import ExitCode, TransactionalId, quantity
+from brew.names import ExitCode, TransactionalId
 from brew.options import run_options, settings_of
-from brew.preflight import Finding, Severity, checks, timeouts
+from brew.preflight import Finding, Severity, checks, refusing, timeouts, worst_first
 from brew.preflight.checks import chain_of, positions, run_checks, topics_of
 from brew.settings import PipelineSettings
+from operations import labels
 from operations.options import advised, connected, json_option, plain_table, print_json, show
 
 _ASK_S = 30.0
 _FEATURE = "transaction.version"
-_MARKS = {
-    Severity.OK: ("✓", "green"),
-    Severity.UNKNOWN: ("?", "cyan"),
-    Severity.WARNING: ("!", "yellow"),
-    Severity.UNSAFE: ("✗", "bold red"),
-}
-
-_WORST_FIRST = (Severity.UNSAFE, Severity.WARNING, Severity.UNKNOWN, Severity.OK)
-
+_STYLES = {Severity.OK: "green", Severity.UNKNOWN: "cyan", Severity.WARNING: "yellow", Severity.UNSAFE: "bold red"}
 _EPILOG = """\b
 Examples:
   python -m pipeline preflight                       what is not right
@@ -68,40 +63,26 @@ def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) 
     connected(settings.connection.bootstrap)
     if explain:
         return _explain(settings, as_json=as_json)
-    findings = sorted(all_findings(settings), key=lambda finding: _WORST_FIRST.index(finding.severity))
-    left = [
-        finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
-    ]
-    counts = Counter(finding.severity.value for finding in findings)
+    findings = worst_first(all_findings(settings))
+    left = refusing(findings, settings.allow)
     if as_json:
-        allowed = sorted(settings.allow)
-        document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
+        counts = Counter(finding.severity.value for finding in findings)
+        document = {"refuses": bool(left), "counts": counts, "allowed": sorted(settings.allow)}
         print_json(document | {"findings": [finding.document() for finding in findings]})
     else:
         shown = findings if everything else [finding for finding in findings if finding.severity is not Severity.OK]
         if shown:
             show(findings_table(shown))
-        summary = ", ".join(
-            _counted(counts[severity.value], severity) for severity in _WORST_FIRST if counts[severity.value]
-        )
         names = ", ".join(finding.name for finding in left)
         more = " (--all shows every check)" if len(shown) < len(findings) else ""
-        click.echo(f"{summary}; " + (f"a run refuses: {names}" if left else "a run goes on") + more)
+        verdict = f"a run refuses: {names}" if left else "a run goes on"
+        click.echo(f"{labels.all_checks(findings)}; {verdict}{more}")
     return ExitCode.REFUSED if left else ExitCode.DONE
 
 
-def _counted(number: int, severity: Severity) -> str:
-    return quantity(number, "warning") if severity is Severity.WARNING else f"{number} {severity.value}"
-
-
 def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
-    surveyor = OffsetsClient(settings)
-    try:
-        facts = ClusterQueries(
-            surveyor.admin, surveyor.groups, topics_of(settings), settings.group, Deadline(_ASK_S)
-        ).answers()
-    finally:
-        surveyor.close()
+    with closing(OffsetsClient(settings)) as surveyor:
+        facts = _facts(surveyor, settings, Deadline(_ASK_S))
     chain = chain_of(settings, facts)
     chain_document = timeouts.explained(settings, chain, facts.number(timeouts.OFFSETS_RETENTION_MIN))
     if as_json:
@@ -109,12 +90,11 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     else:
         click.echo(timeouts.chain_text(chain_document))
         show(_timeouts(chain_document))
-    refused = [
-        finding
-        for finding in timeouts.check_chain(chain)
-        if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
-    ]
-    return ExitCode.REFUSED if refused else ExitCode.DONE
+    return ExitCode.REFUSED if refusing(timeouts.check_chain(chain), settings.allow) else ExitCode.DONE
+
+
+def _facts(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Deadline) -> ClusterFacts:
+    return ClusterQueries(surveyor.admin, surveyor.groups, topics_of(settings), settings.group, deadline).answers()
 
 
 def _timeouts(chain: dict[str, Any]) -> Table:
@@ -134,23 +114,16 @@ def _timeouts(chain: dict[str, Any]) -> Table:
 
 def all_findings(settings: PipelineSettings) -> list[Finding]:
     """The findings, those about the position included."""
-    deadline = Deadline(_ASK_S)
-    surveyor = OffsetsClient(settings)
-    try:
+    deadline, connection = Deadline(_ASK_S), settings.connection
+    with closing(OffsetsClient(settings)) as surveyor:
         # The position first: on a new cluster that is what makes the group's coordinator.
-        findings = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
-        findings.append(checks.transaction_version(feature_level(settings.connection, _FEATURE, deadline)))
-        findings.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
-        asked = ClusterQueries(surveyor.admin, surveyor.groups, topics_of(settings), settings.group, deadline)
-        return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *findings]
-    finally:
-        surveyor.close()
-
-
-def _ids(settings: PipelineSettings, deadline: Deadline) -> Finding:
-    """Of the id of the first partition: rights on them are given by their common beginning."""
-    first = str(TransactionalId(settings.group, settings.input, 0))
-    return checks.transactional_id(settings.group, may_describe(settings.connection, first, deadline))
+        findings = list(_position(surveyor, settings, deadline))
+        # The first partition's id: rights on ids are given by their common beginning.
+        first = str(TransactionalId(settings.group, settings.input, 0))
+        findings.append(checks.transactional_id(settings.group, may_describe(connection, first, deadline)))
+        findings.append(checks.transaction_version(feature_level(connection, _FEATURE, deadline)))
+        findings.append(timeouts.skew(controller_ahead_s(connection, deadline)))
+        return [*run_checks(settings, _facts(surveyor, settings, deadline), MESSAGE_MAX_BYTES), *findings]
 
 
 def _position(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Deadline) -> Iterator[Finding]:
@@ -167,7 +140,7 @@ def findings_table(findings: list[Finding]) -> Table:
     """A line or two per check; where something is wrong the setting to change stands below."""
 
     def cells(finding: Finding) -> tuple[Text, Text, Text]:
-        mark, style = _MARKS[finding.severity]
+        mark, style = labels.SEVERITY_SIGNS[finding.severity], _STYLES[finding.severity]
         ok = finding.severity is Severity.OK
         why = Text(f"{finding.value}, needs {finding.need}: ").append(as_called(finding.why), "dim" if ok else "")
         return Text(mark, style), Text(finding.name, style), why if ok else why.append(f"\n→ {finding.setting}", "bold")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
@@ -112,7 +112,6 @@ def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
     """
     ranges: defaultdict[tuple[int, int], dict[int, Span]] = defaultdict(dict)
     stands: dict[int, int | None] = {}
-    pending: defaultdict[int, list[OffsetCommit]] = defaultdict(list)
     reached = 0
     whole = True
 
@@ -121,21 +120,30 @@ def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
             return stands.get(partition)
         return 0
 
-    for batch in batches:
+    for batch, took_effect in effective_commits(batches):
         raw = batch.raw
         whole &= raw.base_offset == reached and raw.records == raw.last_offset - raw.base_offset + 1
         reached = raw.last_offset + 1
-        took_effect: Iterable[OffsetCommit] = () if raw.transactional else batch.commits
-        if raw.control:
-            ended = pending.pop(raw.producer_id, [])
-            took_effect = ended if raw.marker == "commit" else ()
-        elif raw.transactional and batch.commits:
-            pending[raw.producer_id] += batch.commits
+        if raw.transactional:
             for commit in batch.commits:
                 if commit.until is not None:
-                    ranges[raw.producer_id, raw.producer_epoch][commit.partition] = Span(
-                        begins(commit.partition), commit.until
-                    )
+                    span = Span(begins(commit.partition), commit.until)
+                    ranges[raw.producer_id, raw.producer_epoch][commit.partition] = span
         for commit in took_effect:
             stands[commit.partition] = commit.until
     return dict(ranges)
+
+
+def effective_commits(batches: Iterable[OffsetBatch]) -> Iterator[tuple[OffsetBatch, Sequence[OffsetCommit]]]:
+    """Each batch, and the commits that it makes count: those of a transaction count from its commit marker on."""
+    pending: defaultdict[int, list[OffsetCommit]] = defaultdict(list)
+    for batch in batches:
+        raw = batch.raw
+        if raw.control:
+            ended = pending.pop(raw.producer_id, [])
+            yield batch, ended if raw.marker == "commit" else ()
+        elif raw.transactional:
+            pending[raw.producer_id] += batch.commits
+            yield batch, ()
+        else:
+            yield batch, batch.commits

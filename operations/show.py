@@ -19,7 +19,7 @@ from brew.cli import as_bytes
 from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused, UsageError
+from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.kafka_python import RawLogs, raw_logs
@@ -30,7 +30,7 @@ from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
 from operations.labels import iso, printable, utc
-from operations.options import advised, bootstrap_option, connected, json_option, print_json, table
+from operations.options import advised, bootstrap_option, chosen_partitions, connected, json_option, print_json, table
 
 _ASK_S = 60.0
 _POLL_S = 0.5
@@ -108,32 +108,29 @@ def content_document(content: bytes | None) -> dict[str, Any]:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def document(record: LogRecord, state: str, batch: RawBatch | None, topic: str) -> dict[str, Any]:
-    """One record as JSON."""
-    return {
-        "topic": topic,
-        "partition": record.partition(),
-        "offset": record.offset(),
-        "timestamp_ms": record.timestamp()[1],
-        "fate": state,
-        "producer_id": None if batch is None or batch.producer_id < 0 else batch.producer_id,
-        "producer_epoch": None if batch is None or batch.producer_id < 0 else batch.producer_epoch,
-        "key": content_document(record.key()),
-        "value": content_document(record.value()),
-        "headers": [[name, content_document(value)] for name, value in record.headers() or []],
-    }
-
-
-def marker_document(partition: int, batch: RawBatch, state: str, topic: str) -> dict[str, Any]:
+def marker_document(
+    topic: str, partition: int, offset: int, timestamp_ms: int, state: str, batch: RawBatch | None
+) -> dict[str, Any]:
     """One control marker as JSON; it has no key, value or headers that a reader is given."""
+    writer = None if batch is None or batch.producer_id < 0 else batch
     return {
         "topic": topic,
         "partition": partition,
-        "offset": batch.base_offset,
-        "timestamp_ms": batch.max_timestamp,
+        "offset": offset,
+        "timestamp_ms": timestamp_ms,
         "fate": state,
-        "producer_id": batch.producer_id,
-        "producer_epoch": batch.producer_epoch,
+        "producer_id": writer and writer.producer_id,
+        "producer_epoch": writer and writer.producer_epoch,
+    }
+
+
+def record_document(topic: str, record: LogRecord, state: str, batch: RawBatch | None) -> dict[str, Any]:
+    """One record as JSON."""
+    timestamp_ms = record.timestamp()[1]
+    return marker_document(topic, record.partition(), record.offset(), timestamp_ms, state, batch) | {
+        "key": content_document(record.key()),
+        "value": content_document(record.value()),
+        "headers": [[name, content_document(value)] for name, value in record.headers() or []],
     }
 
 
@@ -144,10 +141,7 @@ class Reader:
         self._connection, self._raw, self.wanted = connection, raw, wanted
         self._admin = admin(connection)
         known = topics.describe_one(self._admin, wanted.topic, Deadline(_ASK_S)).partitions
-        wrong = [p for p in wanted.partitions if not 0 <= p < known]
-        if wrong:
-            raise UsageError(f"--partition is {wrong[0]}: {wanted.topic} has partitions 0 to {known - 1}")
-        self.partitions = sorted(set(wanted.partitions)) or list(range(known))
+        self.partitions = chosen_partitions(wanted.partitions, wanted.topic, known)
 
     def bounds(self) -> dict[int, LogOffsets]:
         return log_offsets(self._admin, self.wanted.topic, self.partitions, Deadline(_ASK_S))
@@ -178,7 +172,7 @@ class Reader:
             states.add(batch)
         batches = [(batch, state) for batch, state in states.batches() if batch.base_offset < until]
         documents = [
-            marker_document(partition, batch, state, wanted.topic)
+            marker_document(wanted.topic, partition, batch.base_offset, batch.max_timestamp, state, batch)
             for batch, state in batches
             if wanted.markers and batch.control and batch.base_offset >= start
         ]
@@ -190,7 +184,7 @@ class Reader:
                     current = next(data, None)
                 if wanted.key is None or record.key() == wanted.key:
                     raw, state = (None, "unknown") if current is None else current
-                    documents.append(document(record, state, raw, wanted.topic))
+                    documents.append(record_document(wanted.topic, record, state, raw))
         return sorted(documents, key=lambda item: item["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
@@ -307,7 +301,9 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
 @click.option("--follow", is_flag=True, help="Go on with what is written, until SIGTERM or ctrl-c.")
 @json_option
 @advised()
-def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json: bool, **more: Any) -> ExitCode:
+def show(
+    topic: str, bootstrap: str, start: str | None, key: str | None, *, follow: bool, as_json: bool, **more: Any
+) -> ExitCode:
     """
     Show a topic's records: key, value, headers, time, place, and what became of each one's transaction.
 
@@ -326,16 +322,12 @@ def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json
     Exit codes: 0 shown, or told to stop, 3 refused or out of reach, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     offset, since_ms = _start(start)
-    key = None if more["key"] is None else as_bytes(more["key"])
     wanted = RecordQuery(
         checked_topic(topic, "TOPIC"),
-        more["partitions"],
-        offset,
-        since_ms,
-        more["limit"],
-        key,
-        more["isolation"],
-        more["markers"],
+        start=offset,
+        since_ms=since_ms,
+        key=None if key is None else as_bytes(key),
+        **more,
     )
     connection = connected(bootstrap)
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Protocol, Self
 
 from brew.claims.log import Log
@@ -71,9 +70,7 @@ class Heartbeater:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.leave()
 
     def leave(self) -> None:
@@ -244,9 +241,7 @@ class StandBy:
         self._heartbeater.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.leave()
 
     def leave(self) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch, OffsetCommit, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
+from brew.kafka.clients import AdminClient
+from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import (
     AdminPartition,
     DefaultRecordBatch,
@@ -19,6 +21,7 @@ from brew.kafka.kafka_python import (
     batches_with_bytes,
     kafka_python_admin,
 )
+from brew.kafka.offsets import log_offsets
 from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
@@ -235,6 +238,17 @@ def _time_ms(content: memoryview, start: int) -> int | None:
 
 
 _COMMIT_KEYS = 1
+_MOST_OFFSET_LOG = 200_000
+
+
+def newest_offset_batches(
+    client: AdminClient, raw: RawLogs, group: str, topic: str, partitions: int, deadline: Deadline
+) -> Iterator[OffsetBatch]:
+    """The last batches of the group's partition of `__consumer_offsets`, which has so many ``partitions``."""
+    partition = coordinator_partition(group, partitions)
+    log = log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]
+    start = max(log.first, log.end - _MOST_OFFSET_LOG)
+    return offset_batches(raw, group, topic, partition, start, log.end)
 
 
 def offset_batches(

@@ -6,7 +6,7 @@ import bisect
 import enum
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from brew.record import OTHER_REASONS
 
@@ -117,17 +117,13 @@ class Counts:
 
     def copy(self) -> Counts:
         """Nothing in common with this one."""
-        return Counts(
-            Counter(self.endings),
-            Counter(self.records),
-            Counter(self.dead_letters),
-            self.unanswered,
-            self.recoveries,
-            self.recovery_s,
-            self.duplicates,
-            {step: histogram.copy() for step, histogram in self.steps.items()},
-            self.seconds.copy(),
-            self.malformed_profiles,
+        return replace(
+            self,
+            endings=self.endings.copy(),
+            records=self.records.copy(),
+            dead_letters=self.dead_letters.copy(),
+            steps={step: histogram.copy() for step, histogram in self.steps.items()},
+            seconds=self.seconds.copy(),
         )
 
 

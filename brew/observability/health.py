@@ -67,34 +67,23 @@ def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Find
         return Finding(PartitionState.UNRECOVERABLE, vitals.fatal)
     unseen_s = now - vitals.polled_at
     if unseen_s > bounds.polling_ttl_s:
-        return Finding(
-            PartitionState.STUCK,
-            f"nobody has looked at it for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})",
-        )
+        reason = f"nobody has looked at it for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
+        return Finding(PartitionState.STUCK, reason)
     behind = f": {vitals.trouble}" if vitals.trouble else ""
     if vitals.away_since is not None:
         away_s = now - vitals.away_since
         state = PartitionState.STUCK if away_s > bounds.away_s else PartitionState.BLOCKED
         return Finding(state, f"waits for a server for {away_s:.0f} s (at most {bounds.away_s:g}){behind}")
     if vitals.blocked_since is not None:
-        since = f"{now - vitals.blocked_since:.0f} s"
-        return Finding(
-            PartitionState.BLOCKED, f"{quantity(vitals.held_back, 'offset')} behind an open transaction, for {since}"
-        )
+        held_back = f"{quantity(vitals.held_back, 'offset')} behind an open transaction"
+        return Finding(PartitionState.BLOCKED, f"{held_back}, for {now - vitals.blocked_since:.0f} s")
     if vitals.waiting_since is None:
         return Finding(PartitionState.IDLE, "nothing to read")
-    return _with_work(vitals, bounds, now, behind)
-
-
-def _with_work(vitals: PartitionTimes, bounds: Bounds, now: float, behind: str) -> Finding:
-    still_s = now - (vitals.waiting_since if vitals.waiting_since is not None else now)
+    still_s = now - vitals.waiting_since
     left = "some offsets" if vitals.lag is None else quantity(vitals.lag, "offset")
     if still_s > bounds.consuming_ttl_s:
         limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
-        return Finding(
-            PartitionState.STUCK,
-            f"{left} to read, nothing moved for {still_s:.0f} s {limit}{behind}",
-        )
+        return Finding(PartitionState.STUCK, f"{left} to read, nothing moved for {still_s:.0f} s {limit}{behind}")
     if vitals.fenced:
         return Finding(PartitionState.FENCED, f"a newer holder took it over, nothing was committed since{behind}")
     return Finding(PartitionState.WORKING, f"{left} to read{behind}")
@@ -121,11 +110,8 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
     unseen_s = now - program.beat_at
     if unseen_s > bounds.polling_ttl_s:
         return Answer(False, f"nothing was looked at for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
-    ill = [partition for partition in partitions if partition.state in ILL]
-    if ill:
-        named = "; ".join(
-            f"{entry.topic}[{entry.partition}] is {entry.state}: {entry.reason}" for entry in ill[:_NAMED]
-        )
+    if ill := [partition for partition in partitions if partition.state in ILL]:
+        named = "; ".join(f"{row.topic}[{row.partition}] is {row.state}: {row.reason}" for row in ill[:_NAMED])
         return Answer(False, named + (f"; and {len(ill) - _NAMED} more" if len(ill) > _NAMED else ""))
     if program.phase is Phase.STANDING_BY:
         return Answer(True, _words(program))
@@ -280,7 +266,6 @@ class Partition:
         since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
         vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
         state, reason = state_and_reason(vitals, bounds, now)
-        count = self.endings.get
         return PartitionStatus(
             *place,
             state,
@@ -293,13 +278,7 @@ class Partition:
             self.step,
             round(now - self.polled_at, 3),
             None if self.progress_at is None else round(now - self.progress_at, 3),
-            Transactions(
-                count(Ending.COMMITTED, 0),
-                count(Ending.ABORTED, 0),
-                count(Ending.FENCED, 0),
-                count(Ending.REFUSED, 0),
-                count(Ending.INDEFINITE, 0),
-            ),
+            Transactions(**{ending.value: count for ending, count in self.endings.items()}),
             self.last,
             None if self.end is None else self.held_back,
             None if self.begun_at is None else round(now - self.begun_at, 3),

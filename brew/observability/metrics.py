@@ -122,21 +122,15 @@ class _Snapshot(Collector):
         yield _filled("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
         yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(counts.dead_letters.items())])
         yield from self._singles()
-        yield _histogram(
-            "brew_txn_phase_seconds", {step: counts.steps.get(step, Histogram()) for step in _steps(counts)}
-        )
+        # The six steps, and any other that was reported.
+        steps = [*STEPS, *sorted(counts.steps.keys() - set(STEPS))]
+        yield _histogram("brew_txn_phase_seconds", {step: counts.steps.get(step, Histogram()) for step in steps})
         yield _histogram("brew_txn_seconds", {"": counts.seconds})
         yield from _gauges(status.partitions)
 
     def _info(self, status: Status) -> Metric:
         info = InfoMetricFamily("brew", METRICS["brew"].text)
-        labels = {
-            "application": status.application,
-            "version": status.version,
-            "group": status.group or "",
-            "reader": status.reader or "",
-        }
-        info.add_metric([], labels)
+        info.add_metric([], {label: getattr(status, label) or "" for label in METRICS["brew"].labels})
         return info
 
     def _singles(self) -> Iterator[Metric]:
@@ -159,11 +153,6 @@ class _Snapshot(Collector):
             yield _filled(name, [] if value is None else [([], value)])
 
 
-def _steps(counts: Counts) -> list[str]:
-    """The six outcomes, and any other that was reported."""
-    return [*STEPS, *sorted(counts.steps.keys() - set(STEPS))]
-
-
 def _place(place: tuple[str, int]) -> list[str]:
     return [place[0], str(place[1])]
 
@@ -180,14 +169,9 @@ def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
     for name, value_of in values.items():
         gauges = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
         yield _filled(name, [(labels, value) for labels, value in gauges if value is not None])
-    yield _filled(
-        "brew_partition_state",
-        [
-            ([*_place((row.topic, row.partition)), state], row.state is state)
-            for row in partitions
-            for state in PartitionState
-        ],
-    )
+    places = [(_place((row.topic, row.partition)), row.state) for row in partitions]
+    states = [([*place, state], now is state) for place, now in places for state in PartitionState]
+    yield _filled("brew_partition_state", states)
 
 
 def _filled(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:

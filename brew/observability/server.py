@@ -64,10 +64,8 @@ class Producers:
 
     def filled(self, status: Status) -> Status:
         """The same with producer ids from the brokers, or the reason why they did not answer within two seconds."""
-        names = [
-            last.transactional_id for partition in status.partitions if (last := partition.last_transaction) is not None
-        ]
-        known = sorted({name for name in names if name is not None})
+        lasts = [last for partition in status.partitions if (last := partition.last_transaction) is not None]
+        known = sorted({last.transactional_id for last in lasts if last.transactional_id is not None})
         holders, silent = self._look(known) if known else ({}, "")
         return replace(status, partitions=tuple(_with(partition, holders, silent) for partition in status.partitions))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from brew.cli import options
 from brew.errors import UsageError
 
 PORT = 3000
@@ -15,8 +16,6 @@ HOST = "127.0.0.1"
 TTL_S = 300.0
 _SHORTEST_TTL_S, _LONGEST_TTL_S = 1.0, 86_400.0
 _SLACK_S = 60.0
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,7 @@ PROBE_OPTIONS = (
 )
 
 
-def probe_options(command: _Command) -> _Command:
-    """Put the options of probes on a click command."""
-    for option in reversed(PROBE_OPTIONS):
-        command = option(command)
-    return command
+probe_options = options(*PROBE_OPTIONS)
 
 
 def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: float) -> ProbeSettings | None:

@@ -71,6 +71,16 @@ def allowed(names: Iterable[str]) -> frozenset[str]:
     return wanted
 
 
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    order = list(reversed(Severity))
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def refusing(findings: Iterable[Finding], allow: frozenset[str]) -> list[Finding]:
+    """The unsafe findings that are not allowed by name."""
+    return [finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in allow]
+
+
 def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
     """
     Notes on findings that are unsafe and allowed by name.
@@ -79,8 +89,7 @@ def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ..
         Refused: something is unsafe; all of it is named, with what to change.
     """
     unsafe = [finding for finding in findings if finding.severity is Severity.UNSAFE]
-    left = [finding for finding in unsafe if finding.name not in allow]
-    if left:
+    if left := refusing(unsafe, allow):
         flags = " ".join(f"--allow {finding.name}" for finding in left)
         reasons = "; ".join(
             f"{finding.name} is {finding.value}, needs {finding.need} ({finding.setting}): {finding.why}"

@@ -88,9 +88,10 @@ def transaction_version(level: int | Unknown) -> Finding:
 
 
 _ENOUGH = 3
-_STORAGE_MIN_ISR = "min.insync.replicas"
-_STORAGE_UNCLEAN = "unclean.leader.election.enable"
+_MIN_ISR = "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
 _CLEANUP = "cleanup.policy"
+_UNTOLD = "the brokers do not tell; grant DescribeConfigs on the topic"
 
 
 def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
@@ -125,15 +126,15 @@ def _replication(role: str, topic: TopicFacts, brokers: int | None) -> Finding:
 
 
 def _min_isr(role: str, topic: TopicFacts) -> Finding:
-    count = topic.number(_STORAGE_MIN_ISR)
+    count = topic.number(_MIN_ISR)
     need = "1" if topic.replicas == 1 else f"2 to {max(2, topic.replicas - 1)}"
-    setting = f"{_STORAGE_MIN_ISR} of {topic.name}"
+    setting = f"{_MIN_ISR} of {topic.name}"
 
     def finding(severity: Severity, why: str) -> Finding:
         return Finding(f"{role}-min-isr", "?" if count is None else str(count), need, setting, why, severity)
 
     if count is None:
-        return finding(Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic")
+        return finding(Severity.UNKNOWN, _UNTOLD)
     if count > topic.replicas:
         return finding(_worst(role), f"no record is ever acknowledged: there are {topic.replicas} replicas only")
     if topic.in_sync < count:
@@ -146,17 +147,15 @@ def _min_isr(role: str, topic: TopicFacts) -> Finding:
 
 
 def _unclean(role: str, topic: TopicFacts) -> Finding:
-    value = topic.text(_STORAGE_UNCLEAN)
+    value = topic.text(_UNCLEAN)
     if value is None:
-        severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic"
+        severity, why = Severity.UNKNOWN, _UNTOLD
     elif value == "true" and topic.replicas > 1:
         severity = _worst(role)
         why = "a replica that lags may become leader: acknowledged records and committed transactions vanish"
     else:
         severity, why = Severity.OK, "only a replica in sync becomes leader"
-    return Finding(
-        f"{role}-unclean-election", value or "?", "false", f"{_STORAGE_UNCLEAN} of {topic.name}", why, severity
-    )
+    return Finding(f"{role}-unclean-election", value or "?", "false", f"{_UNCLEAN} of {topic.name}", why, severity)
 
 
 _COMPACTED = {
@@ -169,7 +168,7 @@ _COMPACTED = {
 def _cleanup(role: str, topic: TopicFacts) -> Finding:
     policy = topic.text(_CLEANUP)
     if policy is None:
-        severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic"
+        severity, why = Severity.UNKNOWN, _UNTOLD
     elif "compact" in policy:
         severity, why = _worst(role), _COMPACTED[role]
     else:
@@ -201,7 +200,7 @@ def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
     """
     The ids `<group>:<topic>:<partition>`.
 
-    ``told``: whether the brokers let this client look at one, which Write brings with it.
+    ``allowed``: whether the brokers let this client look at one, which Write brings with it.
     """
     name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
     if isinstance(allowed, Unknown):
@@ -230,9 +229,8 @@ def members(name: str, membership: GroupFacts | Unknown) -> Finding:
     """Check for members of the group."""
     setting = f"group.id of whoever subscribes with {name}, or --group"
     if isinstance(membership, Unknown):
-        return Finding(
-            "group-members", "?", "none", setting, f"the brokers do not tell: {membership.reason}", Severity.UNKNOWN
-        )
+        why = f"the brokers do not tell: {membership.reason}"
+        return Finding("group-members", "?", "none", setting, why, Severity.UNKNOWN)
     if not membership.members:
         why = "only this pipeline moves the position"
         return Finding("group-members", "none", "none", setting, why, Severity.OK)
@@ -247,10 +245,8 @@ _REQUEST_MS = 30_000  # librdkafka's default
 _MAX_BYTES = "max.message.bytes"
 _MADE_WITH = {  # settings of the brokers by which they make their own logs at first use
     "transactions": ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
-    "offsets": ("offsets.topic.replication.factor", "min.insync.replicas"),
+    "offsets": ("offsets.topic.replication.factor", _MIN_ISR),
 }
-_MIN_ISR = "min.insync.replicas"
-_UNCLEAN = "unclean.leader.election.enable"
 _BROKERS = frozenset(
     {
         timeouts.MAX_TRANSACTION_MS,
@@ -350,7 +346,7 @@ def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Un
     config = {
         _MIN_ISR: "?" if needed is None else str(needed),
         _UNCLEAN: "true" if "true" in facts.texts(_UNCLEAN) else "false",
-        "cleanup.policy": "delete",
+        _CLEANUP: "delete",
     }
     return TopicFacts(name, "", 0, copies, copies, config)
 
@@ -361,14 +357,10 @@ def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
 
 def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
     """The time-outs of these settings, and the brokers' maximum."""
-    transaction_ms = int(settings.transaction_timeout_s * 1000)
+    timeout_s = settings.transaction_timeout_s
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
-    return TimeoutChain(
-        request_ms,
-        delivery_ms(settings.transaction_timeout_s),
-        transaction_ms,
-        facts.number(timeouts.MAX_TRANSACTION_MS),
-    )
+    broker_ms = facts.number(timeouts.MAX_TRANSACTION_MS)
+    return TimeoutChain(request_ms, delivery_ms(timeout_s), int(timeout_s * 1000), broker_ms)
 
 
 def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: int) -> Iterator[Finding]:
@@ -378,39 +370,29 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
         return
     wanted = min(largest, settings.limits.max_bytes)
     if output is not None:
-        room = _OUTPUT_ROOM
-        why = (f"enrichment and headers take up to {room} bytes more", "orders that only just fit are rejected instead")
-        yield _size("output", output, wanted + room, why)
+        more = f"enrichment and headers take up to {_OUTPUT_ROOM} bytes more"
+        yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "orders that only just fit are rejected instead"))
     if dead is not None:
         why = ("a rejected record fits with its bytes", "the value of a larger record is left out of its dead letter")
         yield _size("dead-letter", dead, largest, why)
-    ok = largest <= most
-    yield Finding(
-        "producer-message-size",
-        f"{most} bytes",
-        f"at least {largest} bytes",
-        f"{_MAX_BYTES} of {settings.input}",
-        "our writer takes whatever the input holds" if ok else "our writer refuses records that the input takes",
-        Severity.OK if ok else Severity.WARNING,
-    )
+    value, need, setting = f"{most} bytes", f"at least {largest} bytes", f"{_MAX_BYTES} of {settings.input}"
+    severity, reason = Severity.OK, "our writer takes whatever the input holds"
+    if largest > most:
+        severity, reason = Severity.WARNING, "our writer refuses records that the input takes"
+    yield Finding("producer-message-size", value, need, setting, reason, severity)
     if output is not None and source is not None:
-        same = output.partitions == source.partitions
-        yield Finding(
-            "output-partitions",
-            str(output.partitions),
-            str(source.partitions),
-            f"partitions of {output.name}",
-            "a crash in one input partition holds back one output partition only"
-            if same
-            else "records go by their key: a crash in one input partition can hold back all of the output",
-            Severity.OK if same else Severity.WARNING,
-        )
+        partitions = (str(output.partitions), str(source.partitions), f"partitions of {output.name}")
+        severity, reason = Severity.OK, "a crash in one input partition holds back one output partition only"
+        if output.partitions != source.partitions:
+            severity = Severity.WARNING
+            reason = "records go by their key: a crash in one input partition can hold back all of the output"
+        yield Finding("output-partitions", *partitions, reason, severity)
 
 
 def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Finding:
     size = topic.number(_MAX_BYTES)
     severity = Severity.UNKNOWN if size is None else Severity.OK if size >= need else Severity.WARNING
-    reason = "the brokers do not tell; grant DescribeConfigs on the topic" if size is None else why[size < need]
+    reason = _UNTOLD if size is None else why[size < need]
     value = "?" if size is None else f"{size} bytes"
     setting = f"{_MAX_BYTES} of {topic.name}"
     return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, reason, severity)

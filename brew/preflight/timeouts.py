@@ -33,28 +33,20 @@ class TimeoutChain:
 
 def check_chain(chain: TimeoutChain) -> Iterator[Finding]:
     """`request < delivery < transaction < the brokers' maximum`, link by link; what is equal is warned of."""
-    ok = chain.request_ms < chain.delivery_ms
-    yield Finding(
-        "request-timeout",
-        f"{chain.request_ms} ms",
-        f"less than {chain.delivery_ms} ms",
-        "request.timeout.ms (--transaction-timeout sets the delivery's)",
-        "a request that is lost is sent again within the transaction"
-        if ok
-        else "a lost request is not sent again before the record's time is over: the transaction is aborted instead",
-        Severity.OK if ok else Severity.WARNING,
-    )
-    ok = chain.delivery_ms < chain.transaction_ms
-    yield Finding(
-        "delivery-timeout",
-        f"{chain.delivery_ms} ms",
-        f"less than {chain.transaction_ms} ms",
-        "message.timeout.ms (--transaction-timeout sets it)",
-        "the writer gives up before the brokers abort it, and the next attempt knows why"
-        if ok
-        else "the brokers abort the transaction while its records are still on their way",
-        _severity(chain.delivery_ms, chain.transaction_ms),
-    )
+    value, need = f"{chain.request_ms} ms", f"less than {chain.delivery_ms} ms"
+    setting = "request.timeout.ms (--transaction-timeout sets the delivery's)"
+    severity, why = Severity.OK, "a request that is lost is sent again within the transaction"
+    if chain.request_ms >= chain.delivery_ms:
+        severity = Severity.WARNING
+        why = "a lost request is not sent again before the record's time is over: the transaction is aborted instead"
+    yield Finding("request-timeout", value, need, setting, why, severity)
+    value, need = f"{chain.delivery_ms} ms", f"less than {chain.transaction_ms} ms"
+    severity = _severity(chain.delivery_ms, chain.transaction_ms)
+    why = "the writer gives up before the brokers abort it, and the next attempt knows why"
+    if severity is not Severity.OK:
+        why = "the brokers abort the transaction while its records are still on their way"
+    setting = "message.timeout.ms (--transaction-timeout sets it)"
+    yield Finding("delivery-timeout", value, need, setting, why, severity)
     yield _transaction(chain)
 
 
@@ -112,12 +104,9 @@ def retention(minutes: int | None) -> Finding:
 
 
 def skew(ahead_s: float | Unknown) -> Finding:
-    """``told``: seconds that the controller's clock is ahead of this machine's, negative where it is behind."""
-    name, need, setting = (
-        "clock-skew",
-        f"at most {_MOST_SKEW_S:g} s",
-        "the clocks (NTP) of this machine and the brokers",
-    )
+    """``ahead_s``: seconds that the controller's clock is ahead of this machine's, negative where it is behind."""
+    name, need = "clock-skew", f"at most {_MOST_SKEW_S:g} s"
+    setting = "the clocks (NTP) of this machine and the brokers"
     if isinstance(ahead_s, Unknown):
         why = f"the brokers do not tell ({ahead_s.reason}); with KRaft, Kafka 3.3 and Describe on the cluster they do"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
@@ -184,12 +173,11 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
     whole = settings.transaction_timeout_s
     yield _of("batch", whole * TIMEOUT_SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
     yield _of("attempt", whole, _TRANSACTION, "it gives up, aborts, and gives its range back to the driver")
-    ends = (
-        "the run ends with the stacks on stderr" if settings.spark.absent else "its worker ends, Spark tries it again"
-    )
-    yield _of(
-        "watchdog", MAX_TIMEOUTS * whole, f"twice {_TRANSACTION}", f"a call of the client library has hung: {ends}"
-    )
+    ends = "its worker ends, Spark tries it again"
+    if settings.spark.absent:
+        ends = "the run ends with the stacks on stderr"
+    hung = f"a call of the client library has hung: {ends}"
+    yield _of("watchdog", MAX_TIMEOUTS * whole, f"twice {_TRANSACTION}", hung)
     claims = settings.stand_by or settings.share
     if settings.reader is Reader.DIRECT and not settings.spark.absent:
         leased = settings if claims is None else settings.leased_within(claims)
@@ -202,9 +190,8 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
         over = "another driver takes over, and its fence ends what this one left open"
         yield _of("take-over", 2 * claims.interval_s, "twice --claim-interval", over)
     if settings.profiles is not None:
-        yield _of(
-            "profiles", settings.profiles.load_timeout_s, "--profiles-timeout", "the attempt fails, and is repeated"
-        )
+        load_s = settings.profiles.load_timeout_s
+        yield _of("profiles", load_s, "--profiles-timeout", "the attempt fails, and is repeated")
     yield _of("patience", settings.patience_s, "--patience", "no progress for so long: the run refuses to go on")
     if not settings.follow:
         upstream = "an upstream's open transaction held the input back for so long: the draining run refuses to go on"

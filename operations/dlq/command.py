@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, client_config_option, connection, options
+from brew.cli import as_bytes, connection, named_option, options
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -36,16 +36,16 @@ from operations.dlq.dead_letter import (
 from operations.dlq.replay import (
     CRASH_POINTS,
     RepairCommand,
-    ReplayRecord,
-    ReplayReport,
+    Replayed,
     ReplayRules,
     ReplaySettings,
     SkippedDeadLetter,
     replay,
     replay_group,
+    written_back,
 )
 from operations.labels import iso, printable, utc
-from operations.options import json_option, print_json
+from operations.options import bootstrap_option, json_option, print_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
@@ -135,32 +135,27 @@ def letter_table(document: dict[str, Any]) -> Group:
     return Group(table, headers, Text("value:"), _harmless(document["value"]))
 
 
-def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
+def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
     """Result of a replay; with ``dry_run`` what it would do."""
+    backs, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
     return {
         "dead_letter": dead_letter,
         "input": target,
         "dry_run": dry_run,
-        "replayed": len(report.replayed),
-        "stays": dict(sorted(Counter(each.why.value for each in report.skipped).items())),
+        "replayed": len(backs),
+        "stays": dict(sorted(Counter(each.why.value for each in skipped).items())),
         "letters": [
-            {"partition": back.letter.partition, "offset": back.letter.offset, "to": back.partition}
-            | {"count": back.letter.replays + 1}
-            for back in report.replayed
+            _letter_place(back.letter) | {"to": back.partition, "count": back.letter.replays + 1} for back in backs
         ],
-        "stayed": [
-            {
-                "partition": kept.letter.partition,
-                "offset": kept.letter.offset,
-                "why": kept.why.value,
-                "message": kept.message,
-            }
-            for kept in report.skipped
-        ],
+        "stayed": [_letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
     }
 
 
-def print_skipped(console: Console, done: Iterable[ReplayRecord | SkippedDeadLetter]) -> None:
+def _letter_place(letter: DeadLetter) -> dict[str, Any]:
+    return {"partition": letter.partition, "offset": letter.offset}
+
+
+def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
     """A line for each letter that stays and was not written back before; the first hundred of a transaction."""
     stays = [item for item in done if isinstance(item, SkippedDeadLetter) and item.message]
     for stay in stays[:_MOST_LINES]:
@@ -203,14 +198,9 @@ _WIDE = 240
 _LONGEST_GROUP = 200
 
 
-def _name(flag: str, env: str, default: str, text: str) -> Callable[[Any], Any]:
-    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
-
-
 _place = options(
-    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
-    client_config_option,
-    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
+    bootstrap_option,
+    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
 )
 _chosen = options(
     click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of the dead-letter topic."),
@@ -257,10 +247,9 @@ def list_command(
     census = Census(per)
     partitions = place.partitions(choice.partitions)
     marks = {p: place.replay_log(p).offsets for p in partitions}
-    for letters in place.letters(partitions, choice.start, choice.until):
-        for letter in letters:
-            if choice.matches(letter):
-                census.add(letter, replayed=letter.offset in marks[letter.partition])
+    for letter in chain.from_iterable(place.letters(partitions, choice.start, choice.until)):
+        if choice.matches(letter):
+            census.add(letter, replayed=letter.offset in marks[letter.partition])
     document = census.document(dead_letter)
     if as_json:
         print_json(document)
@@ -271,7 +260,7 @@ def list_command(
 
 @dlq.command("inspect")
 @_place
-@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
+@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
 @click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
 @json_option
@@ -293,11 +282,15 @@ def inspect_command(
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     if source is None:
-        letter = _at(place, partition, offset)
+        where = f"{dead_letter}/{position}"
+        letters = chain.from_iterable(place.letters(place.partitions([partition]), offset, offset + 1))
+        letter = next(letters, None)
     else:
-        letter = _from(place, SourcePosition(more["input"], partition, offset))
+        where = f"{more['input']}/{source}"
+        wanted = SourcePosition(more["input"], partition, offset)
+        letters = chain.from_iterable(place.letters(place.partitions(())))
+        letter = next((letter for letter in letters if letter.source == wanted), None)
     if letter is None:
-        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{position}"
         raise Refused(f"there is no visible dead letter of {where}; `brew dlq list` counts those that are there")
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
@@ -310,10 +303,10 @@ def inspect_command(
 
 @dlq.command("replay")
 @_place
-@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
-@_name("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
+@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
+@named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
 @_chosen
-@click.option("--edit", "edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
+@click.option("--edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
 @click.option(
     "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds."
 )
@@ -349,11 +342,13 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
         raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     settings = _settings(place, target, choice, edit, option)
-    report, console = ReplayReport(), Console(stderr=True)
-
+    done: list[Replayed] = []
+    console = Console(stderr=True)
     with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
-        replay(place, settings, report, partial(print_skipped, console))
-    document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
+        for some in replay(place, settings):
+            print_skipped(console, some)
+            done += some
+    document = report_document(done, dead_letter, target, dry_run=settings.dry_run)
     if as_json:
         print_json(document)
     else:
@@ -379,17 +374,6 @@ def _settings(
         dry_run=option["dry_run"],
         crash=None if option["crash_point"] is None else CrashPoint(option["crash_point"]),
     )
-
-
-def _at(place: DeadLetterTopics, partition: int, offset: int) -> DeadLetter | None:
-    place.partitions([partition])
-    matching = (letter for batch in place.letters([partition], offset, offset + 1) for letter in batch)
-    return next(matching, None)
-
-
-def _from(place: DeadLetterTopics, source: SourcePosition) -> DeadLetter | None:
-    matching = (letter for batch in place.letters(place.partitions(())) for letter in batch if letter.source == source)
-    return next(matching, None)
 
 
 def _choice(

@@ -9,7 +9,7 @@ import orjson
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Refused, Retriable, UsageError
+from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import LogRecord, scan
@@ -18,8 +18,9 @@ from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
+from operations.options import chosen_partitions
 
-NO_REASON = "unknown"
+NO_REASON = b"unknown"
 """The reason shown for a record that no pipeline put there."""
 
 
@@ -39,7 +40,7 @@ class DeadLetter:
 
     @property
     def reason(self) -> str:
-        return (self._last(ERROR_REASON) or NO_REASON.encode()).decode("utf-8", "replace")
+        return (self._last(ERROR_REASON) or NO_REASON).decode("utf-8", "replace")
 
     @property
     def message(self) -> str:
@@ -195,12 +196,7 @@ class DeadLetterTopics:
     _read: dict[int, ReplayLog] = field(default_factory=dict)
 
     def partitions(self, chosen: Sequence[int]) -> list[int]:
-        """Those that are meant; all where none is."""
-        there = self.dead_letter.partitions
-        wrong = [p for p in chosen if not 0 <= p < there]
-        if wrong:
-            raise UsageError(f"--partition is {wrong[0]}: {self.dead_letter.name} has partitions 0 to {there - 1}")
-        return sorted(set(chosen)) or list(range(there))
+        return chosen_partitions(chosen, self.dead_letter.name, self.dead_letter.partitions)
 
     def letters(
         self, partitions: Sequence[int], start: int = 0, until: int | None = None

@@ -6,10 +6,11 @@ import enum
 import os
 import shlex
 import signal
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Self
 
 from brew.deadline import Deadline
@@ -67,6 +68,10 @@ class ReplayRecord:
     headers: list[tuple[str, bytes | None]]
 
 
+Replayed = ReplayRecord | SkippedDeadLetter
+"""What became of a dead letter."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayRules:
     """
@@ -84,13 +89,11 @@ class ReplayRules:
         """The reason to skip a dead letter, as far as it can be decided without its value."""
         source = letter.source
         if source is None:
-            return SkippedDeadLetter(
-                letter, SkipReason.FOREIGN, "it has no error and source headers: no pipeline put it there"
-            )
+            why = "it has no error and source headers: no pipeline put it there"
+            return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if source.topic != self.input:
-            return SkippedDeadLetter(
-                letter, SkipReason.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input"
-            )
+            why = f"it came from {source.topic}, not from {self.input}; set --input"
+            return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if letter.replays >= self.most_replays:
             why = f"it was written back {quantity(letter.replays, 'time')}, --most-replays is {self.most_replays}"
             return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
@@ -100,7 +103,7 @@ class ReplayRules:
             return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
         return None
 
-    def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> ReplayRecord | SkippedDeadLetter:
+    def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> Replayed:
         """The record to write, for a letter that `stays` lets go; ``value`` may have been repaired."""
         headers = [(name, text) for name, text in letter.own_headers if name not in _REPLAY_HEADERS]
         headers += [
@@ -153,33 +156,24 @@ class RepairCommand:
         The repaired value; a record without one gives the command nothing to read.
 
         Raises:
-            EditFailed: it stays as it is.
+            RepairFailed: it stays as it is.
             UsageError: the command can't be started.
         """
         try:
-            child = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            child = Popen(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
         except OSError as error:
             raise UsageError(f"--edit can't start {self.command[0]!r}: {error.strerror}") from error
         with child:
             try:
                 edited, complaint = child.communicate(value or b"", timeout=self.timeout_s)
-            except subprocess.TimeoutExpired as error:
+            except BaseException as error:
                 os.killpg(child.pid, signal.SIGKILL)
-                raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
-            except BaseException:
-                os.killpg(child.pid, signal.SIGKILL)
+                if isinstance(error, TimeoutExpired):
+                    raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
                 raise
         if child.returncode:
-            complaint_text = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
-            raise RepairFailed(
-                f"--edit ended with {child.returncode}" + (f": {complaint_text}" if complaint_text else "")
-            )
+            said = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+            raise RepairFailed(f"--edit ended with {child.returncode}" + (f": {said}" if said else ""))
         return edited
 
 
@@ -208,22 +202,9 @@ class ReplaySettings:
     crash: CrashPoint | None = None
 
 
-@dataclass
-class ReplayReport:
-    """Dead letters that were (or would be) written back, and those that were skipped."""
-
-    replayed: list[ReplayRecord] = field(default_factory=list)
-    skipped: list[SkippedDeadLetter] = field(default_factory=list)
-
-
-def replay(
-    place: DeadLetterTopics,
-    settings: ReplaySettings,
-    report: ReplayReport,
-    tell: Callable[[Sequence[ReplayRecord | SkippedDeadLetter]], None],
-) -> None:
+def replay(place: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[Replayed]]:
     """
-    Write back the selected dead letters by partition; ``tell`` is called with each committed transaction's.
+    Write back the selected dead letters by partition; yields each committed transaction's.
 
     Raises:
         Refused: it is not safe to continue; what was committed by then is in the replay log.
@@ -232,23 +213,19 @@ def replay(
     for partition in place.partitions(settings.choice.partitions):
         worker = _Partition(place, settings, partition)
         for letters in _chunks(place.letters([partition])):
-            done = worker.work(letters)
-            report.replayed += [each for each in done if isinstance(each, ReplayRecord)]
-            report.skipped += [each for each in done if isinstance(each, SkippedDeadLetter)]
-            tell(done)
+            yield worker.work(letters)
 
 
 def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
     """Letters in order, as many as one transaction takes."""
     chunk: list[DeadLetter] = []
     size = 0
-    for batch in batches:
-        for letter in batch:
-            if chunk and (len(chunk) >= _MOST_LETTERS or size + letter.size > _MOST_BYTES):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(letter)
-            size += letter.size
+    for letter in chain.from_iterable(batches):
+        if chunk and (len(chunk) >= _MOST_LETTERS or size + letter.size > _MOST_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(letter)
+        size += letter.size
     if chunk:
         yield chunk
 
@@ -262,12 +239,12 @@ class _Partition:
         self._waiting: int | None = None  # the first letter that is not written back
         self._check_group()
 
-    def work(self, letters: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
+    def work(self, letters: list[DeadLetter]) -> list[Replayed]:
         """One transaction, or none where no dead letter of ``letters`` is to be written."""
         choice = self._settings.choice
         wanted = [letter for letter in letters if choice.matches(letter)]
         if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
-            done = self._decided(wanted)
+            done = [self._decide(letter) for letter in wanted]
             self._note_waiting(letters, [])
             return done
         kafka = KafkaTransaction(self._settings.transaction, self._place.dead_letter.name, self._partition)
@@ -281,9 +258,7 @@ class _Partition:
         finally:
             kafka.close()
 
-    def _transact(
-        self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction
-    ) -> list[ReplayRecord | SkippedDeadLetter]:
+    def _transact(self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction) -> list[Replayed]:
         """
         Write the selected records, and an entry of the replay log for each, in one transaction.
 
@@ -292,53 +267,43 @@ class _Partition:
         """
         timeout_s = self._settings.transaction.timeout_s
         deadline = Deadline(timeout_s)
-        done: list[ReplayRecord | SkippedDeadLetter] = []
+        done: list[Replayed] = []
 
         def decide(committed: Committed | None) -> Write | None:
             self._check_marks(committed)
             self._marks.settle(self._place.admin, deadline)
             self._check_group()
             # Commands may take their time: nothing is open yet that readers would wait for.
-            done.extend(self._decided(wanted))
-            backs = _replayed(done)
+            done.extend(self._decide(letter) for letter in wanted)
+            backs = written_back(done)
             self._note_waiting(letters, backs)
             if not backs:
                 return None
             settled = self._settled(letters, committed)
-            return Write(
-                partial(self._produce_all, backs, kafka), lambda: settled, self._metadata(), Deadline(timeout_s)
-            )
+            write = partial(self._produce_all, backs, kafka)
+            return Write(write, lambda: settled, self._metadata(), Deadline(timeout_s))
 
         # A commit that fails may have been applied: the marks tell the next run.
         if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
-            self._marks.offsets.update(back.letter.offset for back in _replayed(done))
+            self._marks.offsets.update(back.letter.offset for back in written_back(done))
         return done
 
     def _produce_all(self, backs: list[ReplayRecord], kafka: KafkaTransaction, deadline: Deadline) -> None:
+        group, target = self._settings.group, self._settings.rules.input
         with kafka.mapped("produce"):
             for back in backs:
-                self._produce(back, kafka, deadline)
-
-    def _produce(self, back: ReplayRecord, kafka: KafkaTransaction, deadline: Deadline) -> None:
-        settings, letter = self._settings, back.letter
-        key = replay_log_key(self._marks.dead_letter_id, letter.offset)
-        mark = replay_log_value(settings.group, settings.rules.input, back.partition, letter.replays + 1)
-        rows = [
-            (settings.rules.input, back.value, letter.key, back.partition, back.headers),
-            (self._marks.topic, mark, key, self._partition, None),
-        ]
-        for topic, value, row_key, partition, headers in rows:
-            queue(kafka, deadline, topic, value, row_key, partition, headers=headers)
+                letter = back.letter
+                queue(kafka, deadline, target, back.value, letter.key, back.partition, headers=back.headers)
+                key = replay_log_key(self._marks.dead_letter_id, letter.offset)
+                mark = replay_log_value(group, target, back.partition, letter.replays + 1)
+                queue(kafka, deadline, self._marks.topic, mark, key, self._partition)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _goes(self, letter: DeadLetter) -> bool:
         return letter.offset not in self._marks.offsets and self._settings.rules.skipped(letter) is None
 
-    def _decided(self, wanted: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
-        return [self._decide(letter) for letter in wanted]
-
-    def _decide(self, letter: DeadLetter) -> ReplayRecord | SkippedDeadLetter:
+    def _decide(self, letter: DeadLetter) -> Replayed:
         settings = self._settings
         if letter.offset in self._marks.offsets:
             return SkippedDeadLetter(letter, SkipReason.REPLAYED)
@@ -365,8 +330,9 @@ class _Partition:
     def _settled(self, letters: list[DeadLetter], committed: Committed | None) -> int:
         """The offset below which every letter is written back; it never moves back."""
         waiting = letters[-1].offset + 1 if self._waiting is None else self._waiting
-        same = committed is not None and committed.metadata.startswith(self._metadata())
-        return max(waiting, committed.offset) if committed is not None and same else waiting
+        if committed is not None and committed.metadata.startswith(self._metadata()):
+            return max(waiting, committed.offset)
+        return waiting
 
     def _metadata(self) -> str:
         marks = self._place.create_replay_log()
@@ -374,12 +340,9 @@ class _Partition:
 
     def _check_marks(self, committed: Committed | None) -> None:
         """Compare the replay log's topic id with the one in the replay group's offset metadata."""
+        metadata = "" if committed is None else committed.metadata
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
-        if (
-            committed is not None
-            and committed.metadata.startswith(ours)
-            and not committed.metadata.startswith(self._metadata())
-        ):
+        if metadata.startswith(ours) and not metadata.startswith(self._metadata()):
             raise Refused(
                 f"the marks of {self._place.dead_letter.name}[{self._partition}] are gone: {self._marks.topic} was "
                 f"made again after dead letters had been written back; delete the offsets of group "
@@ -399,7 +362,7 @@ class _Partition:
             die(point, kafka)
 
 
-def _replayed(done: list[ReplayRecord | SkippedDeadLetter]) -> list[ReplayRecord]:
+def written_back(done: Iterable[Replayed]) -> list[ReplayRecord]:
     return [each for each in done if isinstance(each, ReplayRecord)]
 
 

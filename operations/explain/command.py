@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,21 +24,7 @@ from brew.offsets import SinkBatch, SourcePosition
 from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
 from operations.labels import printable
-from operations.options import (
-    advised,
-    also_output_option,
-    bootstrap_option,
-    connected,
-    dead_letter_option,
-    group_option,
-    input_option,
-    json_option,
-    output_option,
-    print_json,
-    progress,
-    show,
-    table,
-)
+from operations.options import advised, connected, json_option, pipeline_options, print_json, progress, show, table
 from operations.record_status import RecordState
 
 _STYLES = {
@@ -51,14 +37,15 @@ _STYLES = {
 
 def document(history: OrderHistory) -> dict[str, Any]:
     """One order as JSON."""
-    verdict, why = delivery_status(history)
+    status, why = delivery_status(history)
+    order = history.order
     return {
         "order": history.place,
-        "answer": verdict.value,
+        "answer": status.value,
         "why": why,
         "group": {"committed": history.position, "view": history.group_view()},
-        "order_id": None if history.order is None else history.order.order_id,
-        "replay_of": None if history.order is None or history.order.replay_of is None else str(history.order.replay_of),
+        "order_id": None if order is None else order.order_id,
+        "replay_of": None if history.replayed_from is None else str(history.replayed_from),
         "replayed_as": list(history.replays),
         "input": None if history.source is None else _copy(history.source),
         "copies": [_copy(copy) for copy in history.copies],
@@ -87,19 +74,17 @@ def _copy(copy: Copy) -> dict[str, Any]:
 
 def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
     """How the records relate, as JSON; None where there is nothing to compare."""
-    found_verdict = verdict(histories)
-    return None if found_verdict is None else {"verdict": found_verdict[0].value, "why": found_verdict[1]}
+    found = verdict(histories)
+    return None if found is None else {"verdict": found[0].value, "why": found[1]}
 
 
-def remarks(summary: Mapping[str, Any]) -> list[Text]:
+def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
     """The verdict, and what could not be read, as text."""
-    lines = [Text(f"unavailable: {note}", "cyan") for note in summary["unavailable"]]
-    if summary["verdict"] is not None:
-        style = "bold red" if summary["verdict"]["verdict"] == Verdict.DELIVERED_TWICE else "bold"
-        lines.insert(
-            0, Text("together: ").append(summary["verdict"]["verdict"], style).append(f": {summary['verdict']['why']}")
-        )
-    return lines
+    if (found := summary["verdict"]) is not None:
+        style = "bold red" if found["verdict"] == Verdict.DELIVERED_TWICE else "bold"
+        yield Text("together: ").append(found["verdict"], style).append(f": {found['why']}")
+    for note in summary["unavailable"]:
+        yield Text(f"unavailable: {note}", "cyan")
 
 
 def render(history: dict[str, Any]) -> Group:
@@ -140,12 +125,7 @@ _ALL_S = 3600.0
 
 @click.command("explain")
 @click.argument("what", metavar="KEY|TOPIC/PARTITION/OFFSET")
-@bootstrap_option
-@input_option
-@output_option
-@dead_letter_option
-@group_option
-@also_output_option
+@pipeline_options
 @click.option(
     "--transform", envvar="TRANSFORM", metavar="MODULE:FUNCTION", help="The run's own function, which may drop records."
 )
@@ -197,12 +177,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
         histories = related_records(tracer, asked)
-    summary = {
-        "what": as_text(what),
-        "found": count,
-        "verdict": verdict_document(histories),
-        "unavailable": tracer.unavailable,
-    }
+    together = verdict_document(histories)
+    summary = {"what": as_text(what), "found": count, "verdict": together, "unavailable": tracer.unavailable}
     if as_json:
         print_json(summary | {"orders": [document(history) for history in histories]})
     else:

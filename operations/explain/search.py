@@ -13,10 +13,9 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin
-from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
-from brew.kafka.raw_log import offset_batches
+from brew.kafka.raw_log import newest_offset_batches
 from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
@@ -28,7 +27,7 @@ from operations.options import Report
 from operations.record_status import RecordStateFinder, Spans, spans, visibility
 
 _ASK_S = 60.0
-_MOST_OFFSET_LOG = 200_000
+
 _CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
 DEAD_LETTER = "dead-letter"
 
@@ -264,12 +263,8 @@ class OrderSearch:
         """The ranges of the group's transactions, as far as the offset log still tells them."""
         group, deadline = self.places.group, Deadline(_ASK_S)
         try:
-            partition = coordinator_partition(
-                group, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions
-            )
-            log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
-            start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            batches = offset_batches(self._transactions.raw, group, self.places.input, partition, start, log.end)
+            whose = (group, self.places.input, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
+            batches = newest_offset_batches(self._admin, self._transactions.raw, *whose, deadline)
             return spans(batches, {p: bounds.first for p, bounds in self.logs(self.places.input).items()})
         except BrewError as error:
             self.unavailable.append(str(error))

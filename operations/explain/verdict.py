@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -121,6 +121,11 @@ class OrderHistory:
         return str(self.at)
 
     @property
+    def replayed_from(self) -> SourcePosition | None:
+        """The dead letter that the record was."""
+        return None if self.order is None else self.order.replay_of
+
+    @property
     def seen(self) -> bool:
         """True when the input record exists and was not aborted."""
         return self.source is not None and self.source.written.state is not RecordState.ABORTED
@@ -151,8 +156,8 @@ def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
     ordered = sorted(histories, key=lambda history: history.at)
     back: defaultdict[str, list[str]] = defaultdict(list)
     for history in ordered:
-        if history.seen and history.order is not None and history.order.replay_of is not None:
-            back[str(history.order.replay_of)].append(history.place)
+        if history.seen and history.replayed_from is not None:
+            back[str(history.replayed_from)].append(history.place)
     return [
         replace(history, replays=tuple(replayed_at for letter in history.letters for replayed_at in back[letter.place]))
         for history in ordered
@@ -196,7 +201,7 @@ def _why_twice(standing: list[Copy]) -> str:
             "written in no transaction at all: another program writes to this topic"
         )
     count = _transactions(within)
-    text = f"{len(within)} copies were committed ({places}), in {count} transaction{'s' * (count != 1)}"
+    text = f"{len(within)} copies were committed ({places}), in {quantity(count, 'transaction')}"
     if len(writers) > 1:
         return f"{text} of {' and '.join(writers)}: two groups, or two programs, write to this topic"
     if count == 1:
@@ -266,32 +271,22 @@ def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """The first rule that matches, and a sentence; None where there is nothing to compare."""
     if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
-        return (
-            Verdict.DELIVERED_TWICE,
-            f"{twice[0].place} was delivered more than once{rest}: {delivery_status(twice[0])[1]}",
-        )
+        text = f"{twice[0].place} was delivered more than once{rest}: {delivery_status(twice[0])[1]}"
+        return Verdict.DELIVERED_TWICE, text
     if len(histories) < 2:  # noqa: PLR2004 - a comparison takes two
         return None
-    for several in _writings(histories):
+    # What upstream wrote, and readers see, order by order; a replay is our own writing.
+    writings: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
+    for history in histories:
+        if history.seen and history.order is not None and history.replayed_from is None:
+            writings[history.order.identity].append(history)
+    for several in writings.values():
         if len(several) > 1:
             return Verdict.WRITTEN_TWICE, _written(several)
-    if replays := [
-        history
-        for history in histories
-        if history.seen and history.order is not None and history.order.replay_of is not None
-    ]:
+    if replays := [history for history in histories if history.seen and history.replayed_from is not None]:
         return Verdict.REPLAYED, _replayed(replays)
     text = f"{len(histories)} records, no order twice among those that readers see: each is told by itself"
     return Verdict.DIFFERENT, text
-
-
-def _writings(histories: Sequence[OrderHistory]) -> Collection[list[OrderHistory]]:
-    """The records that upstream wrote and readers see, order by order; a replay is our own writing."""
-    writings: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
-    for history in histories:
-        if history.seen and history.order is not None and history.order.replay_of is None:
-            writings[history.order.identity].append(history)
-    return writings.values()
 
 
 def _written(several: Sequence[OrderHistory]) -> str:
@@ -309,8 +304,7 @@ def _written(several: Sequence[OrderHistory]) -> str:
 
 def _replayed(replays: Sequence[OrderHistory]) -> str:
     lines = [
-        f"{replay.place} is dead letter {replay.order.replay_of}, written back, and it is {delivery_status(replay)[0]}"
+        f"{replay.place} is dead letter {replay.replayed_from}, written back, and it is {delivery_status(replay)[0]}"
         for replay in replays
-        if replay.order is not None
     ]
     return f"not twice: {'; '.join(lines)}"

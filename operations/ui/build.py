@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from brew.names import quantity
 from brew.observability.status import PartitionStatus, Status
-from brew.preflight import Finding, Severity
+from brew.preflight import Finding
 from operations import labels
 from operations.partition_state import PartitionSnapshot
 from operations.ui.model import (
@@ -135,23 +135,21 @@ def _rows(
     ended: Sequence[Transaction],
     now_s: float,
 ) -> Iterable[Row]:
-    snapshots: dict[int, PartitionSnapshot] = (
-        {snapshot.partition: snapshot for snapshot in answers.flow.value.snapshots} if answers.flow.value else {}
-    )
-    strips = answers.tail.value.strips if answers.tail.value else {}
-    also = answers.tail.value.also if answers.tail.value else ()
+    flow, tail = answers.flow.value, answers.tail.value
+    snapshots = {snapshot.partition: snapshot for snapshot in flow.snapshots} if flow else {}
+    strips, also = (tail.strips, tail.also) if tail else ({}, ())
     latest: dict[int, Transaction] = {}
     for transaction in ended:
         if transaction.outcome != "open":
             latest.setdefault(transaction.partition if transaction.source is None else transaction.source, transaction)
     fresh = bool(snapshots) and not answers.flow.stale(now_s)
-    now_ms = answers.flow.value.now_ms if answers.flow.value else 0
+    now_ms = flow.now_ms if flow else 0
     for partition in sorted({*snapshots, *reported, *strips, *(strip.partition for strip in also)}):
         snapshot, status = snapshots.get(partition), reported.get(partition)
         kafka = history.state(partition) if snapshot is not None else ("unknown", "Kafka has not answered yet")
         state, why = _state(kafka, status, fresh=fresh)
-        row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
-        row = replace(row, also=tuple(strip for strip in also if strip.partition == partition))
+        own_also = tuple(strip for strip in also if strip.partition == partition)
+        row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition), also=own_also)
         if snapshot is not None:
             row = _with_kafka_state(row, snapshot, history, now_ms)
         yield row if status is None else _with_program_status(row, status)
@@ -211,14 +209,9 @@ def _totals(
     counted, outcomes = "in the tails", _outcomes(ended)
     known = [status.value for status in answers.statuses if status.value is not None and not status.stale(now_s)]
     if known and reported:
-        counted = "since the start of what runs"
-        still = outcomes["open"]
-        outcomes = Counter({"open": still})
-        for made_by in (partition for status in known for partition in status.partitions):
-            made = made_by.transactions
-            outcomes += Counter(
-                committed=made.committed, aborted=made.aborted, fenced=made.fenced, indefinite=made.indefinite
-            )
+        counted, outcomes = "since the start of what runs", Counter({"open": outcomes["open"]})
+        for made in (partition.transactions for status in known for partition in status.partitions):
+            outcomes += Counter({name: count for name, count in asdict(made).items() if name != "refused"})
     return Totals(
         sum(rates) if rates else None,
         "records" if reported else "offsets",
@@ -274,11 +267,7 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
     if answers.preflight is None:
         lamps["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
     else:
-        checks = answers.preflight.value or []
-        counts = Counter(check.severity for check in checks)
-        said = ", ".join(
-            labels.checks(severity, counts[severity]) for severity in reversed(Severity) if counts[severity]
-        )
+        said = labels.all_checks(answers.preflight.value or [])
         lamps["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
     return lamps
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
@@ -182,9 +182,9 @@ class Transaction:
     outcome: str
     producer_id: int
     epoch: int
-    records: int | None
-    ended_ms: int | None
-    marker: int | None
+    records: int | None = None
+    ended_ms: int | None = None
+    marker: int | None = None
     transactional_id: str | None = None
     source: int | None = None
     first: int | None = None
@@ -245,66 +245,54 @@ def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
 
 def transactions(strips: Iterable[Strip], group: str, topic: str) -> list[Transaction]:
     """All of the tails: open ones first, then by the time of their marker, the latest first."""
-    ended = [replace(made, topic=strip.topic) for strip in strips for made in _of(strip, group, topic)]
+    found = [transaction for strip in strips for transaction in _of(strip, group, topic)]
     return sorted(
-        ended,
+        found,
         key=lambda transaction: (transaction.ended_ms is not None, -(transaction.ended_ms or 0), transaction.partition),
     )
 
 
 def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
-    wrote: dict[int | None, list[Run]] = {}
+    ended: defaultdict[int, list[Run]] = defaultdict(list)
+    still_open: defaultdict[int, list[Run]] = defaultdict(list)
     for run in strip.runs:
-        if not run.kind.marker and run.producer_id >= 0 and (run.marker is not None or run.kind is Kind.OPEN):
-            key = run.marker if run.marker is not None else -run.producer_id - 1
-            wrote.setdefault(key, []).append(run)
+        if run.marker is not None:
+            ended[run.marker].append(run)
+        elif run.kind is Kind.OPEN:
+            still_open[run.producer_id].append(run)
     for run in strip.runs:
         if run.kind.marker:
-            own = wrote.get(run.start, [])
-            records, exact = _counted(own or [run])
-            ended = Transaction(
+            known = Transaction(
                 strip.partition,
                 _OUTCOMES[run.kind],
                 run.producer_id,
-                own[0].epoch if own else run.epoch,
-                records,
-                run.written_ms,
-                run.start,
-                exact=exact,
+                run.epoch,
+                ended_ms=run.written_ms,
+                marker=run.start,
+                topic=strip.topic,
             )
-            yield _named(ended, own or [run], group, topic)
-    for runs in (own_runs for own_runs in wrote.values() if own_runs[0].kind is Kind.OPEN):
-        records, exact = _counted(runs)
-        writer = (runs[0].producer_id, runs[0].epoch)
-        yield _named(
-            Transaction(strip.partition, "open", *writer, records, None, None, exact=exact), runs, group, topic
-        )
+            yield _read(known, ended[run.start] or [run], group, topic)
+    for producer_id, runs in still_open.items():
+        known = Transaction(strip.partition, "open", producer_id, runs[0].epoch, topic=strip.topic)
+        yield _read(known, runs, group, topic)
 
 
-def _counted(runs: Sequence[Run]) -> tuple[int | None, bool]:
-    """All records of the transaction whose runs in the tail these are, and whether nothing else lies before them."""
+def _read(known: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
+    """Add what its runs in the tail, or its marker alone, tell: the writer's epoch, records, id and input range."""
     earlier = runs[0].earlier
     count = earlier.records + sum(run.records for run in runs if not run.kind.marker)
-    return (count if count or earlier.whole else None), earlier.whole
-
-
-def _named(transaction: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
-    """Add the transactional id and input range, from the source positions of its records."""
-    firsts = [
-        source
-        for run in runs
-        for source in (run.earlier.first, run.first)
-        if source is not None and source.topic == topic
-    ]
-    if not firsts:
+    records = count if count or earlier.whole else None
+    transaction = replace(known, epoch=runs[0].epoch, records=records, exact=earlier.whole)
+    sources = (source for run in runs for source in (run.earlier.first, run.first) if source is not None)
+    first = next((source for source in sources if source.topic == topic), None)
+    if first is None:
         return transaction
-    name = str(TransactionalId(group, topic, firsts[0].partition))
     last = next((run.last for run in reversed(runs) if run.last is not None and run.last.topic == topic), None)
     return replace(
         transaction,
-        transactional_id=name,
-        source=firsts[0].partition,
-        first=firsts[0].offset if transaction.exact else None,
+        transactional_id=str(TransactionalId(group, topic, first.partition)),
+        source=first.partition,
+        first=first.offset if earlier.whole else None,
         last=None if last is None else last.offset,
     )
 

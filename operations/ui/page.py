@@ -11,7 +11,7 @@ from jinja2 import Environment
 
 from brew.html import Markup, templates
 from brew.names import STEPS
-from brew.preflight import Finding, Severity
+from brew.preflight import Finding, Severity, worst_first
 from operations import labels
 from operations.ui.model import KEPT, STATES, UNHEALTHY, Row, View
 from operations.xray import render
@@ -74,8 +74,6 @@ def _templates() -> Environment:
         STATES=STATES,
         STEPS=STEPS,
         UNHEALTHY=UNHEALTHY,
-        PROOF_SIGNS={"proven": "✓", "violated": "✗", "inconclusive": "?"},
-        SEVERITY_SIGNS={Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Severity.UNSAFE: "✗"},
         by_severity=_by_severity,
         command=command,
         other_checks=_other_checks,
@@ -148,8 +146,7 @@ def tail_boxes(strip: Strip, last: int) -> dict[str, Any]:
 
 
 def _worst(findings: Sequence[Finding]) -> Severity:
-    present = {finding.severity for finding in findings}
-    return next((severity for severity in reversed(Severity) if severity in present), Severity.OK)
+    return worst_first(findings)[0].severity if findings else Severity.OK
 
 
 def _other_checks(findings: Sequence[Finding], worst: Severity) -> str:
@@ -159,7 +156,5 @@ def _other_checks(findings: Sequence[Finding], worst: Severity) -> str:
 
 def _by_severity(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
     """What is in order, and the rest with the worst first."""
-    order = list(reversed(Severity))
-    ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
-    fine = [finding for finding in ranked if finding.severity is Severity.OK]
-    return fine, ranked[: len(ranked) - len(fine)]
+    fine = [finding for finding in findings if finding.severity is Severity.OK]
+    return fine, worst_first(finding for finding in findings if finding.severity is not Severity.OK)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -16,12 +15,11 @@ from brew.errors import BrewError, UsageError
 from brew.observability.local import verdict_file
 from brew.observability.settings import PORT
 from brew.observability.status import Status
-from brew.preflight import Finding
 from brew.settings import PipelineSettings
 from operations import preflight
 from operations.options import connected
 from operations.ui.build import PollResults, ViewHistory, build_view
-from operations.ui.model import InputSnapshot, Names, OutputTail, PollResult, Proof, View
+from operations.ui.model import Names, PollResult, View
 from operations.ui.sources import InputSource, LocalStatusSource, OutputTailsSource, ProofSource, StatusSource
 
 OWN_STATUS = f"http://127.0.0.1:{PORT}/status"
@@ -146,16 +144,12 @@ class Poller(Generic[_T]):
         began = time.monotonic()
         try:
             value = self._ask(Deadline(self._answer.patience_s))
+            answer = replace(self._answer, value=value, at_s=time.monotonic(), failed=None)
         except BrewError as error:
-            self._failed(str(error), began)
+            answer = replace(self._answer, failed=str(error))
         except Exception as error:  # noqa: BLE001 - what nobody foresaw shows as a stale source, not as a silent one
-            self._failed(f"a question ended with {type(error).__name__}", began)
-        else:
-            now = time.monotonic()
-            self._answer = replace(self._answer, value=value, at_s=now, took_s=now - began, failed=None)
-
-    def _failed(self, why: str, began: float) -> None:
-        self._answer = replace(self._answer, failed=why, took_s=time.monotonic() - began)
+            answer = replace(self._answer, failed=f"a question ended with {type(error).__name__}")
+        self._answer = replace(answer, took_s=time.monotonic() - began)
 
 
 _TAIL_EVERY = 2
@@ -178,19 +172,18 @@ class PollGroup:
         self._tail_offsets = settings.tail
         flows = InputSource(run, ages=not settings.statuses)
         tails = OutputTailsSource(run, settings.tail)
-        self._flow: Poller[InputSnapshot] = Poller("flow", flows.ask, every_s, patience_s, flows.close)
-        self._tail: Poller[OutputTail] = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
-        self._statuses: list[Poller[Status]] = [
-            Poller(url, StatusSource(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
-        ]
+        self._flow = Poller("flow", flows.ask, every_s, patience_s, flows.close)
+        self._tail = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
+        urls = map(checked_address, settings.statuses)
+        self._statuses = [Poller(url, StatusSource(url).ask, every_s, patience_s) for url in urls]
         self._own: Poller[Status | None] | None = None
         if not settings.statuses:
             self._local = LocalStatusSource(OWN_STATUS, run)
             self._own = Poller(OWN_STATUS, self._local.ask, every_s, patience_s)
         last = verdict_file(run.connection.bootstrap, run.group, (run.input, run.output, run.dead_letter))
         proofs = ProofSource(settings.proof or last, optional=settings.proof is None)
-        self._proof: Poller[Proof | None] = Poller("proof", proofs.ask, _PROOF_EVERY_S, patience_s)
-        self._preflight: Poller[list[Finding]] = Poller(
+        self._proof = Poller("proof", proofs.ask, _PROOF_EVERY_S, patience_s)
+        self._preflight = Poller(
             "preflight", lambda _deadline: preflight.all_findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
         )
         self._memory = ViewHistory()
@@ -208,12 +201,9 @@ class PollGroup:
 
     def view(self) -> View:
         """What is known now."""
+        statuses = self._status_answers()
         answers = PollResults(
-            self._flow.answer,
-            self._tail.answer,
-            self._status_answers(),
-            self._proof.answer,
-            self._preflight.answer,
+            self._flow.answer, self._tail.answer, statuses, self._proof.answer, self._preflight.answer
         )
         now_ms = int(time.time() * 1000)
         return build_view(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
@@ -223,9 +213,7 @@ class PollGroup:
             poller.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for poller in self._pollers():
             poller.stop()
         deadline = Deadline(_LEAVE_S)

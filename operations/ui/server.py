@@ -8,7 +8,7 @@ import errno
 import ipaddress
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,9 +92,9 @@ class EventBroadcaster:
         self._parts |= {name: (self.change, parts[name]) for name in changed}
         self._wake()
 
-    def parts(self, names: Iterable[str] | None = None) -> dict[str, Markup]:
+    def parts(self) -> dict[str, Markup]:
         """All of them as they are now."""
-        return {name: part for name, (_, part) in self._parts.items() if names is None or name in names}
+        return {name: part for name, (_, part) in self._parts.items()}
 
     def since(self, position: StreamPosition) -> dict[str, Markup] | None:
         """What changed behind this place; None where the page has to be loaded anew."""
@@ -115,10 +115,8 @@ class EventBroadcaster:
         """Return once there is something behind this place, or after so many seconds."""
         if self.closed or position != self.position:
             return
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), patience_s)
-        except TimeoutError:
-            return
 
 
 class LiveView:

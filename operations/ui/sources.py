@@ -31,7 +31,8 @@ from operations.ui.model import InputSnapshot, OutputTail, Proof
 from operations.xray.model import Run, RunBuilder, Strip
 
 _PROVEN, _VIOLATED, _INCONCLUSIVE = "proven", "violated", "inconclusive"
-_MARKS = (_VIOLATED, _INCONCLUSIVE, _PROVEN)
+_NOT_PROVEN = (_VIOLATED, _INCONCLUSIVE)
+_MARKS = (*_NOT_PROVEN, _PROVEN)
 _CONTROL, _NOTHING = "control", "not applicable"
 _SHOWN = 8
 _CELL = {"cell", "verdict", "seed"}
@@ -65,13 +66,14 @@ def _lines(content: bytes) -> list[Any]:
 
 
 def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
-    number = {name: _int(document.get(name)) for name in ("inputs", "outputs", "dead_letters", "backlog")}
+    names = ("inputs", "outputs", "dead_letters", "backlog")
+    inputs, outputs, dead_letters, backlog = (_int(document.get(name)) for name in names)
     counts = {name: _int(count) for name, count in _mapping(document.get("counts")).items()}
-    balance = "=" if number["inputs"] == number["outputs"] + number["dead_letters"] else "≠"
-    came = f"{quantity(number['outputs'], 'output', ',')} + {quantity(number['dead_letters'], 'dead letter', ',')}"
-    lines = [f"{quantity(number['inputs'], 'input', ',')} {balance} {came}"]
-    if number["backlog"]:
-        lines.append(f"{quantity(number['backlog'], 'input', ',')} not read yet")
+    balance = "=" if inputs == outputs + dead_letters else "≠"
+    came = f"{quantity(outputs, 'output', ',')} + {quantity(dead_letters, 'dead letter', ',')}"
+    lines = [f"{quantity(inputs, 'input', ',')} {balance} {came}"]
+    if backlog:
+        lines.append(f"{quantity(backlog, 'input', ',')} not read yet")
     if counts:
         lines.append(
             f"{quantity(counts.get('committed_transactions', 0), 'transaction', ',')} committed, "
@@ -92,16 +94,16 @@ def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
     """
     judged = [(f"{cell['cell']}, seed {_int(cell['seed'])}", _judged(cell)) for cell in cells]
     counts = Counter(mark for _, mark in judged)
-    mark = next((verdict for verdict in (*_MARKS[:2], _PROVEN) if counts[verdict]), _INCONCLUSIVE)
+    mark = next((verdict for verdict in _MARKS if counts[verdict]), _INCONCLUSIVE)
     lines = [
         f"{len(judged):,} runs of {len({str(cell['cell']) for cell in cells}):,} cells",
-        ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in (_PROVEN, *_MARKS[:2]) if counts[verdict]),
+        ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in (_PROVEN, *_NOT_PROVEN) if counts[verdict]),
     ]
     if counts[_CONTROL]:
         lines.append(f"{counts[_CONTROL]:,} controls broke on purpose and were seen")
     if counts[_NOTHING]:
         lines.append(f"{counts[_NOTHING]:,} not applicable")
-    wrong = [f"{name}: {verdict}" for name, verdict in judged if verdict in _MARKS[:2]]
+    wrong = [f"{name}: {verdict}" for name, verdict in judged if verdict in _NOT_PROVEN]
     return Proof(mark, "campaign", tuple(filter(None, lines)), tuple(wrong[:_SHOWN]), written_s)
 
 
@@ -187,15 +189,13 @@ class OutputTailSource:
             return OutputTail(self._topic, {}, missing=True)
         logs = log_offsets(self._admin, self._topic, range(known.partitions), deadline)
         changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
-        wanted = {p: self._window(logs[p]) for p in sorted(changed, key=lambda p: self._read_s.get(p, 0.0))}
+        changed.sort(key=lambda p: self._read_s.get(p, 0.0))
+        wanted = {p: (max(logs[p].first, logs[p].end - self._last), logs[p].end) for p in changed}
         if wanted:
             with batch_fetcher(self._connection, deadline) as ends:
                 self._again(ends, wanted, logs)
         self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
         return OutputTail(self._topic, dict(self._strips))
-
-    def _window(self, log: LogOffsets) -> tuple[int, int]:
-        return max(log.first, log.end - self._last), log.end
 
     def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK
@@ -243,9 +243,7 @@ def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]
         if batch.producer_id in cut and batch.transactional:
             first.setdefault(batch.producer_id, batch)
     # A marker alone tells nothing of how much it ends; other writers' records may lie in between.
-    return max(
-        (last if first_batch.control else 2 * first_batch.base_sequence for first_batch in first.values()), default=0
-    )
+    return max((last if batch.control else 2 * batch.base_sequence for batch in first.values()), default=0)
 
 
 class StatusSource:

@@ -87,9 +87,8 @@ def _source_line(source: SourceStatus) -> Text:
         return Text(f"○ {source.title}", "dim")
     if source.stale:
         return Text(f"✗ {source.title} stale, {source.stale}", "bold red")
-    return Text("● ", "green" if source.age_s is not None else "dim").append(
-        f"{source.title} {labels.ago(source.age_s)}", ""
-    )
+    sign = Text("● ", "green" if source.age_s is not None else "dim")
+    return sign.append(f"{source.title} {labels.ago(source.age_s)}", "")
 
 
 def _table(view: View, width: int, room: int) -> RenderableType:
@@ -130,25 +129,24 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
 def _last(transaction: Transaction | None) -> Text:
     if transaction is None:
         return Text(labels.NONE, "dim")
-    text = Text(f"{labels.OUTCOME_SIGNS[transaction.outcome]} ", _OUTCOMES[transaction.outcome]).append(
-        labels.records(transaction)
-    )
+    text = _outcome(transaction).append(labels.records(transaction))
     if transaction.seconds is not None:
         text.append(f" {labels.seconds(transaction.seconds)}")
     return text.append(f" {transaction.producer_id}:{transaction.epoch}", "dim")
 
 
+def _outcome(transaction: Transaction) -> Text:
+    return Text(f"{labels.OUTCOME_SIGNS[transaction.outcome]} ", _OUTCOMES[transaction.outcome])
+
+
 def _foot(view: View, height: int) -> Iterator[Text]:
     """Whole sentences for what is ill; the latest transactions where there is room."""
     for row in view.unhealthy()[:3]:
-        yield Text(
-            f"{labels.STATE_SIGNS[row.state]} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state]
-        )
+        sign = labels.STATE_SIGNS[row.state]
+        yield Text(f"{sign} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state])
     if height >= len(view.rows) + _NARROW:
         for transaction in view.transactions[:_TRANSACTIONS]:
-            yield Text(f"{labels.OUTCOME_SIGNS[transaction.outcome]} ", _OUTCOMES[transaction.outcome]).append(
-                labels.of_transaction(transaction), "dim"
-            )
+            yield _outcome(transaction).append(labels.of_transaction(transaction), "dim")
     for note in view.notes:
         yield Text(f"unavailable: {note}", "cyan")
 
@@ -206,7 +204,7 @@ def _pressed(terminal: int, seconds: float) -> str:
 
 
 def _keys_pause(seconds: float) -> str:
-    threading.Event().wait(seconds)
+    _pause(seconds)
     return ""
 
 
@@ -237,7 +235,8 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     with PollGroup(settings) as poll_group:
         if once or not (as_json or console.is_terminal):
             view = _settled(poll_group)
-            print_json(document(view)) if as_json else console.print(screen(view, console.width, _tall(view)))
+            tall = len(view.rows) + 60  # room for all of it
+            print_json(document(view)) if as_json else console.print(screen(view, console.width, tall))
         elif as_json:
             while True:
                 _pause(settings.interval_s)
@@ -261,11 +260,8 @@ def _settled(poll_group: PollGroup) -> View:
     deadline = Deadline(_ONCE_S)
     while True:
         view = poll_group.view()
-        waiting = [
-            source_status
-            for source_status in view.source_statuses.values()
-            if not source_status.off and source_status.age_s is None and source_status.stale is None
-        ]
+        sources = [source for source in view.source_statuses.values() if not source.off]
+        waiting = any(source.age_s is None and source.stale is None for source in sources)
         looking = LOOKING in view.totals.states or (bool(view.rows) and view.totals.rate is None)
         failed = view.source_statuses["flow"].stale is not None  # no state and no rate comes any more
         if deadline.expired() or not (waiting or (looking and not failed)):
@@ -275,8 +271,3 @@ def _settled(poll_group: PollGroup) -> View:
 
 def _pause(seconds: float) -> None:
     threading.Event().wait(seconds)
-
-
-def _tall(view: View) -> int:
-    """Room for all of it."""
-    return len(view.rows) + 60

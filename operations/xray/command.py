@@ -18,10 +18,9 @@ from brew.errors import BrewError, Refused, UsageError
 from brew.journal import entries
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
-from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
-from brew.kafka.raw_log import offset_batches, source_positions
+from brew.kafka.raw_log import newest_offset_batches, source_positions
 from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic, quantity
 from brew.offsets import LogOffsets
 from operations.options import (
@@ -38,11 +37,10 @@ from operations.options import (
 from operations.xray import render
 from operations.xray.model import Run, RunBuilder, Strip
 from operations.xray.render import MOST_COLUMNS, document
-from operations.xray.timeline import Xray, assign_write_times, effective_commits, read, timeline
+from operations.xray.timeline import Positions, Xray, assign_write_times, committed_positions, read, timeline
 
 _LAST = 1_000_000
 _ASK_S = 60.0
-_MOST_OFFSET_LOG = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,16 @@ class Window:
         return min(start, end), end
 
 
-@dataclass(frozen=True, slots=True)
-class XrayRequest:
-    """``roles``: topic -> what it is called; ``over_time``: also when it came about, for the slider."""
+@dataclass
+class XrayCollector:
+    """
+    One look at a cluster through one admin client.
 
+    ``roles``: topic -> what it is called; ``over_time``: also when it came about, for the slider.
+    """
+
+    connection: Connection
+    report: Report
     roles: dict[str, str]
     input: str
     group: str
@@ -73,13 +77,8 @@ class XrayRequest:
     journal: Path | None = None
     over_time: bool = True
 
-
-class XrayCollector:
-    """One look at a cluster through one admin client."""
-
-    def __init__(self, connection: Connection, wanted: XrayRequest, report: Report) -> None:
-        self._connection, self._wanted, self._report = connection, wanted, report
-        self._admin: AdminClient = admin(connection)
+    def __post_init__(self) -> None:
+        self._admin: AdminClient = admin(self.connection)
         self._unavailable: list[str] = []
 
     def take(self, now_ms: int) -> Xray:
@@ -89,29 +88,28 @@ class XrayCollector:
         Raises:
             Refused: none of the topics is there, or a log holds batches without transactions in their format.
         """
-        wanted = self._wanted
-        attempts, events = ([], []) if wanted.journal is None else read(entries(wanted.journal))
-        with raw_logs(self._connection, Deadline(_ASK_S)) as raw:
+        attempts, events = ([], []) if self.journal is None else read(entries(self.journal))
+        with raw_logs(self.connection, Deadline(_ASK_S)) as raw:
             strips = list(self._strips(raw))
             for strip in strips:
                 assign_write_times(strip.runs, now_ms, attempts)
-            commits = self._commits(raw) if wanted.over_time else {}
-        line = timeline(strips, commits, events if wanted.over_time else [], wanted.input, now_ms)
-        bootstrap, notes = self._connection.bootstrap, tuple(self._unavailable)
-        return Xray(tuple(strips), line, wanted.roles, wanted.group, bootstrap, now_ms, tuple(events), notes)
+            commits = self._commits(raw) if self.over_time else {}
+        line = timeline(strips, commits, events if self.over_time else [], self.input, now_ms)
+        bootstrap, notes = self.connection.bootstrap, tuple(self._unavailable)
+        return Xray(tuple(strips), line, self.roles, self.group, bootstrap, now_ms, tuple(events), notes)
 
     def _strips(self, raw: RawLogs) -> Iterator[Strip]:
         deadline = Deadline(_ASK_S)
-        known = topics.describe(self._admin, list(self._wanted.roles), deadline)
+        known = topics.describe(self._admin, list(self.roles), deadline)
         if not known:
-            raise Refused(f"there is no topic {' and no topic '.join(self._wanted.roles)}; name others with --topic")
-        self._unavailable += [f"topic {name} does not exist" for name in self._wanted.roles if name not in known]
-        positions = self._positions(range(known[self._wanted.input].partitions)) if self._wanted.input in known else {}
-        for name in (name for name in self._wanted.roles if name in known):
+            raise Refused(f"there is no topic {' and no topic '.join(self.roles)}; name others with --topic")
+        self._unavailable += [f"topic {name} does not exist" for name in self.roles if name not in known]
+        positions = self._positions(range(known[self.input].partitions)) if self.input in known else {}
+        for name in (name for name in self.roles if name in known):
             logs = log_offsets(self._admin, name, range(known[name].partitions), deadline)
             for partition, log in sorted(logs.items()):
-                strip = Strip(name, partition, log, *self._wanted.window.of(log))
-                strip.group = positions.get(partition) if name == self._wanted.input else None
+                strip = Strip(name, partition, log, *self.window.of(log))
+                strip.group = positions.get(partition) if name == self.input else None
                 strip.runs = self._runs(raw, strip)
                 yield strip
 
@@ -124,31 +122,29 @@ class XrayCollector:
             if batch.base_offset >= strip.until and not fold.undecided:
                 break
             fold.add(batch, functools.partial(source_positions, content))
-            self._report(name, min(batch.last_offset + 1, strip.until) - strip.start, size)
+            self.report(name, min(batch.last_offset + 1, strip.until) - strip.start, size)
         return fold.finish()
 
     def _positions(self, partitions: Sequence[int]) -> dict[int, int]:
-        whose = (self._connection, self._wanted.group, self._wanted.input)
+        whose = (self.connection, self.group, self.input)
         try:
             committed = committed_by(*whose, partitions, READ_UNCOMMITTED, Deadline(_ASK_S))
         except BrewError as error:
-            self._unavailable.append(f"positions of group {self._wanted.group}: {error}")
+            self._unavailable.append(f"positions of group {self.group}: {error}")
             return {}
         return {partition: position.offset for partition, position in committed.items() if position is not None}
 
-    def _commits(self, raw: RawLogs) -> dict[int, list[tuple[int, int]]]:
+    def _commits(self, raw: RawLogs) -> Positions:
         """The group's commits over time, as far as compaction has left them."""
-        group, deadline = self._wanted.group, Deadline(_ASK_S)
+        deadline = Deadline(_ASK_S)
         try:
             known = topics.describe(self._admin, [OFFSETS_TOPIC], deadline).get(OFFSETS_TOPIC)
             if known is None:
                 return {}
-            partition = coordinator_partition(group, known.partitions)
-            log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
-            start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            return effective_commits(offset_batches(raw, group, self._wanted.input, partition, start, log.end))
+            whose = (self.group, self.input, known.partitions)
+            return committed_positions(newest_offset_batches(self._admin, raw, *whose, deadline))
         except BrewError as error:
-            self._unavailable.append(f"when group {group} committed: {error}")
+            self._unavailable.append(f"when group {self.group} committed: {error}")
             return {}
 
 
@@ -212,9 +208,9 @@ def xray(
     window = window_of(start, until, last)
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"
-    wanted = XrayRequest(roles, more["topic"], more["group"], window, journal, over_time=html)
     with progress() as report:
-        taken = XrayCollector(connected(bootstrap), wanted, report).take(int(time.time() * 1000))
+        wanted = (roles, more["topic"], more["group"], window, journal)
+        taken = XrayCollector(connected(bootstrap), report, *wanted, over_time=html).take(int(time.time() * 1000))
     if out is not None:
         out.write_text(render.page(taken) if html else render.svg_document(taken), "utf-8")
     if as_json:

@@ -13,6 +13,7 @@ from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 
 Sources = tuple[SourcePosition, SourcePosition]
 """Of a run's first and last record."""
+ReadSources = Callable[[], Sources | SinkBatch | None]
 
 
 class Kind(enum.StrEnum):
@@ -108,7 +109,7 @@ class Strip:
 class _Below:
     whole: bool
     records: int = 0
-    sources: Callable[[], Sources | SinkBatch | None] | None = None
+    sources: ReadSources | None = None
 
     def result(self) -> BeforeWindow:
         read = self.sources() if self.sources is not None else None
@@ -128,7 +129,7 @@ class RunBuilder:
         self._start, self._until, self._grain = start, until, grain
         self.runs: list[Run] = []
         self._open: dict[int, list[Run]] = {}
-        self._ends: dict[int, Callable[[], Sources | SinkBatch | None]] = {}
+        self._ends: dict[int, ReadSources] = {}
         self._origin = origin
         self._below: dict[int, _Below] = {}
         self._ended: set[int] = set()
@@ -138,7 +139,7 @@ class RunBuilder:
         """Some transaction's marker has not been seen yet."""
         return bool(self._open)
 
-    def add(self, batch: RawBatch, sources: Callable[[], Sources | SinkBatch | None] = lambda: None) -> None:
+    def add(self, batch: RawBatch, sources: ReadSources = lambda: None) -> None:
         """``sources`` reads the batch's first and last source; it is called for the ends of transactional runs."""
         if batch.control:
             self._end(batch)
@@ -148,7 +149,7 @@ class RunBuilder:
         if max(batch.base_offset, self._start) <= min(batch.last_offset, self._until - 1):
             self._records(batch, sources)
 
-    def _note(self, batch: RawBatch, sources: Callable[[], Sources | SinkBatch | None]) -> None:
+    def _note(self, batch: RawBatch, sources: ReadSources) -> None:
         """Count what a transaction wrote below the window; a producer's sequence numbers begin at 0 in each epoch."""
         below = self._below.get(batch.producer_id)
         if below is None:
@@ -159,7 +160,7 @@ class RunBuilder:
             below.records += batch.records - min(batch.records, inside)
             below.sources = below.sources or sources
 
-    def _records(self, batch: RawBatch, sources: Callable[[], Sources | SinkBatch | None]) -> None:
+    def _records(self, batch: RawBatch, sources: ReadSources) -> None:
         writer = (batch.producer_id, batch.producer_epoch)
         kind = Kind.OPEN if batch.transactional else Kind.PLAIN
         last = self.runs[-1] if self.runs else None
@@ -322,14 +323,10 @@ class Column:
 
 def columns(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
     """The strip in offset order, in at most ``most`` columns; offsets that hold nothing are left out of the pieces."""
-    if len(strip.runs) <= most:
-        return [_single_run(run, line) for run in strip.runs]
-    return binned(strip, most, line)
-
-
-def _single_run(run: Run, line: Timeline) -> Column:
-    piece = Piece(run.kind, run.offsets, line.written(run), line.ended(run))
-    return Column(run.start, run.end, (piece,), 1, run)
+    if len(strip.runs) > most:
+        return binned(strip, most, line)
+    pieces = [Piece(run.kind, run.offsets, line.written(run), line.ended(run)) for run in strip.runs]
+    return [Column(run.start, run.end, (piece,), 1, run) for run, piece in zip(strip.runs, pieces, strict=True)]
 
 
 def binned(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
@@ -349,19 +346,11 @@ def binned(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
             offsets[index][key] += edge - start
             inside[index].append(run)
             start, index = edge, index + 1
-    return [
-        Column(
-            strip.start + index * width,
-            min(strip.until, strip.start + (index + 1) * width),
-            tuple(Piece(kind, n, written, ended) for (kind, written, ended), n in sorted(counts.items(), key=_place)),
-            begun[index],
-            writers=Writers.of(inside[index]),
-        )
-        for index, counts in enumerate(offsets)
-        if counts
-    ]
-
-
-def _place(item: tuple[tuple[Kind, int, int], int]) -> tuple[int, int, int]:
-    kind, written, ended = item[0]
-    return ORDER.index(kind), written, ended
+    found = []
+    for index, counts in enumerate(offsets):
+        if counts:
+            pieces = [Piece(kind, n, written, ended) for (kind, written, ended), n in counts.items()]
+            pieces.sort(key=lambda piece: (ORDER.index(piece.kind), piece.written, piece.ended))
+            start, end = strip.start + index * width, min(strip.until, strip.start + (index + 1) * width)
+            found.append(Column(start, end, tuple(pieces), begun[index], writers=Writers.of(inside[index])))
+    return found

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from brew import html
 from brew.html import Markup, templates
+from brew.offsets import SourcePosition
 from operations import labels
 from operations.xray.model import ORDER, Bounds, Column, Kind, Run, Strip, Timeline, binned, columns
 from operations.xray.timeline import Xray
@@ -139,11 +140,8 @@ def patterns() -> Markup:
 
 def page(xray: Xray) -> str:
     """The whole document."""
-    body = (
-        _templates()
-        .get_template("page.html")
-        .render(xray=xray, picture=drawing(xray, moving=True), data=_timeline_json(xray))
-    )
+    picture, data = drawing(xray, moving=True), _timeline_json(xray)
+    body = _templates().get_template("page.html").render(xray=xray, picture=picture, data=data)
     style = Markup(asset("strips.css") + asset("page.css"))
     return html.document(f"X-ray of {', '.join(xray.roles)}", style, asset("page.js"), Markup(body))
 
@@ -280,12 +278,11 @@ def _strip(strip: Strip) -> dict[str, Any]:
 
 
 def _bin(column: Column) -> dict[str, Any]:
-    offsets = {kind.value: count for kind, count in column.offsets.items()}
     writers = column.writers
     return {
         "start": column.start,
         "until": column.end,
-        "offsets": offsets,
+        "offsets": {kind.value: count for kind, count in column.offsets.items()},
         "runs": column.runs,
         "producers": writers.producers,
         "producer_id": writers.producer_id,
@@ -296,7 +293,6 @@ def _bin(column: Column) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    source = None if run.first is None or run.last is None else [_place(run.first), _place(run.last)]
     return {
         "start": run.start,
         "until": run.end,
@@ -307,10 +303,10 @@ def _run(run: Run) -> dict[str, Any]:
         "written_ms": run.written_ms,
         "ended_ms": run.ended_ms,
         "marker": run.marker,
-        "source": source,
+        "source": None if run.first is None or run.last is None else [_place(run.first), _place(run.last)],
         "sink": run.sink and {"name": run.sink.name, "batch": run.sink.number},
     }
 
 
-def _place(source: Any) -> str:
+def _place(source: SourcePosition) -> str:
     return f"{source.topic}/{source.partition}/{source.offset}"

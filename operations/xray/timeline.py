@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from brew.cluster import OffsetBatch, OffsetCommit
+from brew.cluster import OffsetBatch
 from brew.journal import Entry, Phase, Step
+from operations.record_status import effective_commits
 from operations.xray.model import Bounds, Run, Strip, Timeline
 
 _EVENT_STEPS = {Step.FENCE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.ABORT}
@@ -63,14 +64,12 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
             continue
         key, at_ms = (line.pid, str(place["topic"]), int(place["partition"])), int(line.at * 1000)
         before = current.get(key)
-        if line.step is Step.FENCE and line.phase is Phase.INTENT:
-            if before is not None:
-                done.append(before)
+        if before is not None and line.step is Step.FENCE and line.phase is Phase.INTENT:
+            done.append(before)
             before = None
         attempt = before or Attempt(*key[1:], place["start"], place["until"], line.pid, at_ms)
         current[key] = _next(attempt, line, at_ms)
-        name = _name(line)
-        if name is not None:
+        if (name := _name(line)) is not None:
             events.append(_timeline_event(attempt, name, at_ms, crash=name == _CRASHED))
         if line.step is Step.OUTCOME:
             done.append(current.pop(key))
@@ -118,9 +117,9 @@ def assign_write_times(runs: Sequence[Run], now_ms: int, attempts: Iterable[Atte
     for run in runs:
         if run.kind.marker:
             run.written_ms = lowest = max(lowest, run.written_ms)
-            continue
-        flushed = _flushed(run, by_source)
-        run.written_ms = max(lowest, run.written_ms if flushed is None else flushed)
+        else:
+            flushed = _flushed(run, by_source)
+            run.written_ms = max(lowest, run.written_ms if flushed is None else flushed)
     highest = now_ms
     for run in reversed(runs):
         if run.kind.marker:
@@ -149,22 +148,17 @@ def timeline(
     most: int = MOST_FRAMES,
 ) -> Timeline:
     """At most ``most`` moments: all of them when they are that few, else every n-th, and each crash."""
-    times = {now_ms, *_times(strips)}
-    times.update(offset for position in positions.values() for offset, _ in position)
+    times = {now_ms}
+    times.update(
+        ms for strip in strips for run in strip.runs for ms in (run.written_ms, run.ended_ms) if ms is not None
+    )
+    times.update(at_ms for commits in positions.values() for at_ms, _ in commits)
     times.update(event.at_ms for event in events)
     times.discard(0)  # a record without a time is there from the beginning
     moments = _thinned(sorted(times), {event.at_ms for event in events if event.crash}, most)
     empty = Timeline(moments, ())
     bounds = tuple(tuple(_bounds(strip, empty, positions if strip.topic == input_topic else {})) for strip in strips)
     return Timeline(moments, bounds)
-
-
-def _times(strips: Iterable[Strip]) -> Iterator[int]:
-    for strip in strips:
-        for run in strip.runs:
-            yield run.written_ms
-            if run.ended_ms is not None:
-                yield run.ended_ms
 
 
 def _thinned(times: Sequence[int], kept: set[int], most: int) -> tuple[int, ...]:
@@ -196,27 +190,14 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
     yield Bounds(strip.log.last_stable, strip.log.end, strip.group)
 
 
-def effective_commits(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[int, int]]]:
-    """Partition -> (ms, offset), in order; a commit inside of a transaction counts from its commit marker on."""
-    commits_by: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    pending: dict[int, list[OffsetCommit]] = {}
-
-    def take(commits: Iterable[OffsetCommit], at_ms: int) -> None:
+def committed_positions(batches: Iterable[OffsetBatch]) -> Positions:
+    """The group's positions over time, from its offset log."""
+    positions: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for batch, commits in effective_commits(batches):
         for commit in commits:
             if commit.until is not None:
-                commits_by[commit.partition].append((at_ms, commit.until))
-
-    for batch in batches:
-        raw = batch.raw
-        if raw.control:
-            ended = pending.pop(raw.producer_id, [])
-            take(ended if raw.marker == "commit" else [], raw.max_timestamp)
-        elif raw.transactional:
-            if batch.commits:
-                pending.setdefault(raw.producer_id, []).extend(batch.commits)
-        else:
-            take(batch.commits, raw.max_timestamp)
-    return dict(commits_by)
+                positions[commit.partition].append((batch.raw.max_timestamp, commit.until))
+    return positions
 
 
 @dataclass(frozen=True, slots=True)

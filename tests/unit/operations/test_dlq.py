@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,12 +29,12 @@ from operations.dlq.replay import (
     RepairCommand,
     RepairFailed,
     ReplayRecord,
-    ReplayReport,
     ReplayRules,
     ReplaySettings,
     SkippedDeadLetter,
     SkipReason,
     replay,
+    written_back,
 )
 
 SOURCE = SourcePosition("in", 1, 7)
@@ -178,9 +179,7 @@ def test_letters_are_counted_by_reason_partition_and_time() -> None:
 def test_a_report_counts_what_went_and_what_stays() -> None:
     back = RULES.back("dead", LETTER, b"y")
     assert isinstance(back, ReplayRecord)
-    told = report_document(
-        ReplayReport([back], [SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]), "dead", "in", dry_run=False
-    )
+    told = report_document([back, SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")], "dead", "in", dry_run=False)
     assert summary(told) == "1 dead letter written back to in; 1 stay: 1 too-often"
 
 
@@ -288,20 +287,25 @@ class Transaction:
         self._place.produced += self._rows
 
 
+@dataclass
+class Done:
+    replayed: list[ReplayRecord]
+    skipped: list[SkippedDeadLetter]
+
+
 @contextmanager
-def on(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayReport]:
+def on(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Done]:
     monkeypatch.setattr(replaying, "KafkaTransaction", place.transaction)
-    report = ReplayReport()
-    replay(cast("Ground", place), SETTINGS, report, lambda _done: None)
-    yield report
+    done = list(chain.from_iterable(replay(cast("Ground", place), SETTINGS)))
+    yield Done(written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)])
 
 
 def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another replay committed it a moment ago: what was visible before the fence does not show its mark."""
     place = Place([letter(5), letter(6)], hidden={5})
-    with on(place, monkeypatch) as report:
-        assert [one.letter.offset for one in report.replayed] == [6]
-        assert [(one.letter.offset, one.why) for one in report.skipped] == [(5, SkipReason.REPLAYED)]
+    with on(place, monkeypatch) as done:
+        assert [one.letter.offset for one in done.replayed] == [6]
+        assert [(one.letter.offset, one.why) for one in done.skipped] == [(5, SkipReason.REPLAYED)]
     assert place.produced == [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
     assert place.told.index("fence") < place.told.index("settle") < place.told.index("begin")
 
@@ -310,8 +314,8 @@ def test_each_transaction_settles_the_marks_again(monkeypatch: pytest.MonkeyPatc
     """The second round fences anew, so somebody else may have been there in between."""
     monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
     place = Place([letter(5), letter(6)])
-    with on(place, monkeypatch) as report:
-        assert len(report.replayed) == 2
+    with on(place, monkeypatch) as done:
+        assert len(done.replayed) == 2
     assert place.told.count("settle") == place.told.count("fence") == place.told.count("commit") == 2
 
 
@@ -319,8 +323,8 @@ def test_a_letter_is_written_back_once_in_two_replays(monkeypatch: pytest.Monkey
     """The second one sees the first one's marks and writes nothing."""
     place = Place([letter(5)])
     for backs in (1, 0):
-        with on(place, monkeypatch) as report:
-            assert len(report.replayed) == backs
+        with on(place, monkeypatch) as done:
+            assert len(done.replayed) == backs
     assert len(place.produced) == 2
 
 
@@ -333,8 +337,8 @@ def test_a_transaction_that_failed_marks_nothing(monkeypatch: pytest.MonkeyPatch
         pass
     assert (place.told[-2:], place.produced, place.known.offsets) == (["abort", "close"], [], set())
     place.fails_at = ""
-    with on(place, monkeypatch) as report:
-        assert [type(one) for one in report.replayed] == [ReplayRecord]
+    with on(place, monkeypatch) as done:
+        assert [type(one) for one in done.replayed] == [ReplayRecord]
 
 
 def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(
@@ -343,8 +347,8 @@ def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_b
     """A letter that stays holds it; a later replay of what lies below does not move it back."""
     foreign = DeadLetter(0, 6, b"k", b"x", [], 0)
     place = Place([letter(5), foreign, letter(7)])
-    with on(place, monkeypatch) as report:
-        assert [one.why for one in report.skipped if isinstance(one, SkippedDeadLetter)] == [SkipReason.FOREIGN]
+    with on(place, monkeypatch) as done:
+        assert [one.why for one in done.skipped if isinstance(one, SkippedDeadLetter)] == [SkipReason.FOREIGN]
     assert place.committed is not None
     assert place.committed.offset == 6
     place.committed = Committed(9, place.committed.metadata)
@@ -359,8 +363,8 @@ def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(mo
     place = Place(
         [letter(5), DeadLetter(0, 6, b"k", b"x", [], 0), letter(7), DeadLetter(0, 8, b"k", b"x", [], 0), letter(9)]
     )
-    with on(place, monkeypatch) as report:
-        assert len(report.replayed) == 3
+    with on(place, monkeypatch) as done:
+        assert len(done.replayed) == 3
     assert place.committed is not None
     assert place.committed.offset == 6
 

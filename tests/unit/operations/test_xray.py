@@ -26,7 +26,7 @@ from operations.xray import render
 from operations.xray.command import Window, window_of
 from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
 from operations.xray.render import document
-from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, effective_commits, read, timeline
+from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, committed_positions, read, timeline
 
 _MOVES = st.lists(
     st.tuples(st.sampled_from(["write", "plain", "commit", "abort", "gap"]), st.integers(0, 3), st.integers(1, 9)),
@@ -233,7 +233,7 @@ def test_a_groups_commit_counts_from_its_marker_on() -> None:
         OffsetBatch(marker(4, 7, "commit", at=9)),
         OffsetBatch(batch(5, 1, -1, tx=False, at=10), (OffsetCommit(0, 2), OffsetCommit(1, None))),
     ]
-    assert effective_commits(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
+    assert committed_positions(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
 
 
 @pytest.mark.parametrize(
