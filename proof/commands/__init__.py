@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from brew import names
 from brew.cli import REACH_S, connection
@@ -53,3 +56,16 @@ def connected(bootstrap: str) -> Connection:
 
 def say_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2))
+
+
+def say(document: object, text: str, *, as_json: bool) -> None:
+    """Print a result: as one JSON document, or as text."""
+    if as_json:
+        say_json(document)
+    else:
+        click.echo(text)
+
+
+def show(table: Table, width: int = 160) -> None:
+    """Print a table as wide as the terminal; elsewhere wide enough to cut nothing off."""
+    Console(width=None if sys.stdout.isatty() else width).print(table)

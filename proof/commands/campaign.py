@@ -24,7 +24,7 @@ from proof.campaign.campaign import Plan, chosen, named, run_campaign
 from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands import json_option, say_json
+from proof.commands import json_option, say_json, show
 from proof.provenance import kernel, kernels
 from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read
@@ -189,14 +189,14 @@ def _show(cells: Sequence[Cell], *, as_json: bool) -> None:
     if as_json:
         names = ("name", "row", "fault", "target", "moment", "path", "bound_s", "limit_s", "expected", "not_applicable")
         rows = [{name: getattr(cell, name) for name in names} | {"marks": sorted(cell.marks)} for cell in cells]
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = Table("cell", "fault", "target", "moment", "bound", "marks", box=None)
     for cell in cells:
         bound = "" if cell.bound_s is None else f"{cell.bound_s:g} s"
         moment = cell.not_applicable or cell.moment
         table.add_row(cell.name, cell.fault, cell.target, moment, bound, " ".join(sorted(cell.marks)))
-    Console(width=None if sys.stdout.isatty() else 180).print(table)
+    show(table, 180)
 
 
 def _code(done: Sequence[Result]) -> int:

@@ -20,7 +20,7 @@ from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
 from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands import connected, json_option, say_json
+from proof.commands import connected, json_option, say
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES
 
@@ -66,10 +66,7 @@ def claims_races(
         made = MadeWith.now(our_brokers=False)
         about = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, races.seconds, [seed], made)
         write_file(out, about, [result(races, seed, began, made)])
-    if as_json:
-        say_json(_document(races))
-    else:
-        click.echo(_text(races))
+    say(_document(races), _text(races), as_json=as_json)
     return ExitCode.VIOLATION if races.findings else ExitCode.DONE
 
 
