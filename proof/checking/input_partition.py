@@ -11,14 +11,15 @@ from array import array
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from brew.cluster import RawBatch
 from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
-from proof.checking.transactions import ABORT, Attempt, Key, RawLog
+from proof.checking.transactions import ABORT, COMMIT, Attempt, Key, RawLog
+from proof.oracle import Profiles
 
 Headers = list[tuple[str, bytes | None]]
 Row = tuple[int, int, bytes | None, bytes | None, Headers, int | None]
@@ -37,14 +38,6 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
     created: int | None
-
-
-class ByProfile(Protocol):
-    """Where tiers come from customers' profiles: says whether an output is what the profile it names makes of it."""
-
-    @property
-    def counts(self) -> dict[str, int]: ...
-    def wrong(self, value: bytes | None, out: bytes | None, header: tuple[str, bytes | None] | None) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +60,12 @@ class BrokerFacts:
     committed: dict[int, int | None]
     output_partitions: int
     doubts: tuple[str, ...] = ()
-    downstream: dict[str, dict[int, LogOffsets]] | None = None
+    downstream: dict[str, dict[int, LogOffsets]] = field(default_factory=dict)
     settled: bool = False
     strict: bool = True
     journals: bool = False
     healed_ms: tuple[int, ...] = ()
-    profiles: ByProfile | None = None
+    profiles: Profiles | None = None
     also_output: tuple[str, ...] = ()
 
     @property
@@ -249,17 +242,15 @@ class Stream:
                 spans.append((batch.last_offset, attempt))
 
     def _keep(self, attempt: Attempt) -> None:
-        if attempt.status == ABORT and self.layout is not None:
+        if attempt.status != COMMIT and self.layout is not None:
             for first, last in attempt.spans:
                 self.layout.add_aborted(first, last)
 
     def ended(self) -> list[Attempt]:
         """The transactions that are still open; their records count as aborted for readers."""
-        left = list(self._raw.open())
+        left = self._raw.open()
         for attempt in left:
-            if self.layout is not None:
-                for first, last in attempt.spans:
-                    self.layout.add_aborted(first, last)
+            self._keep(attempt)
         return left
 
     def move_to(self, offset: int) -> None:
