@@ -86,9 +86,9 @@ class _Control:
 
     def add(self, rule: Rule) -> None:
         trap = self._proxy.add(rule)
-        self._traps[trap.number] = trap
-        _say({"rule": trap.number})
         number = trap.number
+        self._traps[number] = trap
+        _say({"rule": number})
         trap.tell(
             lambda caught: _say(
                 {

@@ -88,12 +88,6 @@ class Proxy:
         for server in self._servers:
             server.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     # What a connection asks for.
 
     def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -19,20 +19,6 @@ _MESSAGE_MAX = 1_000_000
 # producer's next send-offsets was then seen to hang past its time-out (docs/decisions/0007).
 # And it doubles its wait before it connects again, up to ten seconds, with each of our cuts.
 _STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
-
-
-class Writer(Protocol):
-    """A loop's body, step by step; each step raises a leaf of `brew.errors` when it fails."""
-
-    transactional_id: str
-
-    def begin(self) -> None: ...
-    def write(self, records: list[tuple[str, bytes]]) -> None: ...
-    def send_offsets(self, until: int) -> None: ...
-    def commit(self) -> None: ...
-    def abort(self) -> None: ...
-    def recover(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class ReusingWriter:
@@ -136,7 +122,6 @@ class StrictWriter:
         self._settings = TransactionSettings(connection, group, _TIMEOUT_S)
         self._source, self._output = source, output
         self._now: KafkaTransaction | None = None
-        self.located: int | None = None
 
     @property
     def _transaction(self) -> KafkaTransaction:
@@ -148,8 +133,7 @@ class StrictWriter:
         self._now = KafkaTransaction(self._settings, self._source, 0)
         deadline = Deadline(STEP_S)
         self._now.fence(deadline)
-        position = self._now.locate(deadline)
-        self.located = None if position is None else position.offset
+        self._now.locate(deadline)
         self._now.begin()
 
     def write(self, records: list[tuple[str, bytes]]) -> None:
@@ -193,8 +177,6 @@ class PositionReader:
         self._reader.close()
 
 
-WRITERS: dict[str, type[ReusingWriter | PlainWriter | StrictWriter]] = {
-    "reuse": ReusingWriter,
-    "plain": PlainWriter,
-    "strict": StrictWriter,
-}
+Writer = ReusingWriter | StrictWriter
+"""A loop's body, step by step; each step raises a leaf of `brew.errors` when it fails."""
+WRITERS: dict[str, type[Writer]] = {"reuse": ReusingWriter, "plain": PlainWriter, "strict": StrictWriter}
