@@ -83,6 +83,29 @@ def at(source: SourcePosition) -> str:
     return f"{source.topic}[{source.partition}] offset {source.offset}"
 
 
+class Stretches:
+    """Offsets, added in rising order: 16 bytes a stretch of them."""
+
+    def __init__(self) -> None:
+        self._starts, self._ends = array("q"), array("q")
+
+    def add(self, start: int, until: int) -> None:
+        """All offsets of `[start, until)`."""
+        if self._ends and self._ends[-1] == start:
+            self._ends[-1] = until
+        else:
+            self._starts.append(start)
+            self._ends.append(until)
+
+    def __contains__(self, offset: int) -> bool:
+        place = bisect_right(self._starts, offset) - 1
+        return place >= 0 and offset < self._ends[place]
+
+    @property
+    def held_bytes(self) -> int:
+        return 16 * len(self._starts)
+
+
 Early = tuple[str, Row]
 
 
@@ -98,14 +121,12 @@ class InputPartition:
         self.early: dict[int, Early] = {}
         self.behind: set[int] = set()
         self.read = first
-        self._gap_starts = array("q")
-        self._gap_ends = array("q")
+        self._gaps = Stretches()
 
     def skip_to(self, offset: int) -> None:
         """Offsets from where the reading stands up to ``offset`` hold no visible record."""
         if offset > self.read:
-            self._gap_starts.append(self.read)
-            self._gap_ends.append(offset)
+            self._gaps.add(self.read, offset)
             self.read = offset
 
     def take(self, source: int) -> Row | None:
@@ -121,8 +142,7 @@ class InputPartition:
 
     def visible(self, source: int) -> bool:
         """Whether the input held a visible record there; for offsets below ``read``."""
-        at = bisect_right(self._gap_starts, source) - 1
-        return at < 0 or source >= self._gap_ends[at]
+        return source not in self._gaps
 
     @property
     def low(self) -> int:
@@ -153,7 +173,7 @@ class InputPartition:
     @property
     def held_bytes(self) -> int:
         """Memory that does not go away while the logs are read."""
-        return 16 * len(self._gap_starts)
+        return self._gaps.held_bytes
 
 
 _first = itemgetter(0)

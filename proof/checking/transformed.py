@@ -7,8 +7,6 @@ output is not as expected; answers that differ are told, and nothing is said of 
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, tak
 from brew.record import Record as Given
 from brew.records import ERROR_REASON
 from proof.checking.comparison import Comparison, wrong_letter_frame, wrong_time
-from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Row, Stream, at
+from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Row, Stream, Stretches, at
 from proof.findings import Findings, Name
 
 Answer = tuple[Given, ...] | Reject
@@ -104,24 +102,6 @@ class _Pending:
     left: set[int]
 
 
-class _Dropped:
-    """Offsets of which nothing may come out: 16 bytes a run of them."""
-
-    def __init__(self) -> None:
-        self._starts, self._ends = array("q"), array("q")
-
-    def add(self, offset: int) -> None:
-        if self._ends and self._ends[-1] == offset:
-            self._ends[-1] = offset + 1
-        else:
-            self._starts.append(offset)
-            self._ends.append(offset + 1)
-
-    def __contains__(self, offset: int) -> bool:
-        place = bisect_right(self._starts, offset) - 1
-        return place >= 0 and offset < self._ends[place]
-
-
 class TransformComparison(Comparison):
     """
     As `Comparison`, for a function: an input has any number of outputs, in any of the output topics.
@@ -136,7 +116,7 @@ class TransformComparison(Comparison):
         self._pending: dict[int, dict[int, _Pending]] = {p: {} for p in lanes}
         self._early: dict[int, dict[tuple[int, int], tuple[Stream, Record]]] = {p: {} for p in lanes}
         self._ahead: set[SourcePosition] = set()
-        self._dropped: dict[int, _Dropped] = defaultdict(_Dropped)
+        self._dropped: dict[int, Stretches] = defaultdict(Stretches)
         self._last: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.transformed = self.dropped = self.untellable = self.oversized = 0
 
@@ -180,7 +160,7 @@ class TransformComparison(Comparison):
         for came, record_in, answer in zip(taken, given, self.oracle.answers(given), strict=True):
             if answer == ():
                 self.dropped += 1
-                self._dropped[partition].add(came.offset)
+                self._dropped[partition].add(came.offset, came.offset + 1)
                 continue
             self.transformed += not isinstance(answer, Reject)
             left = {0} if isinstance(answer, Reject) else set(range(len(answer)))

@@ -6,7 +6,7 @@ import pytest
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
-from proof.checking.input_partition import InputPartition, Layout, Row
+from proof.checking.input_partition import InputPartition, Layout, Row, Stretches
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name
@@ -60,6 +60,16 @@ def test_a_stretch_that_was_read_already_is_no_gap() -> None:
     assert (made.read, made.held_bytes, made.visible(4)) == (5, 0, True)
     made.skip_to(6)
     assert (made.read, made.held_bytes, made.visible(5), made.visible(6)) == (6, 16, False, True)
+
+
+def test_offsets_are_kept_as_stretches() -> None:
+    """The last one of a stretch, and the first one behind it."""
+    kept = Stretches()
+    assert 0 not in kept
+    for offset in (3, 4, 7):
+        kept.add(offset, offset + 1)
+    assert [offset for offset in range(10) if offset in kept] == [3, 4, 7]
+    assert (list(kept._starts), list(kept._ends)) == ([3, 7], [5, 8])
 
 
 def layout(*records: tuple[int, int, int], first: int = 0) -> Layout:

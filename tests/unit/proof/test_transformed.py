@@ -20,7 +20,7 @@ from brew.record import Record as Given
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
-from proof.checking.transformed import Oracle, _Dropped, _shown
+from proof.checking.transformed import Oracle, _shown
 from proof.findings import Finding, Name, Report, Verdict
 
 IN, OUT, ALSO, DEAD = "in", "out", "late", "dlq"
@@ -573,16 +573,6 @@ def test_a_function_that_ends_with_an_exception_rejects_with_its_words() -> None
     (answer,) = Oracle("f", failing).answers([Given(value=b"1")])
     assert isinstance(answer, brew.Reject)
     assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
-
-
-def test_dropped_offsets_are_kept_as_runs() -> None:
-    """The last one of a run, and the first one behind it."""
-    dropped = _Dropped()
-    assert 0 not in dropped
-    for offset in (3, 4, 7):
-        dropped.add(offset)
-    assert [offset for offset in range(10) if offset in dropped] == [3, 4, 7]
-    assert (list(dropped._starts), list(dropped._ends)) == ([3, 7], [5, 8])
 
 
 def test_values_are_shown_whole_up_to_a_line() -> None:
