@@ -277,13 +277,16 @@ class Fields:
         problem = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
         return Refused(f"{self.place}: {name!r} {problem}, it must be {need}; {_REPAIR}")
 
-    def text(self, name: str, *, required: bool = False) -> str:
+    def _get(self, name: str, need: str, kind: type, *, required: bool = False) -> Any:
+        """A value of this kind; None where there is none and none is required."""
         value = self.values.get(name)
-        if value is None and not required:
-            return ""
-        if not isinstance(value, str) or (required and not value):
-            raise self._wrong(name, "a text")
+        missing = required and value in (None, "")
+        if missing or (value is not None and (isinstance(value, bool) or not isinstance(value, kind))):
+            raise self._wrong(name, need)
         return value
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        return self._get(name, "a text", str, required=required) or ""
 
     def number(self, name: str) -> float | None:
         value = self.values.get(name)
@@ -292,9 +295,7 @@ class Fields:
         return value
 
     def integer(self, name: str, *, required: bool = False) -> int | None:
-        value = self.values.get(name)
-        if (value is None and required) or (value is not None and type(value) is not int):
-            raise self._wrong(name, "an integer")
+        value: int | None = self._get(name, "an integer", int, required=required)
         return value
 
     def verdict(self, name: str, default: Verdict | None = None) -> Verdict:
@@ -304,10 +305,7 @@ class Fields:
         return Verdict(value)
 
     def items(self, name: str) -> list[Any]:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, list):
-            raise self._wrong(name, "a list")
-        return value or []
+        return self._get(name, "a list", list) or []
 
     def numbers(self, name: str) -> tuple[float, ...]:
         if not all(map(_is_number, self.items(name))):
@@ -315,10 +313,7 @@ class Fields:
         return tuple(map(float, self.items(name)))
 
     def table(self, name: str) -> dict[str, Any]:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return value or {}
+        return self._get(name, "an object", dict) or {}
 
     def tally(self, name: str) -> dict[str, int]:
         counts = {kind: count for kind, count in self.table(name).items() if count is not None}

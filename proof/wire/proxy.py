@@ -192,16 +192,15 @@ class WireProxy:
         shape: NetworkConditions = NO_DELAY,
         seed: int = 0,
     ) -> None:
-        self._upstream, self._host, self._ports = bootstrap, host, ports
-        self._shape, self._seed = shape, seed
+        self._upstream, self._ports = bootstrap, ports
+        self._proxy = Proxy(host, shape, seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wire-proxy", daemon=True)
-        self._proxy: Proxy | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._proxy = self._run(self._start(), _START_S + 1)
+            self._run(self._proxy.start(self._upstream, Deadline(_START_S), self._ports), _START_S + 1)
         except BaseException:
             self._end()
             raise
@@ -209,14 +208,14 @@ class WireProxy:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._run(self._now.close(), _CALL_S)
+            self._run(self._proxy.close(), _CALL_S)
         finally:
             self._end()
 
     @property
     def bootstrap(self) -> str:
         """The bootstrap servers of clients, instead of the brokers."""
-        return self._now.bootstrap
+        return self._proxy.bootstrap
 
     @property
     def connection(self) -> Connection:
@@ -224,37 +223,26 @@ class WireProxy:
 
     @property
     def timeline(self) -> Timeline:
-        return self._now.timeline
+        return self._proxy.timeline
 
     @property
     def failures(self) -> list[str]:
         """Connections that ended because a frame could not be read; none, or the run proves nothing."""
-        return list(self._now.failures)
+        return list(self._proxy.failures)
 
     def events(self) -> list[Event]:
         return self.timeline.events()
 
     def add(self, rule: Rule) -> Trap:
         """Put a rule to work; once this returns it sees every frame."""
-        return self._do(lambda: self._now.add(rule))
+        return self._do(lambda: self._proxy.add(rule))
 
     def remove(self, trap: Trap) -> None:
-        self._do(lambda: self._now.remove(trap))
+        self._do(lambda: self._proxy.remove(trap))
 
     def reshape(self, shape: NetworkConditions) -> None:
         """Make the network slower, or plain again; connections stay."""
-        self._do(lambda: setattr(self._now, "shape", shape))
-
-    @property
-    def _now(self) -> Proxy:
-        if self._proxy is None:
-            raise RuntimeError("the proxy is not running; use it in a `with` block")
-        return self._proxy
-
-    async def _start(self) -> Proxy:
-        proxy = Proxy(self._host, self._shape, self._seed)
-        await proxy.start(self._upstream, Deadline(_START_S), self._ports)
-        return proxy
+        self._do(lambda: setattr(self._proxy, "shape", shape))
 
     async def _settled(self) -> None:
         """Wait until closed transports have released their sockets, in the loop's next turns."""
