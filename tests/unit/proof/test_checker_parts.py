@@ -172,6 +172,7 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
             [say(Name.INCONSISTENT, 2, "r 1 read source 0:103, the log holds 0:102")],
         ),
         ([Run(2, 1, 102, 1)], [say(Name.INCONSISTENT, 2, "r 1 read source 1:102, the log holds 0:102")]),
+        ([Run(3, 0, 0, 1)], [say(Name.INCONSISTENT, 3, "r 1 read source 0:0, the log holds 0:103")]),
         (
             [Run(5, 0, 105, 3)],
             [say(Name.ABORTED_READ, 6, "r 1 read it at read_committed, and its transaction did not commit")],
@@ -240,15 +241,19 @@ def test_acknowledged_ranges_are_merged_where_they_touch() -> None:
 
 def test_only_a_commit_that_was_done_is_acknowledged() -> None:
     """Of this input, and of this group where somebody asks."""
-    intent = commit(0, 0, 3)._replace(phase=Phase.INTENT)
-    flushed = commit(0, 0, 3)._replace(step=Step.FLUSH)
-    other = commit(0, 0, 3, topic="x")
-    group = commit(0, 0, 3, topic="in", group="h")
-    assert Acknowledged([intent, flushed, other, group], "in", "g").ranges == {}
-    assert Acknowledged([intent, flushed, other, group], "in", "h").ranges == {0: [(0, 3)]}
+    done = commit(0, 0, 3)
+    others = [
+        *(done._replace(phase=phase) for phase in (Phase.INTENT, Phase.FAILED)),
+        done._replace(step=Step.FLUSH),
+        commit(0, 0, 3, topic="x"),
+        group := commit(0, 0, 3, topic="in", group="h"),
+    ]
+    for entry in others:
+        told = Acknowledged([entry], "in", "g")
+        assert (told.ranges, told.any_writer) == ({}, True)
+    assert Acknowledged(others, "in", "h").ranges == {0: [(0, 3)]}
     assert Acknowledged([group], "in").ranges == {0: [(0, 3)]}
     assert Acknowledged([commit(1, 0, 3)], "in", "g").ranges == {1: [(0, 3)]}
-    assert Acknowledged([intent], "in").any_writer
     readers = Acknowledged([read(runs=[])], "in")
     assert not readers.any_writer
     assert readers.covers(0, 0, 1)
@@ -355,13 +360,21 @@ def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
     assert Name.ZOMBIE in {one.name for one in fenced}
 
 
-def test_a_second_marker_of_the_same_kind_says_nothing_new() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "epoch", "reused"),
+    [
+        ("commit", "commit", 3, False),
+        ("commit", "abort", 3, True),
+        ("commit", "abort", 4, False),
+        ("abort", "abort", 3, False),
+        ("abort", "commit", 3, True),
+    ],
+)
+def test_a_second_marker_of_the_same_kind_says_nothing_new(first: str, second: str, epoch: int, reused: bool) -> None:
     """One of the other kind is a late frame."""
-    assert log(data(0), ends(2, "commit"), ends(3, "commit"))[0] == []
-    found, _ = log(data(0), ends(2, "commit"), ends(3, "abort"))
-    evidence = "the epoch ended with commit before: a late frame of that transaction would hit this one"
-    assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
-    assert log(data(0), ends(2, "commit"), ends(3, "abort", 4))[0] == []
+    found, _ = log(data(0), ends(2, first), ends(3, second, epoch))
+    evidence = f"the epoch ended with {first} before: a late frame of that transaction would hit this one"
+    assert found == ([Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)] if reused else [])
 
 
 def test_one_transaction_with_two_ends_is_torn() -> None:
@@ -379,12 +392,13 @@ def test_one_transaction_with_two_ends_is_torn() -> None:
 
 
 def test_the_first_commit_after_each_heal_is_kept() -> None:
-    """At the same moment counts; an abort does not."""
+    """At the same moment counts, in whatever order the commits are read; an abort does not."""
     _, endings = log(
         data(0), ends(2, "abort", at_ms=1500), data(3, 4), ends(5, "commit", 4, at_ms=3000), data(6, 5),
-        ends(8, "commit", 5, at_ms=2000), healed=(1000, 2000, 2001, 3001),
+        ends(8, "commit", 5, at_ms=2000), data(9, 6), ends(11, "commit", 6, at_ms=2500), data(12, 7),
+        ends(14, "commit", 7, at_ms=999), healed=(1000, 2000, 2001, 3000, 3001),
     )  # fmt: skip
-    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 3000, 3001: None}
+    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 2500, 3000: 3000, 3001: None}
 
 
 def test_epochs_of_one_producer_are_kept_apart_up_to_the_last() -> None:
