@@ -18,7 +18,7 @@ from proof.checking.journals import Acknowledged, check_readers
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name, Verdict
-from proof.oracle import beyond, unjustified, wrong_enrichment
+from proof.oracle import beyond, wrong_enrichment
 
 
 class Log:
@@ -448,22 +448,6 @@ def test_a_field_that_is_missing_or_added_is_named_from_either_side() -> None:
     )
     assert wrong_enrichment(b"gold-1", VALUE, ENRICHED[:-1] + b',"zzz":1}') == "field 'zzz' was added"
     assert wrong_enrichment(b"gold-vip-1", VALUE, ENRICHED) is None, "the tier ends at the first hyphen"
-
-
-@pytest.mark.parametrize(
-    ("value", "right"),
-    [
-        (b"{}", True),
-        (b'{"customer_id":""}', True),
-        (b'{"customer_id":null}', True),
-        (b'{"customer_id":7}', False),
-        (b"[]", False),
-        (VALUE, False),
-    ],
-)
-def test_an_order_without_a_customers_name_is_rejected_rightly(value: bytes, right: bool) -> None:
-    """As docs/PROTOCOL.md has it: no field, null, or the empty string."""
-    assert (unjustified(Reason.NO_CUSTOMER_ID, value) is None) is right
 
 
 def test_the_limits_of_length_and_depth_are_the_last_values_that_pass() -> None:
