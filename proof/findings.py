@@ -85,15 +85,12 @@ class Findings:
     totals: Counter[Name] = field(default_factory=Counter)
     _first: dict[Name, list[Finding]] = field(default_factory=dict)
 
-    def add(self, finding: Finding) -> None:
-        self.totals[finding.name] += 1
-        kept = self._first.setdefault(finding.name, [])
-        if len(kept) < _KEPT:
-            kept.append(finding)
-
     def say(self, name: Name, place: tuple[str, int, int], evidence: str, key: tuple[int, int] | None = None) -> None:
         """``place`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
-        self.add(Finding(name, *place, evidence, *(key or (None, None))))
+        self.totals[name] += 1
+        kept = self._first.setdefault(name, [])
+        if len(kept) < _KEPT:
+            kept.append(Finding(name, *place, evidence, *(key or (None, None))))
 
     def first(self) -> list[Finding]:
         """At most twenty findings, with each name among them."""

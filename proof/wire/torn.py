@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -121,7 +121,6 @@ def experiment(
     scripts: Sequence[str] = F11,
     *,
     seed: int = 0,
-    seen: Callable[[int], None] = lambda _: None,
 ) -> Result:
     """Play the scripts in turn (``seed`` says which one begins), ``tries`` in all, and judge them by the log."""
     began = time.monotonic()
@@ -138,7 +137,6 @@ def experiment(
                 done.append(run_script(proxy, actor, positions, number, script))
                 if number < _FRAMES_KEPT:
                     frames.append(proxy.events())
-                seen(number + 1)
         for failure in proxy.failures:
             done[-1].trouble = done[-1].trouble or failure
     log = stage.log()
