@@ -77,10 +77,10 @@ def take_part(
     membership: Membership,
     stop: threading.Event,
     *,
-    skew_s: float = 0.0,
-    rate: float = 1.0,
-    snapshot_records: int = state.SNAPSHOT_RECORDS,
-    believing: bool = False,
+    skew_s: float,
+    rate: float,
+    snapshot_records: int,
+    believing: bool,
 ) -> None:
     """
     Claim, beat and give back until ``stop``; what is held goes to stdout when it changes, and once per interval, a line

@@ -8,6 +8,7 @@ import threading
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -86,18 +87,7 @@ def claims_races(
     help="Messages of the log between two snapshots.",
 )
 @click.option("--believing", is_flag=True, help="Never hear of a loss: a control that has to be caught.")
-def claims_member(
-    bootstrap: str,
-    claims: str,
-    client_id: str,
-    partitions: int,
-    interval_s: float,
-    skew_s: float,
-    rate: float,
-    snapshot_records: int,
-    *,
-    believing: bool,
-) -> int:
+def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, interval_s: float, **given: Any) -> int:
     """
     Claim a part of some partitions until SIGTERM, and print what is held: name, position in the log, tokens.
 
@@ -108,16 +98,7 @@ def claims_member(
     stop = threading.Event()
     stop_on_signals(stop, follow=True)
     membership = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)
-    take_part(
-        connected(bootstrap),
-        claims,
-        membership,
-        stop,
-        skew_s=skew_s,
-        rate=rate,
-        snapshot_records=snapshot_records,
-        believing=believing,
-    )
+    take_part(connected(bootstrap), claims, membership, stop, **given)
     return ExitCode.DONE
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 import click
 from rich.console import Console
@@ -145,12 +145,10 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
     def of(number: int) -> Profile:
         return customer_id(number), profile(customer_id(number).decode(), rng.choice(tiers))
 
-    made = (of(number) for number in range(1, plan.count + 1))
-    updated = (of(rng.randint(1, plan.count)) for _ in range(plan.updates))
-    return chain(made, updated, _removed(plan, rng))
-
-
-def _removed(plan: Customers, rng: random.Random) -> Iterator[Profile]:
+    for number in range(1, plan.count + 1):
+        yield of(number)
+    for _ in range(plan.updates):
+        yield of(rng.randint(1, plan.count))
     for number in rng.sample(range(1, plan.count + 1), plan.tombstones):
         yield customer_id(number), None
 
