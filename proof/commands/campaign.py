@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from brew.cli import options
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.names import ExitCode
@@ -32,19 +33,20 @@ from proof.report.results import Result as CellResult
 from proof.report.summary import Summary
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
-_OUT = "proof-results"
 
 
-_out = click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=_OUT, show_default=True, help="Results go there."
+_run_options = options(
+    click.option("--kills", type=click.IntRange(1), default=5, show_default=True, help="Deaths of each crash loop."),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        default="proof-results",
+        show_default=True,
+        help="Results go there.",
+    ),
+    click.option("--bootstrap", metavar="HOST:PORT", help="Your brokers instead of a sandbox; they are not broken."),
+    click.option("--writer", metavar="COMMAND", help="The program under test  [default: python -m pipeline run]"),
 )
-_kills = click.option(
-    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Deaths of each crash loop."
-)
-_bootstrap = click.option(
-    "--bootstrap", metavar="HOST:PORT", help="Your brokers instead of a sandbox; they are not broken."
-)
-_writer = click.option("--writer", metavar="COMMAND", help="The program under test  [default: python -m pipeline run]")
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
@@ -62,10 +64,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @click.option(
     "--at-once", type=click.IntRange(1, 8), default=1, show_default=True, help="So many cells, a cluster for each."
 )
-@_kills
-@_out
-@_bootstrap
-@_writer
+@_run_options
 @click.option("--begin-within-s", type=click.FloatRange(1), help="Begin no cell later than that.")
 @click.option("--may-leave-out", is_flag=True, help="Cells that no time was left for are named, and no failure.")
 @click.option("--resume", is_flag=True, help="Leave out what the results there hold already, of this kernel.")
@@ -121,10 +120,7 @@ def campaign(
 @click.command()
 @click.argument("cell")
 @click.argument("seed", type=int)
-@_kills
-@_out
-@_bootstrap
-@_writer
+@_run_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def replay(
     cell: str, seed: int, kills: int, out: Path, bootstrap: str | None, writer: str | None, *, as_json: bool

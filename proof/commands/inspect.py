@@ -30,20 +30,7 @@ from brew.offsets import SourcePosition
 from brew.orders import Tiers
 from brew.signals import Stopped
 from proof import log_summary
-from proof.commands import (
-    connected,
-    dead_letter_option,
-    group_option,
-    input_option,
-    json_option,
-    output_option,
-    profiles_option,
-    say,
-    say_json,
-    show,
-    tiers_option,
-    topic_option,
-)
+from proof.commands import connected, group_option, json_option, say, say_json, show, topic_option, topic_options
 from proof.findings import Report
 from proof.log_feeds import PipelineUnderTest
 from proof.verify import VerifyOptions
@@ -272,12 +259,16 @@ _count_option = partial(click.option, multiple=True, callback=_counts, metavar="
 
 @click.command()
 @bootstrap_option
-@input_option
-@output_option
-@dead_letter_option
+@topic_options
 @group_option
-@tiers_option
-@profiles_option
+@click.option(
+    "--tiers",
+    type=click.Choice([tiers.value for tiers in Tiers]),
+    default=Tiers.PREFIX.value,
+    show_default=True,
+    help="What the pipeline took tiers from.",
+)
+@topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Customers' profiles, with --tiers profiles.")
 @click.option(
     "--transform", metavar="MODULE:FUNCTION", help="The run's own function, which is called again  [default: orders]"
 )

@@ -27,15 +27,7 @@ from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
-from proof.commands import (
-    connected,
-    dead_letter_option,
-    input_option,
-    json_option,
-    output_option,
-    say,
-    topic_option,
-)
+from proof.commands import connected, json_option, say, topic_option, topic_options
 from proof.seed import Seeding, Writer
 
 # What comes out is longer than what went in: two fields and three headers.
@@ -209,9 +201,7 @@ def write_customers(
 @click.command()
 @bootstrap_option
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="For topics made now.")
-@input_option
-@output_option
-@dead_letter_option
+@topic_options
 @topic_option("--customers", names.CUSTOMERS_TOPIC, "Customer profiles, compacted.")
 @topic_option("--claims", names.CLAIMS_TOPIC, "The coordination log.")
 @json_option

@@ -359,8 +359,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _rows(summary: Summary) -> list[tuple[str, str, str]]:
+    def text(cell: Cell) -> str:
+        standings = [result.standing for result in cell.results]
+        signs = "".join("⊗" if standing is Standing.CONTROL else standing.sign for standing in standings)
+        return f"{cell.short_name} {signs}"
+
     return [
-        (row, TITLES.get(row, _NO_TITLE), "; ".join(map(_markdown_cell, cells)) or "not run")
+        (row, TITLES.get(row, _NO_TITLE), "; ".join(map(text, cells)) or "not run")
         for row, cells in summary.cells_by_row.items()
     ]
 
@@ -375,14 +380,6 @@ def _origins(summary: Summary) -> list[tuple[str, ...]]:
     dates = {origin: sorted({day for day in days if day}) for origin, days in groups.items()}
     spans = {origin: " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "-" for origin, days in dates.items()}
     return [(f"{len(days):,}", spans[origin], *origin) for origin, days in sorted(groups.items())]
-
-
-def _markdown_cell(cell: Cell) -> str:
-    return f"{cell.short_name} {''.join(map(_sign, cell.results))}"
-
-
-def _sign(result: Result) -> str:
-    return "⊗" if result.standing is Standing.CONTROL else result.standing.sign
 
 
 def _times(strips: Iterable[Strip]) -> str:
