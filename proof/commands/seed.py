@@ -167,12 +167,7 @@ class SeededCustomers:
 
 
 def write_customers(
-    connection: Connection,
-    plan: Customers,
-    partitions: int,
-    *,
-    deadline: Deadline,
-    advance: Callable[[int], None],
+    connection: Connection, plan: Customers, partitions: int, *, deadline: Deadline, advance: Callable[[int], None]
 ) -> SeededCustomers:
     """
     Write the profiles of the plan; call ``advance`` with the number of records written since the last call.
@@ -257,11 +252,7 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
         plan = dataclasses.replace(plan, start=seeder.next_number(connection, plan.topic, Deadline(_WAIT_S)))
     with progress(plan.topic, plan.count) as advance:
         done = seeder.seed(
-            connection,
-            plan,
-            deadline=Deadline(_WAIT_S),
-            advance=advance,
-            transaction_timeout_s=transaction_timeout_s,
+            connection, plan, deadline=Deadline(_WAIT_S), advance=advance, transaction_timeout_s=transaction_timeout_s
         )
     say(dataclasses.asdict(done), str(done), as_json=as_json)
 

@@ -35,31 +35,22 @@ _FRAMES_KEPT = 4
 
 @dataclass(frozen=True)
 class ExperimentTopics:
-    """Fresh topics and a group for one experiment; ``stem`` names all three."""
+    """Fresh topics and a group for one experiment."""
 
     connection: Connection
-    stem: str
-
-    @property
-    def source(self) -> str:
-        return f"{self.stem}.in"
-
-    @property
-    def output(self) -> str:
-        return f"{self.stem}.out"
-
-    @property
-    def group(self) -> str:
-        return f"{self.stem}.group"
+    source: str
+    output: str
+    group: str
 
     @classmethod
     def fresh(cls, connection: Connection, word: str) -> ExperimentTopics:
         """Make the topics, one partition each."""
-        stage = cls(connection, f"wire-{word}-{secrets.token_hex(4)}")
-        client, names = admin(connection), [stage.source, stage.output]
+        stem = f"wire-{word}-{secrets.token_hex(4)}"
+        source, output, client = f"{stem}.in", f"{stem}.out", admin(connection)
+        names = [source, output]
         topics.create(client, [topics.TopicSpec(name, 1, {}) for name in names], Deadline(_ASK_S))
         topics.describe_all(client, names, Deadline(_ASK_S))
-        return stage
+        return cls(connection, source, output, f"{stem}.group")
 
     def log(self) -> dict[str, RecordPlacement]:
         """Every record of the output by its key."""
@@ -115,12 +106,7 @@ class Result:
 
 
 def experiment(
-    connection: Connection,
-    writer: str,
-    tries: int,
-    scripts: Sequence[str] = F11,
-    *,
-    seed: int = 0,
+    connection: Connection, writer: str, tries: int, scripts: Sequence[str] = F11, *, seed: int = 0
 ) -> Result:
     """Play the scripts in turn (``seed`` says which one begins), ``tries`` in all, and judge them by the log."""
     began = time.monotonic()
