@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from proof.wire.codec import (
-    NO_DETAILS,
     TRANSACTIONAL,
     WITH_ADDRESSES,
     Api,
@@ -125,7 +124,7 @@ class _PendingRequest:
 
     head: Head
     details: Details
-    trap: Trap | None
+    trap: Trap | None = None
 
 
 async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -205,8 +204,7 @@ class Link:
         except Malformed:
             return None
         self._net.timeline.count(head)
-        details = request_details(head, frame) if head.api in TRANSACTIONAL else NO_DETAILS
-        asked = _PendingRequest(head, details, None)
+        asked = _PendingRequest(head, request_details(head, frame))
         self._note("request", asked)
         return asked
 

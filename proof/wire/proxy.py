@@ -8,7 +8,6 @@ Clients that start from its `bootstrap` stay behind it, since broker addresses i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 import threading
@@ -155,18 +154,17 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
     last: Exception | None = None
     for server in bootstrap.split(","):
         host, _, port = server.strip().rpartition(":")
-        with contextlib.suppress(TimeoutError):
-            try:
-                async with asyncio.timeout(max(0.001, deadline.remaining_s())):
-                    reader, writer = await asyncio.open_connection(host, int(port))
-                    try:
-                        writer.write(request)
-                        async for reply in frames(reader):
-                            return addresses(head, reply)
-                    finally:
-                        writer.transport.abort()
-            except (OSError, ValueError) as error:
-                last = error
+        try:
+            async with asyncio.timeout(max(0.001, deadline.remaining_s())):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    writer.write(request)
+                    async for reply in frames(reader):
+                        return addresses(head, reply)
+                finally:
+                    writer.transport.abort()
+        except (OSError, ValueError) as error:  # a time-out is one, too
+            last = error
     raise Unreachable(f"no Kafka broker answered at {bootstrap!r} ({last}); start one with `make up`, or name another")
 
 
