@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -56,9 +57,8 @@ def journal_records(
         name: offsets.log_offsets(client, name, range(topics.describe_one(client, name, deadline).partitions), deadline)
         for name in names
     }
-    journal = Journal(folder, "reader")
     count = 0
-    try:
+    with closing(Journal(folder, "reader")) as journal:
         if following:
             starts = {name: {p: log.first for p, log in by_partition.items()} for name, by_partition in logs.items()}
             for name, batch in follow(connection, starts, isolation):
@@ -71,9 +71,7 @@ def journal_records(
                 count += _journal_batch(journal, name, isolation, batch)
             # The checker takes it at its word: all that is visible has been read.
             journal.write(Step.READ, Phase.DONE, topic=name, partition=-1, isolation=isolation, runs=[], final=True)
-        return count
-    finally:
-        journal.close()
+    return count
 
 
 def _journal_batch(journal: Journal, topic: str, isolation: str, batch: Iterable[LogRecord]) -> int:
