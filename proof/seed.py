@@ -313,27 +313,20 @@ def seed(
         began = time.monotonic()
         for chunk in chunks(plan, partitions):
             if plan.transactional:
-                _transaction(writer, chunk)
-            else:
-                writer.write(chunk.records)
+                writer.begin()
+            writer.write(chunk.records)
             if chunk.aborted:
+                writer.abort()
                 aborted += len(chunk.records)
-            else:
-                visible += len(chunk.records)
-                advance(len(chunk.records))
+                continue
+            if plan.transactional:
+                writer.commit()
+            visible += len(chunk.records)
+            advance(len(chunk.records))
         writer.flush()
     seconds = time.monotonic() - began
     open_id = _leave_open(connection, plan, partitions, transaction_timeout_s) if plan.leave_open else None
     return Seeded(plan.topic, partitions, plan.start, visible, aborted, seconds, open_id)
-
-
-def _transaction(writer: Writer, chunk: Chunk) -> None:
-    writer.begin()
-    writer.write(chunk.records)
-    if chunk.aborted:
-        writer.abort()
-    else:
-        writer.commit()
 
 
 def _leave_open(connection: Connection, plan: Seeding, partitions: int, timeout_s: float) -> str:

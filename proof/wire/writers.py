@@ -29,22 +29,19 @@ class ReusingWriter:
     """
 
     _settings: ClassVar[dict[str, object]] = _STEADY
+    _transactional = True
 
     def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
-        self.transactional_id = self._id(group, source)
+        self._name = str(TransactionalId(group, source, 0)) if self._transactional else None
         self._connection, self._group, self._source, self._output = connection, group, source, output
         self._reader = consumer(connection, group, READ_COMMITTED)
         self._open()
 
-    def _id(self, group: str, source: str) -> str:
-        return str(TransactionalId(group, source, 0))
-
     def _open(self) -> None:
-        name = self.transactional_id or None
         self._producer = producer(
-            self._connection, name, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **self._settings
+            self._connection, self._name, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **self._settings
         )
-        if name is not None:
+        if self._transactional:
             with mapped("fence"):
                 self._producer.init_transactions(STEP_S)
 
@@ -95,10 +92,8 @@ class PlainWriter(ReusingWriter):
     """
 
     _settings: ClassVar[dict[str, object]] = {"enable.idempotence": False, **_STEADY}
+    _transactional = False
     _until = 0
-
-    def _id(self, group: str, source: str) -> str:  # noqa: ARG002 - as the other writer's
-        return ""
 
     def begin(self) -> None:
         """There is nothing to begin."""
@@ -118,7 +113,6 @@ class StrictWriter:
     """The product's own transaction, one object each: fence, locate, begin, produce, send offsets, commit."""
 
     def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
-        self.transactional_id = str(TransactionalId(group, source, 0))
         self._settings = TransactionSettings(connection, group, _TIMEOUT_S)
         self._source, self._output = source, output
         self._now: KafkaTransaction | None = None
