@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from harness.histories import OUT, enriched, plan
+from harness.histories import OUT, plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -266,19 +266,3 @@ def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
     report = made.report()
     assert report.totals == {"lost-output": expected}
     assert len(report.findings) == 20
-
-
-def test_nothing_waits_when_the_logs_arrive_in_step() -> None:
-    """Twenty thousand orders in step leave nothing waiting on the way."""
-    order, total = orders(0), 20_000
-    checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1))
-    most = 0
-    for at in range(total):
-        key, value = order(at)
-        checker.input([Record(0, at, key, value, [], 1)])
-        checker.output([Record(0, at, key, enriched(key, value), list(SourcePosition("in", 0, at).headers()), 1)])
-        most = max(most, checker.in_flight)
-    checker.input_ended()
-    checker.downstream_ended()
-    assert checker.report().verdict is Verdict.PROVEN
-    assert most == 0

@@ -286,10 +286,11 @@ def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
 def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> None:
-    """Several in one file, overlapping ones too; empty ones are none."""
-    text = b"xxabab..key.ab.zzz"
+    """Several in one file, overlapping ones too; empty ones are none. What is found is not repeated."""
+    text, canaries = b"xxabab..key.ab.zzz", ["", "aba", "key", "ab", "zz"]
     found = Findings()
-    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab", "zz"], found)
+    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], canaries, found)
+    assert not any(canary in str(one) for one in found.first() for canary in filter(None, canaries))
     told = sorted((one.offset, one.evidence) for one in found.first())
     assert told == [
         (2, "canary number 1 stands at byte 2"),
@@ -351,11 +352,9 @@ def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
 
 
 def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
-    """One that is aborted is not visible, so it is none."""
     evidence = "visible, although epoch 4 of this producer wrote or ended here before"
     found, _ = log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "commit"))
     assert found == [Finding(Name.ZOMBIE, "out", 0, 3, evidence, 7, 3)]
-    assert log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "abort"))[0] == []
     fenced, _ = log(data(0), ends(2, "abort", 4), data(3), ends(5, "commit"))
     assert Name.ZOMBIE in {one.name for one in fenced}
 
