@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from brew.names import ExitCode, quantity
-from brew.offsets import LogOffsets
+from brew.names import ExitCode
 
 _KEPT = 20
 
@@ -87,15 +85,12 @@ class Findings:
     totals: Counter[Name] = field(default_factory=Counter)
     _first: dict[Name, list[Finding]] = field(default_factory=dict)
 
-    def add(self, finding: Finding) -> None:
-        self.totals[finding.name] += 1
-        kept = self._first.setdefault(finding.name, [])
-        if len(kept) < _KEPT:
-            kept.append(finding)
-
     def say(self, name: Name, place: tuple[str, int, int], evidence: str, key: tuple[int, int] | None = None) -> None:
         """``place`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
-        self.add(Finding(name, *place, evidence, *(key or (None, None))))
+        self.totals[name] += 1
+        kept = self._first.setdefault(name, [])
+        if len(kept) < _KEPT:
+            kept.append(Finding(name, *place, evidence, *(key or (None, None))))
 
     def first(self) -> list[Finding]:
         """At most twenty findings, with each name among them."""
@@ -136,43 +131,3 @@ class Report:
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
         findings = [asdict(finding) | {"name": finding.name.value} for finding in self.findings]
         return {"verdict": self.verdict.value, **fields, "findings": findings}
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Inputs below and above the committed offset, and outputs whose source is gone."""
-
-    inputs: int
-    backlog: int
-    unverifiable: int
-
-
-def own_doubts(
-    topic: str, logs: Mapping[int, LogOffsets], committed: Mapping[int, int | None], tally: Tally
-) -> list[str]:
-    """Reasons why the input allows no verdict yet."""
-    doubts = []
-    if not tally.inputs and not tally.backlog:
-        doubts.append(f"{topic} holds no visible record, so there is nothing to prove; seed some orders")
-    if tally.backlog:
-        doubts.append(
-            f"{quantity(tally.backlog, 'visible input')} not processed yet; run the pipeline until its lag is 0"
-        )
-    if tally.unverifiable:
-        doubts.append(
-            f"the sources of {quantity(tally.unverifiable, 'output')} are below the input's log start (retention) and "
-            "can't be compared; verify earlier, or keep the input longer"
-        )
-    for partition, log in sorted(logs.items()):
-        position = committed.get(partition)
-        if position is not None and position < log.first:
-            doubts.append(
-                f"{topic}[{partition}] begins at {log.first}, above the committed offset {position}: what lay between "
-                "is gone; reset the group on purpose, and keep the input longer"
-            )
-        if log.last_stable < log.end:
-            doubts.append(
-                f"{topic}[{partition}] has offsets {log.last_stable} to {log.end - 1} behind an open transaction; "
-                "wait for its end, or see `group-describe` for who holds it"
-            )
-    return doubts

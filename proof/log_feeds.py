@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch, RawBatch
@@ -129,13 +130,8 @@ class Offsets:
         return self._done / self._total
 
     def step(self) -> None:
-        batches = []
-        for batch in self._batches:
-            batches.append(batch)
-            if len(batches) == _OFFSET_BATCHES:
-                break
-        else:
-            self.ended = True
+        batches = list(islice(self._batches, _OFFSET_BATCHES))
+        self.ended = len(batches) < _OFFSET_BATCHES
         if batches:
             self._take(batches)
             self._done = batches[-1].raw.last_offset + 1 - self._first
@@ -163,24 +159,39 @@ class PipelineUnderTest:
     def outputs(self) -> tuple[str, ...]:
         return (self.output, *self.also_output)
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All topics that are written."""
+        return (*self.outputs, self.dead_letter)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``offset_log`` is the partition of Kafka's offset log that holds the group, where it can be read."""
+    """
+    ``downstream`` are all topics that are written; ``offset_log`` is the partition of Kafka's offset log that holds the
+    group, where it can be read.
+    """
 
     input: dict[int, LogOffsets]
-    outputs: dict[str, dict[int, LogOffsets]]
-    dead_letter: dict[int, LogOffsets]
+    downstream: dict[str, dict[int, LogOffsets]]
     committed: dict[int, int | None]
     offset_log: tuple[int, LogOffsets] | None
 
-    def gaps(self, claim: PipelineUnderTest) -> list[str]:
+    @property
+    def gaps(self) -> list[str]:
         """Reasons why records downstream may not be visible."""
-        return [gap for topic, logs in self.downstream(claim).items() for gap in _gaps(topic, logs)]
-
-    def downstream(self, claim: PipelineUnderTest) -> dict[str, dict[int, LogOffsets]]:
-        """All topics that are written."""
-        return {**self.outputs, claim.dead_letter: self.dead_letter}
+        gaps = []
+        for topic, logs in self.downstream.items():
+            for partition, log in sorted(logs.items()):
+                place = f"{topic}[{partition}]"
+                if log.first > 0:
+                    gaps.append(f"{place} begins at offset {log.first} (retention); verify earlier, or keep it longer")
+                if log.last_stable < log.end:
+                    gaps.append(
+                        f"{place} has an open transaction at offset {log.last_stable}; "
+                        "run the pipeline again, which ends its own, or wait for its time-out"
+                    )
+        return gaps
 
 
 def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, *, settled: bool) -> Snapshot:
@@ -193,9 +204,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
         Refused: a topic is missing, the group moves, or its position is pending.
     """
     client = admin(connection)
-    sizes = {
-        n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, *claim.outputs, claim.dead_letter)
-    }
+    sizes = {n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, *claim.written)}
 
     def logs(name: str) -> dict[int, LogOffsets]:
         return offsets.log_offsets(client, name, range(sizes[name]), deadline)
@@ -203,16 +212,11 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
     patience = Deadline(_SETTLE_S)
     while True:
         before = _committed(connection, claim, range(sizes[claim.input]), settled=settled)
-        found = Snapshot(
-            logs(claim.input),
-            {name: logs(name) for name in claim.outputs},
-            logs(claim.dead_letter),
-            before,
-            _offset_log(client, claim.group, deadline),
-        )
+        source, downstream = logs(claim.input), {name: logs(name) for name in claim.written}
+        found = Snapshot(source, downstream, before, _offset_log(client, claim.group, deadline))
         moved = before != _committed(connection, claim, range(sizes[claim.input]), settled=settled)
         # A commit's markers reach the partitions a moment after the group's position is known.
-        pending = any(log.last_stable < log.end for some in found.downstream(claim).values() for log in some.values())
+        pending = any(log.last_stable < log.end for some in downstream.values() for log in some.values())
         if not moved and (not pending or patience.expired()):
             return found
         if moved and patience.expired():
@@ -253,19 +257,3 @@ def _query_offsets(
     deadline = Deadline(_COMMITTED_S)
     committed = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
     return {p: None if position is None else position.offset for p, position in committed.items()}
-
-
-def _gaps(topic: str, logs: dict[int, LogOffsets]) -> list[str]:
-    """Reasons why records of this topic can't be seen."""
-    gaps = []
-    for partition, log in sorted(logs.items()):
-        if log.first > 0:
-            gaps.append(
-                f"{topic}[{partition}] begins at offset {log.first} (retention); verify earlier, or keep it longer"
-            )
-        if log.last_stable < log.end:
-            gaps.append(
-                f"{topic}[{partition}] has an open transaction at offset {log.last_stable}; "
-                "run the pipeline again, which ends its own, or wait for its time-out"
-            )
-    return gaps

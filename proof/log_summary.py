@@ -12,7 +12,7 @@ from brew.kafka import cluster, offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.kafka_python import open_transactions, raw_batches
 from brew.names import READ_UNCOMMITTED
-from brew.offsets import Committed, LogOffsets
+from brew.offsets import LogOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,14 @@ class GroupPosition:
     partitions: list[PartitionPosition]
     blockers: list[OpenTransaction]
 
+    @property
+    def lag(self) -> int:
+        return sum(partition.lag for partition in self.partitions)
+
+    @property
+    def behind_stable(self) -> int:
+        return sum(partition.behind_stable for partition in self.partitions)
+
 
 def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
     """Every partition of ``names`` (of all topics but Kafka's own, when empty), read through once."""
@@ -135,7 +143,7 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
     """The group's offsets as they are now: one that is part of an open transaction does not count yet."""
     client = admin(connection)
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
-    known = committed_now(connection, group, topic, partitions, deadline)
+    known = offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     blocked = [p for p, log in logs.items() if log.last_stable < log.end]
     state, members = cluster.group_state(connection, group, deadline)
@@ -147,9 +155,3 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
         [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions],
         open_transactions(connection, topic, blocked, deadline) if blocked else [],
     )
-
-
-def committed_now(
-    connection: Connection, group: str, topic: str, partitions: range, deadline: Deadline
-) -> dict[int, Committed | None]:
-    return offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)

@@ -4,8 +4,8 @@ What the pipeline should have written, worked out again from input and profiles 
 Written independently of `pipeline/`: it shares the tables of `brew.orders` and no code. Numbers are compared as
 exact decimals, since `0.1000000000000000055` and `12345678901234567890123` don't survive a float.
 
-Written independently of `pipeline/`, as the oracle is. An output names the profile that it was made with; a compacted
-log may have removed that one since, and then nobody can tell.
+An output names the profile that it was made with; a compacted log may have removed that one since, and then nobody
+can tell.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, islice
+from typing import Self
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
@@ -278,8 +279,13 @@ class Writer:
         self.flush()
         self._step("commit", self._client.commit_transaction)
 
-    def abandon(self) -> None:
-        """Drop what is queued, and leave no transaction open if the brokers still answer."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After an error drop what is queued, and leave no transaction open if the brokers still answer."""
+        if kind is None:
+            return
         self._client.purge()
         if self._transactional:
             with suppress(KafkaException):
@@ -296,41 +302,31 @@ def seed(
     plan: Seeding,
     *,
     deadline: Deadline,
-    advance: Callable[[int], None] = lambda _count: None,
-    transaction_timeout_s: float = 60.0,
+    advance: Callable[[int], None],
+    transaction_timeout_s: float,
 ) -> Seeded:
     """Write the orders of the plan; call ``advance`` with the number of visible orders written since the last call."""
     partitions = topics.describe_one(admin(connection), plan.topic, deadline).partitions
-    writer = Writer(connection, plan.topic, f"seed:{plan.topic}" if plan.transactional else None, transaction_timeout_s)
-    began = time.monotonic()
+    name = f"seed:{plan.topic}" if plan.transactional else None
     visible = aborted = 0
-    try:
+    with Writer(connection, plan.topic, name, transaction_timeout_s) as writer:
+        began = time.monotonic()
         for chunk in chunks(plan, partitions):
             if plan.transactional:
-                _transaction(writer, chunk)
-            else:
-                writer.write(chunk.records)
+                writer.begin()
+            writer.write(chunk.records)
             if chunk.aborted:
+                writer.abort()
                 aborted += len(chunk.records)
-            else:
-                visible += len(chunk.records)
-                advance(len(chunk.records))
+                continue
+            if plan.transactional:
+                writer.commit()
+            visible += len(chunk.records)
+            advance(len(chunk.records))
         writer.flush()
-    except BaseException:
-        writer.abandon()
-        raise
     seconds = time.monotonic() - began
     open_id = _leave_open(connection, plan, partitions, transaction_timeout_s) if plan.leave_open else None
     return Seeded(plan.topic, partitions, plan.start, visible, aborted, seconds, open_id)
-
-
-def _transaction(writer: Writer, chunk: Chunk) -> None:
-    writer.begin()
-    writer.write(chunk.records)
-    if chunk.aborted:
-        writer.abort()
-    else:
-        writer.commit()
 
 
 def _leave_open(connection: Connection, plan: Seeding, partitions: int, timeout_s: float) -> str:

@@ -31,8 +31,6 @@ from proof.findings import Name, Report
 from proof.log_feeds import Batches, Feed, Offsets, PipelineUnderTest, Records, Snapshot, snapshot
 from proof.oracle import Profiles
 
-__all__ = ["PipelineUnderTest", "VerifyOptions", "verify"]
-
 _CHUNK = 1024 * 1024
 
 
@@ -63,16 +61,13 @@ class VerifyOptions:
     py_files: tuple[str, ...] = ()
 
 
-def verify(
-    connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions | None = None
-) -> Report:
+def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions) -> Report:
     """
     Check everything in the topics now.
 
     Raises:
         Refused: a topic is missing, or the group's position can't be told.
     """
-    asked = asked or VerifyOptions()
     oracle = None
     if asked.transform is not None:
         loaded = load(asked.transform, asked.py_files)
@@ -127,9 +122,9 @@ def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profi
         dead_letter=claim.dead_letter,
         logs=logs.input,
         committed=logs.committed,
-        output_partitions=len(logs.outputs[claim.output]),
-        doubts=tuple(logs.gaps(claim)),
-        downstream=logs.downstream(claim),
+        output_partitions=len(logs.downstream[claim.output]),
+        doubts=tuple(logs.gaps),
+        downstream=logs.downstream,
         settled=asked.settled,
         strict=asked.strict,
         journals=asked.journals is not None,
@@ -158,7 +153,7 @@ def _read(
             )
 
         upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
-        read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream(claim).items()], others)
+        read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream.items()], others)
     return notes
 
 
@@ -206,8 +201,7 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
 def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:
     """Who holds the transactions that did not end, as the coordinator knows them."""
     holders = []
-    topics = {claim.input: logs.input, **logs.downstream(claim)}
-    for topic, by_partition in topics.items():
+    for topic, by_partition in {claim.input: logs.input, **logs.downstream}.items():
         blocked = [p for p, log in by_partition.items() if log.last_stable < log.end]
         if blocked:
             transactions = open_transactions(connection, topic, blocked, deadline)

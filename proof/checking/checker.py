@@ -15,14 +15,12 @@ from operator import itemgetter
 from brew.cluster import RawBatch
 from brew.names import quantity
 from proof.checking.comparison import Comparison
-from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Row, Stream
+from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Row, Stream
 from proof.checking.journals import Acknowledged
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, RawLog
 from proof.checking.transformed import Oracle, TransformComparison
-from proof.findings import Findings, Name, Report, Tally, own_doubts
-
-__all__ = ["BrokerFacts", "Checker", "Record"]
+from proof.findings import Findings, Name, Report
 
 _partition = itemgetter(0)
 
@@ -49,7 +47,7 @@ class Checker:
         self._compared = self._transformed or Comparison(facts, self.found, self._lanes)
         if facts.journals:
             # A reader may have got records of a partition in which the log shows none.
-            for topic, partitions in (facts.downstream or {}).items():
+            for topic, partitions in facts.downstream.items():
                 for partition in partitions:
                     self._stream(topic, partition)
         self._offsets_ahead()
@@ -80,7 +78,7 @@ class Checker:
         found = self._streams.get((topic, partition))
         if found is None:
             raw = RawLog(topic, partition, self.found, self.endings, strict=self._facts.strict)
-            log = (self._facts.downstream or {}).get(topic, {}).get(partition)
+            log = self._facts.downstream.get(topic, {}).get(partition)
             layout = Layout(log.first if log else 0) if self._facts.journals else None
             found = self._streams[topic, partition] = Stream(raw, self._wrote, layout)
         return found
@@ -141,7 +139,7 @@ class Checker:
         reported = {
             (finding.topic, finding.partition) for finding in self.found.first() if finding.name is Name.HANGING
         }
-        logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
+        logs = {**self._facts.downstream, self._facts.input: self._facts.logs}
         for topic, partitions in logs.items():
             for partition, log in partitions.items():
                 if log.last_stable < log.end and (topic, partition) not in reported:
@@ -188,12 +186,39 @@ class Checker:
             counts |= self._facts.profiles.counts
         return counts | {name: self.endings.counts[name] for name in names}
 
+    def _doubts(self) -> list[str]:
+        """Reasons why the input allows no verdict yet."""
+        topic, compared = self._facts.input, self._compared
+        doubts = []
+        if not compared.inputs and not compared.backlog:
+            doubts.append(f"{topic} holds no visible record, so there is nothing to prove; seed some orders")
+        if compared.backlog:
+            unprocessed = quantity(compared.backlog, "visible input")
+            doubts.append(f"{unprocessed} not processed yet; run the pipeline until its lag is 0")
+        if compared.unverifiable:
+            doubts.append(
+                f"the sources of {quantity(compared.unverifiable, 'output')} are below the input's log start "
+                "(retention) and can't be compared; verify earlier, or keep the input longer"
+            )
+        for partition, log in sorted(self._facts.logs.items()):
+            position = self._facts.committed.get(partition)
+            if position is not None and position < log.first:
+                doubts.append(
+                    f"{topic}[{partition}] begins at {log.first}, above the committed offset {position}: what lay "
+                    "between is gone; reset the group on purpose, and keep the input longer"
+                )
+            if log.last_stable < log.end:
+                doubts.append(
+                    f"{topic}[{partition}] has offsets {log.last_stable} to {log.end - 1} behind an open transaction; "
+                    "wait for its end, or see `group-describe` for who holds it"
+                )
+        return doubts
+
     def report(self, notes: Iterable[str] = (), unseen: Iterable[str] = ()) -> Report:
         """The verdict on all that was taken in; ``unseen`` is what could not be looked at and should have been."""
         compared, totals = self._compared, {str(name): total for name, total in self.found.totals.items()}
         findings = self.found.first()
-        tally = Tally(compared.inputs, compared.backlog, compared.unverifiable)
-        doubts = own_doubts(self._facts.input, self._facts.logs, self._facts.committed, tally)
+        doubts = self._doubts()
         if self._transformed is not None:
             doubts += self._transformed.doubts
             notes = [*notes, *self._transformed.notes]

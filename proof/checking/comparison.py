@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
 
 from brew.offsets import HEADER_OFFSET, SourcePosition
 from brew.orders import Reason
 from brew.records import ERROR_OMITTED, ERROR_REASON
-from proof.checking.input_partition import BrokerFacts, ByProfile, Headers, InputPartition, Record, Row, Stream, at
+from proof.checking.input_partition import BrokerFacts, Headers, InputPartition, Record, Row, Stream, at
 from proof.findings import Findings, Name
-from proof.oracle import appended, unjustified, wrong_enrichment
-
-
-class Side(Protocol):
-    """One of the two records."""
-
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> list[tuple[str, bytes | None]]: ...
-    @property
-    def created(self) -> int | None: ...
+from proof.oracle import Profiles, appended, unjustified, wrong_enrichment
 
 
 class Expected:
@@ -56,7 +42,7 @@ class ExpectedWithProfile(Expected):
         return False
 
 
-def wrong_output(came: Side, out: Side, source: SourcePosition, profiles: ByProfile | None = None) -> str | None:
+def wrong_output(came: Record, out: Record, source: SourcePosition, profiles: Profiles | None = None) -> str | None:
     """What is wrong with an enriched record; None when nothing is. ``profiles``: tiers came from these."""
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
@@ -65,21 +51,21 @@ def wrong_output(came: Side, out: Side, source: SourcePosition, profiles: ByProf
         return (
             f"headers are {[name for name, _ in out.headers]}, should be the input's and then the three of the source"
         )
-    if (wrong := _wrong_time(came, out)) is not None:
+    if (wrong := wrong_time(came.created, out)) is not None:
         return wrong
     if profiles is not None:
         return profiles.wrong(came.value, out.value, added[0])
     return wrong_enrichment(came.key, came.value, out.value)
 
 
-def _wrong_time(came: Side, out: Side) -> str | None:
+def wrong_time(created: int | None, out: Record) -> str | None:
     """Nothing where the broker set one of the two."""
-    if out.created is None or came.created is None or out.created == came.created:
+    if out.created is None or created is None or out.created == created:
         return None
-    return f"timestamp is {out.created}, should be {came.created}"
+    return f"timestamp is {out.created}, should be {created}"
 
 
-def wrong_letter_frame(came: Side, out: Side, source: SourcePosition) -> str | None:
+def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str | None:
     """What is wrong with a rejected record apart from its reason; None when nothing is."""
     added, behind = out.headers[len(came.headers) :], source.headers()
     if out.headers[: len(came.headers)] != came.headers:
@@ -90,10 +76,10 @@ def wrong_letter_frame(came: Side, out: Side, source: SourcePosition) -> str | N
         return f"key is {out.key!r}, should be {came.key!r}"
     if out.value != came.value and not _omitted(came, out, dict(added).get(ERROR_OMITTED)):
         return "the value's bytes are not the input's"
-    return _wrong_time(came, out)
+    return wrong_time(came.created, out)
 
 
-def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | None:
+def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str | None:
     """What is wrong with a rejected order; None when nothing is."""
     wrong = wrong_letter_frame(came, out, source)
     if wrong is not None:
@@ -105,7 +91,7 @@ def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | No
     return unjustified(Reason(reason), came.value)
 
 
-def _omitted(came: Side, out: Side, size: bytes | None) -> bool:
+def _omitted(came: Record, out: Record, size: bytes | None) -> bool:
     """A value too large for the dead-letter topic stays in the input, and a header tells its length."""
     return out.value is None and came.value is not None and size == b"%d" % len(came.value)
 
@@ -203,20 +189,22 @@ class Comparison:
             stream.layout.add(record.offset, *place)
         if source is None:
             self._say(Name.PHANTOM, stream, record, "no readable source headers")
-        elif source.topic != self._facts.input or source.partition not in self._lanes:
+            return
+        log = self._facts.logs.get(source.partition)
+        if source.topic != self._facts.input or log is None:
             self._say(Name.PHANTOM, stream, record, f"its source is {at(source)}, not in {self._facts.input}")
-        else:
-            self._place(stream, record, source)
-
-    def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
-        """Find the input of one downstream record."""
-        log, lane = self._facts.logs[source.partition], self._lanes[source.partition]
-        if source.offset < log.first:
+        elif source.offset < log.first:
             self.unverifiable += 1
         elif source.offset >= log.last_stable:
             evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
             self._say(Name.PHANTOM, stream, record, evidence)
-        elif source.offset >= self._facts.position(source.partition):
+        else:
+            self._place(stream, record, source)
+
+    def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        """Find the input of one downstream record; its source is a visible offset of the input."""
+        lane = self._lanes[source.partition]
+        if source.offset >= self._facts.position(source.partition):
             committed = self._facts.committed.get(source.partition)
             evidence = f"its source {at(source)} is out, the committed offset is {committed}"
             if source.offset in lane.behind:

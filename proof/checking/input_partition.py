@@ -11,14 +11,15 @@ from array import array
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from brew.cluster import RawBatch
 from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
-from proof.checking.transactions import ABORT, Attempt, Key, RawLog
+from proof.checking.transactions import ABORT, COMMIT, Attempt, Key, RawLog
+from proof.oracle import Profiles
 
 Headers = list[tuple[str, bytes | None]]
 Row = tuple[int, int, bytes | None, bytes | None, Headers, int | None]
@@ -37,14 +38,6 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
     created: int | None
-
-
-class ByProfile(Protocol):
-    """Where tiers come from customers' profiles: says whether an output is what the profile it names makes of it."""
-
-    @property
-    def counts(self) -> dict[str, int]: ...
-    def wrong(self, value: bytes | None, out: bytes | None, header: tuple[str, bytes | None] | None) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +60,12 @@ class BrokerFacts:
     committed: dict[int, int | None]
     output_partitions: int
     doubts: tuple[str, ...] = ()
-    downstream: dict[str, dict[int, LogOffsets]] | None = None
+    downstream: dict[str, dict[int, LogOffsets]] = field(default_factory=dict)
     settled: bool = False
     strict: bool = True
     journals: bool = False
     healed_ms: tuple[int, ...] = ()
-    profiles: ByProfile | None = None
+    profiles: Profiles | None = None
     also_output: tuple[str, ...] = ()
 
     @property
@@ -90,6 +83,29 @@ def at(source: SourcePosition) -> str:
     return f"{source.topic}[{source.partition}] offset {source.offset}"
 
 
+class Stretches:
+    """Offsets, added in rising order: 16 bytes a stretch of them."""
+
+    def __init__(self) -> None:
+        self._starts, self._ends = array("q"), array("q")
+
+    def add(self, start: int, until: int) -> None:
+        """All offsets of `[start, until)`."""
+        if self._ends and self._ends[-1] == start:
+            self._ends[-1] = until
+        else:
+            self._starts.append(start)
+            self._ends.append(until)
+
+    def __contains__(self, offset: int) -> bool:
+        place = bisect_right(self._starts, offset) - 1
+        return place >= 0 and offset < self._ends[place]
+
+    @property
+    def held_bytes(self) -> int:
+        return 16 * len(self._starts)
+
+
 Early = tuple[str, Row]
 
 
@@ -105,14 +121,12 @@ class InputPartition:
         self.early: dict[int, Early] = {}
         self.behind: set[int] = set()
         self.read = first
-        self._gap_starts = array("q")
-        self._gap_ends = array("q")
+        self._gaps = Stretches()
 
     def skip_to(self, offset: int) -> None:
         """Offsets from where the reading stands up to ``offset`` hold no visible record."""
         if offset > self.read:
-            self._gap_starts.append(self.read)
-            self._gap_ends.append(offset)
+            self._gaps.add(self.read, offset)
             self.read = offset
 
     def take(self, source: int) -> Row | None:
@@ -128,8 +142,7 @@ class InputPartition:
 
     def visible(self, source: int) -> bool:
         """Whether the input held a visible record there; for offsets below ``read``."""
-        at = bisect_right(self._gap_starts, source) - 1
-        return at < 0 or source >= self._gap_ends[at]
+        return source not in self._gaps
 
     @property
     def low(self) -> int:
@@ -160,7 +173,7 @@ class InputPartition:
     @property
     def held_bytes(self) -> int:
         """Memory that does not go away while the logs are read."""
-        return 16 * len(self._gap_starts)
+        return self._gaps.held_bytes
 
 
 _first = itemgetter(0)
@@ -249,17 +262,15 @@ class Stream:
                 spans.append((batch.last_offset, attempt))
 
     def _keep(self, attempt: Attempt) -> None:
-        if attempt.status == ABORT and self.layout is not None:
+        if attempt.status != COMMIT and self.layout is not None:
             for first, last in attempt.spans:
                 self.layout.add_aborted(first, last)
 
     def ended(self) -> list[Attempt]:
         """The transactions that are still open; their records count as aborted for readers."""
-        left = list(self._raw.open())
+        left = self._raw.open()
         for attempt in left:
-            if self.layout is not None:
-                for first, last in attempt.spans:
-                    self.layout.add_aborted(first, last)
+            self._keep(attempt)
         return left
 
     def move_to(self, offset: int) -> None:

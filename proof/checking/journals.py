@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any
 
 from brew.journal import Entry, Phase, Run, Step
 from brew.names import READ_COMMITTED
@@ -60,115 +60,101 @@ def _merged(some: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 Place = tuple[str, int]
-_Who = tuple[str, int]
 
 
-@dataclass(slots=True)
 class _Reader:
-    """How far one process got: partition -> first and next offset; ``final`` says that it drained its topics."""
+    """
+    One process that read topics: a fold over its lines, in their order.
 
-    next: dict[Place, int] = field(default_factory=dict)
-    first: dict[Place, int] = field(default_factory=dict)
-    topics: set[str] = field(default_factory=set)
-    committed: bool = True
-    final: bool = False
+    Partition -> first and next offset says how far it got, ``final`` that it drained its topics.
+    """
 
+    def __init__(self, who: str, layouts: Mapping[Place, Layout], found: Findings) -> None:
+        self._who, self._layouts, self._found = who, layouts, found
+        self._next: dict[Place, int] = {}
+        self._first: dict[Place, int] = {}
+        self._topics: set[str] = set()
+        self._committed, self._final = True, False
 
-class Readers:
-    """A fold over the journals' lines, each reader's in its order."""
-
-    def __init__(self, layouts: Mapping[Place, Layout], found: Findings, acknowledged: Acknowledged) -> None:
-        self._layouts, self._found, self._acknowledged = layouts, found, acknowledged
-        self._readers: dict[_Who, _Reader] = {}
-
-    def take(self, entry: Entry) -> None:
-        """Lines of other steps, and of topics that are not checked, are passed over."""
-        if entry.step is not Step.READ:
-            return
-        reader = self._readers.setdefault((entry.who, entry.pid), _Reader())
-        fields = entry.fields
-        reader.final = reader.final or bool(fields.get("final"))
+    def take(self, fields: Mapping[str, Any]) -> None:
+        """What it says of topics that are not checked is passed over."""
+        self._final = self._final or bool(fields.get("final"))
         if "topic" not in fields:
             return
-        reader.topics.add(fields["topic"])
-        reader.committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
-        if "partition" not in fields:
-            return
-        place = fields["topic"], fields["partition"]
+        self._topics.add(fields["topic"])
+        self._committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
+        place = fields["topic"], fields.get("partition", -1)
         layout = self._layouts.get(place)
-        if layout is None:
-            return
-        for run in fields.get("runs", ()):
-            self._read(f"{entry.who} {entry.pid}", reader, place, layout, Run(*run))
+        if layout is not None:
+            for run in fields.get("runs", ()):
+                self._read(place, layout, Run(*run))
 
-    def _read(self, who: str, reader: _Reader, place: Place, layout: Layout, run: Run) -> None:
-        expected = reader.next.get(place)
+    def _read(self, place: Place, layout: Layout, run: Run) -> None:
+        expected = self._next.get(place)
         if expected is None:
-            reader.first[place] = run.offset
+            self._first[place] = run.offset
         elif run.offset < expected:
-            evidence = f"{who} had read up to {expected - 1} before"
-            self._found.say(Name.NONMONOTONIC_POLL, (*place, run.offset), evidence)
-        else:
-            self._skipped(who, place, layout, expected, run.offset)
-        reader.next[place] = max(expected or run.offset, run.offset + run.length)
-        self._compare(who, reader, place, layout, run)
+            self._say(Name.NONMONOTONIC_POLL, place, run.offset, f"had read up to {expected - 1} before")
+        elif (hole := next(layout.between(expected, run.offset), None)) is not None:
+            evidence = f"went from {expected - 1} to {run.offset} and left out {hole.length} visible records"
+            self._say(Name.POLL_SKIP, place, hole.offset, evidence)
+        self._next[place] = max(expected or run.offset, run.offset + run.length)
+        self._compare(place, layout, run)
 
-    def _skipped(self, who: str, place: Place, layout: Layout, start: int, until: int) -> None:
-        for hole in layout.between(start, until):
-            evidence = f"{who} went from {start - 1} to {until} and left out {hole.length} visible records"
-            self._found.say(Name.POLL_SKIP, (*place, hole.offset), evidence)
-            return
-
-    def _compare(self, who: str, reader: _Reader, place: Place, layout: Layout, run: Run) -> None:
+    def _compare(self, place: Place, layout: Layout, run: Run) -> None:
         """Record by record of one source; stretches that the log does not show are told once."""
         offset, until = max(run.offset, layout.first), run.offset + run.length
         for seen in layout.between(offset, until):
             if seen.offset > offset:
-                self._invisible(who, reader, place, layout, offset)
+                self._invisible(place, layout, offset)
             offset = seen.offset + seen.length
             read = run.source_partition, run.source_offset + seen.offset - run.offset
             if run.source_offset >= 0 and read != (seen.source_partition, seen.source_offset):
-                evidence = f"{who} read source {read[0]}:{read[1]}, the log holds "
-                evidence += f"{seen.source_partition}:{seen.source_offset}"
-                self._found.say(Name.INCONSISTENT, (*place, seen.offset), evidence)
+                holds = f"{seen.source_partition}:{seen.source_offset}"
+                evidence = f"read source {read[0]}:{read[1]}, the log holds {holds}"
+                self._say(Name.INCONSISTENT, place, seen.offset, evidence)
         if offset < until:
-            self._invisible(who, reader, place, layout, offset)
+            self._invisible(place, layout, offset)
 
-    def _invisible(self, who: str, reader: _Reader, place: Place, layout: Layout, offset: int) -> None:
-        if layout.aborted(offset):
-            if reader.committed:
-                evidence = f"{who} read it at read_committed, and its transaction did not commit"
-                self._found.say(Name.ABORTED_READ, (*place, offset), evidence)
-        else:
-            self._found.say(Name.INCONSISTENT, (*place, offset), f"{who} read it, and the log holds no record there")
+    def _invisible(self, place: Place, layout: Layout, offset: int) -> None:
+        if not layout.aborted(offset):
+            self._say(Name.INCONSISTENT, place, offset, "read it, and the log holds no record there")
+        elif self._committed:
+            evidence = "read it at read_committed, and its transaction did not commit"
+            self._say(Name.ABORTED_READ, place, offset, evidence)
 
-    def ended(self) -> None:
+    def ended(self, acknowledged: Acknowledged) -> None:
         """A reader that drained the log has seen all that was acknowledged."""
-        for (who, pid), reader in self._readers.items():
-            if not (reader.final and reader.committed):
-                continue
-            for place, layout in self._layouts.items():
-                if place[0] not in reader.topics:
-                    continue
-                begin = reader.first.get(place, layout.end)
-                self._unseen(f"{who} {pid}", place, layout, layout.first, begin)
-                self._unseen(f"{who} {pid}", place, layout, reader.next.get(place, layout.end), layout.end)
+        if not (self._final and self._committed):
+            return
+        for place, layout in self._layouts.items():
+            if place[0] in self._topics:
+                begin, end = self._first.get(place, layout.end), self._next.get(place, layout.end)
+                self._unseen(place, layout.between(layout.first, begin), acknowledged)
+                self._unseen(place, layout.between(end, layout.end), acknowledged)
 
-    def _unseen(self, who: str, place: Place, layout: Layout, start: int, until: int) -> None:
-        for run in layout.between(start, until):
-            if self._acknowledged.covers(run.source_partition, run.source_offset, run.length):
-                evidence = f"{who} read to the end and did not get {run.length} committed records from here on"
-                self._found.say(Name.UNSEEN, (*place, run.offset), evidence)
+    def _unseen(self, place: Place, missed: Iterable[Run], acknowledged: Acknowledged) -> None:
+        for run in missed:
+            if acknowledged.covers(run.source_partition, run.source_offset, run.length):
+                evidence = f"read to the end and did not get {run.length} committed records from here on"
+                self._say(Name.UNSEEN, place, run.offset, evidence)
                 return
+
+    def _say(self, name: Name, place: Place, offset: int, evidence: str) -> None:
+        self._found.say(name, (*place, offset), f"{self._who} {evidence}")
 
 
 def check_readers(
     entries: Iterable[Entry], layouts: Mapping[Place, Layout], found: Findings, acknowledged: Acknowledged
 ) -> None:
-    readers = Readers(layouts, found, acknowledged)
+    """Compare what readers wrote down with what they could see; ``layouts`` are the partitions that are checked."""
+    readers: dict[tuple[str, int], _Reader] = {}
     for entry in entries:
-        readers.take(entry)
-    readers.ended()
+        if entry.step is Step.READ:
+            reader = _Reader(f"{entry.who} {entry.pid}", layouts, found)
+            readers.setdefault((entry.who, entry.pid), reader).take(entry.fields)
+    for reader in readers.values():
+        reader.ended(acknowledged)
 
 
 _RUN = "run"

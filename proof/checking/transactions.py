@@ -73,14 +73,15 @@ class Endings:
         """``counted``: the log is one of records, not of offsets."""
         new = not self._has(status, attempt.key)
         self._ended[status, attempt.producer_id] |= 1 << attempt.epoch
+        fate = "committed" if status == COMMIT else "aborted"
         if new:
-            self.counts["committed_transactions" if status == COMMIT else "aborted_transactions"] += 1
             self.counts["fences"] += status == ABORT and marker.producer_epoch > attempt.epoch
+        if new or attempt.reused is not None:
+            self.counts[f"{fate}_transactions"] += 1
         if counted:
-            self.counts["committed_records" if status == COMMIT else "aborted_records"] += attempt.records
+            self.counts[f"{fate}_records"] += attempt.records
         if attempt.reused is not None:
             self._reused.add(attempt.key)
-            self.counts["committed_transactions" if status == COMMIT else "aborted_transactions"] += not new
         if self.both(attempt.key):
             self._torn.setdefault(attempt.key, attempt)
 
@@ -177,6 +178,6 @@ class RawLog:
         evidence = "a read_committed reader returned it, and its transaction is aborted"
         self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 
-    def open(self) -> Iterable[Attempt]:
+    def open(self) -> list[Attempt]:
         """Transactions that have not ended."""
         return [attempt for some in self._open.values() for attempt in some]

@@ -7,13 +7,9 @@ output is not as expected; answers that differ are told, and nothing is said of 
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 
 from brew.errors import BrewError
 from brew.names import quantity
@@ -21,14 +17,13 @@ from brew.offsets import SourcePosition
 from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
 from brew.record import Record as Given
 from brew.records import ERROR_REASON
-from proof.checking.comparison import Comparison, wrong_letter_frame
-from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Row, Stream, at
+from proof.checking.comparison import Comparison, wrong_letter_frame, wrong_time
+from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Row, Stream, Stretches, at
 from proof.findings import Findings, Name
 
 Answer = tuple[Given, ...] | Reject
 
 _TWICE_FIRST, _TWICE_EVERY = 1000, 100
-_partition = itemgetter(0)
 
 
 class Oracle:
@@ -107,24 +102,6 @@ class _Pending:
     left: set[int]
 
 
-class _Dropped:
-    """Offsets of which nothing may come out: 16 bytes a run of them."""
-
-    def __init__(self) -> None:
-        self._starts, self._ends = array("q"), array("q")
-
-    def add(self, offset: int) -> None:
-        if self._ends and self._ends[-1] == offset:
-            self._ends[-1] = offset + 1
-        else:
-            self._starts.append(offset)
-            self._ends.append(offset + 1)
-
-    def __contains__(self, offset: int) -> bool:
-        place = bisect_right(self._starts, offset) - 1
-        return place >= 0 and offset < self._ends[place]
-
-
 class TransformComparison(Comparison):
     """
     As `Comparison`, for a function: an input has any number of outputs, in any of the output topics.
@@ -139,7 +116,7 @@ class TransformComparison(Comparison):
         self._pending: dict[int, dict[int, _Pending]] = {p: {} for p in lanes}
         self._early: dict[int, dict[tuple[int, int], tuple[Stream, Record]]] = {p: {} for p in lanes}
         self._ahead: set[SourcePosition] = set()
-        self._dropped: dict[int, _Dropped] = defaultdict(_Dropped)
+        self._dropped: dict[int, Stretches] = defaultdict(Stretches)
         self._last: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.transformed = self.dropped = self.untellable = self.oversized = 0
 
@@ -183,7 +160,7 @@ class TransformComparison(Comparison):
         for came, record_in, answer in zip(taken, given, self.oracle.answers(given), strict=True):
             if answer == ():
                 self.dropped += 1
-                self._dropped[partition].add(came.offset)
+                self._dropped[partition].add(came.offset, came.offset + 1)
                 continue
             self.transformed += not isinstance(answer, Reject)
             left = {0} if isinstance(answer, Reject) else set(range(len(answer)))
@@ -210,19 +187,13 @@ class TransformComparison(Comparison):
         return count
 
     def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
-        log, lane = self._facts.logs[source.partition], self._lanes[source.partition]
-        if source.offset < log.first:
-            self.unverifiable += 1
-        elif source.offset >= log.last_stable:
-            evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
-            self._say(Name.PHANTOM, stream, record, evidence)
-        elif source.offset >= self._facts.position(source.partition):
+        if source.offset >= self._facts.position(source.partition):
             committed = self._facts.committed.get(source.partition)
             name = Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND
             self._ahead.add(source)
             self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {committed}")
             stream.note(source.partition, source.offset, source.offset, 1)
-        elif source.offset >= lane.read:
+        elif source.offset >= self._lanes[source.partition].read:
             key = source.offset, source.index
             if key in self._early[source.partition]:
                 self._duplicate(stream, record, source)
@@ -289,10 +260,9 @@ class TransformComparison(Comparison):
             return f"key is {out.key!r}, should be {wanted.key!r}"
         if out.headers != [*wanted.headers, *source.headers()]:
             return f"headers are {[name for name, _ in out.headers]}, should be the function's and then the source's"
-        created = wanted.timestamp or entry.came.created
-        if out.created is not None and created is not None and out.created != created:
-            return f"timestamp is {out.created}, should be {created}"
-        same_shape = len((self._facts.downstream or {}).get(topic, ())) == len(self._lanes)
+        if (wrong := wrong_time(wanted.timestamp or entry.came.created, out)) is not None:
+            return wrong
+        same_shape = len(self._facts.downstream.get(topic, ())) == len(self._lanes)
         if same_shape and wanted.key == entry.came.key and out.partition != source.partition:
             return f"it belongs into partition {source.partition}, or keys lose their order"
         return None
@@ -339,8 +309,7 @@ class TransformComparison(Comparison):
             self._lanes[partition].forget()
 
     def take_inputs(self, records: Iterable[Row]) -> None:
-        for partition, rows in groupby(records, _partition):
-            self._take_inputs(partition, rows)
+        super().take_inputs(records)
         if not self._downstream_open:
             self._lost()
 

@@ -42,7 +42,6 @@ class History:
     next: int = 0
     granted: dict[tuple[int, int], str] = field(default_factory=dict)
     """(partition, token) -> client of every claim that was granted."""
-    seen: set[int] = field(default_factory=set)
     _clock: int = 0
     _now: dict[int, _Owner] = field(default_factory=dict)
     _changes: dict[int, list[tuple[int, str | None, int]]] = field(default_factory=dict)
@@ -59,7 +58,6 @@ class History:
         self.counts["snapshots"] += kind == "Snapshot"
         if partition is None:
             return
-        self.seen.add(partition)
         owner = self._now.get(partition)
         if kind == "ClaimingPartition":
             self._claim(partition, owner, message, offset, time_ms)
@@ -121,26 +119,6 @@ class Belief(NamedTuple):
     client: str
     partition: int
     token: int
-
-
-class ClaimsRecord(NamedTuple):
-    """A record of the claims topic, as it stands there."""
-
-    offset: int
-    value: bytes | None
-
-
-def owners(lines: Iterable[ClaimsRecord]) -> tuple[dict[tuple[int, int], str], dict[int, str | None]]:
-    """
-    Who was granted what, as (partition, token) -> client, and who owns each partition at the end.
-
-    For logs in which nobody was silent for two intervals: an owner stays one until it releases with its own token.
-    """
-    history = History()
-    for line in lines:
-        history.add(line.offset, 0, line.value)
-    now = history.owners()
-    return history.granted, {partition: now.get(partition) for partition in history.seen}
 
 
 def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
-from proof.claims.history import Belief, ClaimsRecord, History, broken, owners, uncovered
+from proof.claims.history import Belief, History, broken, uncovered
 
 _JOIN_S, _TURN_S, _LEAVE_S = 30.0, 3.0, 3.0
 _LOOKS_PER_INTERVAL = 10
@@ -76,10 +77,10 @@ def take_part(
     membership: Membership,
     stop: threading.Event,
     *,
-    skew_s: float = 0.0,
-    rate: float = 1.0,
-    snapshot_records: int = state.SNAPSHOT_RECORDS,
-    believing: bool = False,
+    skew_s: float,
+    rate: float,
+    snapshot_records: int,
+    believing: bool,
 ) -> None:
     """
     Claim, beat and give back until ``stop``; what is held goes to stdout when it changes, and once per interval, a line
@@ -177,7 +178,7 @@ class Races:
     partitions: int
     messages: int = 0
     seconds: float = 0.0
-    wins: dict[str, int] = field(default_factory=dict)
+    wins: Counter[str] = field(default_factory=Counter)
     owned_after_s: list[float] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
@@ -215,10 +216,11 @@ def race(
         for log in logs:
             log.close()
     races.seconds, races.messages = time.monotonic() - begin, len(entries)
-    granted, _ = owners(ClaimsRecord(entry.offset, entry.value) for entry in entries)
-    races.findings += broken(beliefs, granted)
-    for client in granted.values():
-        races.wins[client] = races.wins.get(client, 0) + 1
+    history = History()
+    for entry in entries:
+        history.add(entry.offset, 0, entry.value)  # nobody falls silent: an owner stays one until it releases
+    races.findings += broken(beliefs, history.granted)
+    races.wins.update(history.granted.values())
     return races
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection
+from brew.cli import REACH_S, connection, options
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
 from brew.names import checked_topic
-from brew.orders import Tiers
 
 _Command = Callable[..., Any]
 
@@ -27,20 +29,14 @@ def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Co
     return click.option(name, default=default, show_default=True, callback=_topic, metavar="TOPIC", help=text)
 
 
-input_option = topic_option("--input", names.INPUT_TOPIC, "Where the orders come in.")
-output_option = topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go.")
-dead_letter_option = topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Where rejected records go.")
+topic_options = options(
+    topic_option("--input", names.INPUT_TOPIC, "Where the orders come in."),
+    topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go."),
+    topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Where rejected records go."),
+)
 group_option = click.option(
     "--group", default=names.GROUP_ID, show_default=True, metavar="GROUP", help="The pipeline's consumer group."
 )
-tiers_option = click.option(
-    "--tiers",
-    type=click.Choice([tiers.value for tiers in Tiers]),
-    default=Tiers.PREFIX.value,
-    show_default=True,
-    help="What the pipeline took tiers from.",
-)
-profiles_option = topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Customers' profiles, with --tiers profiles.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
@@ -53,3 +49,16 @@ def connected(bootstrap: str) -> Connection:
 
 def say_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2))
+
+
+def say(document: object, text: str, *, as_json: bool) -> None:
+    """Print a result: as one JSON document, or as text."""
+    if as_json:
+        say_json(document)
+    else:
+        click.echo(text)
+
+
+def show(table: Table, width: int = 160) -> None:
+    """Print a table as wide as the terminal; elsewhere wide enough to cut nothing off."""
+    Console(width=None if sys.stdout.isatty() else width).print(table)

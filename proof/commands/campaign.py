@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from brew.cli import options
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.names import ExitCode
@@ -24,7 +25,7 @@ from proof.campaign.campaign import Plan, chosen, named, run_campaign
 from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands import json_option, say_json
+from proof.commands import json_option, say_json, show
 from proof.provenance import kernel, kernels
 from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read
@@ -32,19 +33,20 @@ from proof.report.results import Result as CellResult
 from proof.report.summary import Summary
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
-_OUT = "proof-results"
 
 
-_out = click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=_OUT, show_default=True, help="Results go there."
+_run_options = options(
+    click.option("--kills", type=click.IntRange(1), default=5, show_default=True, help="Deaths of each crash loop."),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        default="proof-results",
+        show_default=True,
+        help="Results go there.",
+    ),
+    click.option("--bootstrap", metavar="HOST:PORT", help="Your brokers instead of a sandbox; they are not broken."),
+    click.option("--writer", metavar="COMMAND", help="The program under test  [default: python -m pipeline run]"),
 )
-_kills = click.option(
-    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Deaths of each crash loop."
-)
-_bootstrap = click.option(
-    "--bootstrap", metavar="HOST:PORT", help="Your brokers instead of a sandbox; they are not broken."
-)
-_writer = click.option("--writer", metavar="COMMAND", help="The program under test  [default: python -m pipeline run]")
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
@@ -62,10 +64,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @click.option(
     "--at-once", type=click.IntRange(1, 8), default=1, show_default=True, help="So many cells, a cluster for each."
 )
-@_kills
-@_out
-@_bootstrap
-@_writer
+@_run_options
 @click.option("--begin-within-s", type=click.FloatRange(1), help="Begin no cell later than that.")
 @click.option("--may-leave-out", is_flag=True, help="Cells that no time was left for are named, and no failure.")
 @click.option("--resume", is_flag=True, help="Leave out what the results there hold already, of this kernel.")
@@ -121,10 +120,7 @@ def campaign(
 @click.command()
 @click.argument("cell")
 @click.argument("seed", type=int)
-@_kills
-@_out
-@_bootstrap
-@_writer
+@_run_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def replay(
     cell: str, seed: int, kills: int, out: Path, bootstrap: str | None, writer: str | None, *, as_json: bool
@@ -189,14 +185,14 @@ def _show(cells: Sequence[Cell], *, as_json: bool) -> None:
     if as_json:
         names = ("name", "row", "fault", "target", "moment", "path", "bound_s", "limit_s", "expected", "not_applicable")
         rows = [{name: getattr(cell, name) for name in names} | {"marks": sorted(cell.marks)} for cell in cells]
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = Table("cell", "fault", "target", "moment", "bound", "marks", box=None)
     for cell in cells:
         bound = "" if cell.bound_s is None else f"{cell.bound_s:g} s"
         moment = cell.not_applicable or cell.moment
         table.add_row(cell.name, cell.fault, cell.target, moment, bound, " ".join(sorted(cell.marks)))
-    Console(width=None if sys.stdout.isatty() else 180).print(table)
+    show(table, 180)
 
 
 def _code(done: Sequence[Result]) -> int:

@@ -8,6 +8,7 @@ import threading
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -20,7 +21,7 @@ from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
 from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands import connected, json_option, say_json
+from proof.commands import connected, json_option, say
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES
 
@@ -66,10 +67,7 @@ def claims_races(
         made = MadeWith.now(our_brokers=False)
         about = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, races.seconds, [seed], made)
         write_file(out, about, [result(races, seed, began, made)])
-    if as_json:
-        say_json(_document(races))
-    else:
-        click.echo(_text(races))
+    say(_document(races), _text(races), as_json=as_json)
     return ExitCode.VIOLATION if races.findings else ExitCode.DONE
 
 
@@ -89,18 +87,7 @@ def claims_races(
     help="Messages of the log between two snapshots.",
 )
 @click.option("--believing", is_flag=True, help="Never hear of a loss: a control that has to be caught.")
-def claims_member(
-    bootstrap: str,
-    claims: str,
-    client_id: str,
-    partitions: int,
-    interval_s: float,
-    skew_s: float,
-    rate: float,
-    snapshot_records: int,
-    *,
-    believing: bool,
-) -> int:
+def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, interval_s: float, **given: Any) -> int:
     """
     Claim a part of some partitions until SIGTERM, and print what is held: name, position in the log, tokens.
 
@@ -111,16 +98,7 @@ def claims_member(
     stop = threading.Event()
     stop_on_signals(stop, follow=True)
     membership = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)
-    take_part(
-        connected(bootstrap),
-        claims,
-        membership,
-        stop,
-        skew_s=skew_s,
-        rate=rate,
-        snapshot_records=snapshot_records,
-        believing=believing,
-    )
+    take_part(connected(bootstrap), claims, membership, stop, **given)
     return ExitCode.DONE
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -31,18 +31,7 @@ from brew.offsets import SourcePosition
 from brew.orders import Tiers
 from brew.signals import Stopped
 from proof import log_summary
-from proof.commands import (
-    connected,
-    dead_letter_option,
-    group_option,
-    input_option,
-    json_option,
-    output_option,
-    profiles_option,
-    say_json,
-    tiers_option,
-    topic_option,
-)
+from proof.commands import connected, group_option, json_option, say, say_json, show, topic_option, topic_options
 from proof.findings import Report
 from proof.log_feeds import PipelineUnderTest
 from proof.verify import VerifyOptions
@@ -68,9 +57,8 @@ def journal_records(
         name: offsets.log_offsets(client, name, range(topics.describe_one(client, name, deadline).partitions), deadline)
         for name in names
     }
-    journal = Journal(folder, "reader")
     count = 0
-    try:
+    with closing(Journal(folder, "reader")) as journal:
         if following:
             starts = {name: {p: log.first for p, log in by_partition.items()} for name, by_partition in logs.items()}
             for name, batch in follow(connection, starts, isolation):
@@ -83,9 +71,7 @@ def journal_records(
                 count += _journal_batch(journal, name, isolation, batch)
             # The checker takes it at its word: all that is visible has been read.
             journal.write(Step.READ, Phase.DONE, topic=name, partition=-1, isolation=isolation, runs=[], final=True)
-        return count
-    finally:
-        journal.close()
+    return count
 
 
 def _journal_batch(journal: Journal, topic: str, isolation: str, batch: Iterable[LogRecord]) -> int:
@@ -106,12 +92,6 @@ def _offsets_of(record: LogRecord) -> tuple[int, int, int]:
 
 _ASK_S = 30.0
 _READ_S = 3600.0
-_WIDE = 160
-
-
-def show(table: Table) -> None:
-    """Print a table as wide as the terminal; elsewhere wide enough to cut nothing off."""
-    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
 
 
 def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
@@ -149,9 +129,8 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
         log = partition.offsets
         cells = (partition.partition, committed, log.last_stable, log.end, partition.lag, partition.behind_stable)
         table.add_row(*map(str, cells))
-    totals = (sum(p.lag for p in position.partitions), sum(p.behind_stable for p in position.partitions))
     table.add_section()
-    table.add_row("all", "", "", "", *map(str, totals))
+    table.add_row("all", "", "", "", str(position.lag), str(position.behind_stable))
     show(table)
     for blocker in position.blockers:
         click.echo(f"open transaction in {blocker}")
@@ -167,16 +146,14 @@ def _group_document(position: log_summary.GroupPosition) -> dict[str, object]:
             {
                 "partition": partition.partition,
                 "committed": partition.committed,
-                "first": partition.offsets.first,
-                "last_stable": partition.offsets.last_stable,
-                "end": partition.offsets.end,
+                **dataclasses.asdict(partition.offsets),
                 "lag": partition.lag,
                 "behind_stable": partition.behind_stable,
             }
             for partition in position.partitions
         ],
-        "lag": sum(partition.lag for partition in position.partitions),
-        "behind_stable": sum(partition.behind_stable for partition in position.partitions),
+        "lag": position.lag,
+        "behind_stable": position.behind_stable,
         "open_transactions": [dataclasses.asdict(blocker) for blocker in position.blockers],
     }
 
@@ -264,14 +241,32 @@ _folder = click.Path(path_type=Path, file_okay=False, exists=True)
 _file = click.Path(path_type=Path, exists=True)
 
 
+def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable[str]) -> dict[str, int]:
+    """NAME=N, repeated."""
+    counts = {}
+    for pair in given:
+        name, _, number = pair.partition("=")
+        if not name or not number.isdigit():
+            raise UsageError(f"{parameter.opts[0]} {pair!r}: a count is written NAME=N")
+        counts[name] = int(number)
+    return counts
+
+
+_count_option = partial(click.option, multiple=True, callback=_counts, metavar="NAME=N")
+
+
 @click.command()
 @bootstrap_option
-@input_option
-@output_option
-@dead_letter_option
+@topic_options
 @group_option
-@tiers_option
-@profiles_option
+@click.option(
+    "--tiers",
+    type=click.Choice([tiers.value for tiers in Tiers]),
+    default=Tiers.PREFIX.value,
+    show_default=True,
+    help="What the pipeline took tiers from.",
+)
+@topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Customers' profiles, with --tiers profiles.")
 @click.option(
     "--transform", metavar="MODULE:FUNCTION", help="The run's own function, which is called again  [default: orders]"
 )
@@ -284,9 +279,11 @@ _file = click.Path(path_type=Path, exists=True)
     "--healed-at", type=float, multiple=True, metavar="SECONDS", help="When a fault ended, since 1970; repeatable."
 )
 @click.option("--bound-s", type=float, metavar="SECONDS", help="A commit has to follow each --healed-at within it.")
-@click.option("--need", multiple=True, metavar="NAME=N", help="A count without which nothing is proven; repeatable.")
-@click.option("--fired", multiple=True, metavar="NAME=N", help="A count that the caller saw itself; repeatable.")
-@click.option("--canary", multiple=True, envvar="BREW_CANARY", metavar="TEXT", help="A secret that must not show up.")
+@_count_option("--need", "needed", help="A count without which nothing is proven; repeatable.")
+@_count_option("--fired", help="A count that the caller saw itself; repeatable.")
+@click.option(
+    "--canary", "canaries", multiple=True, envvar="BREW_CANARY", metavar="TEXT", help="A secret that must not show up."
+)
 @click.option(
     "--artefact", "artefacts", type=_file, multiple=True, help="File or folder to look for canaries in; repeatable."
 )
@@ -308,44 +305,19 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
       python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
     """  # noqa: D301 - click's own mark
-    places = [options[name] for name in ("input", "output", "dead_letter", "group", "also_output")]
-    claim = PipelineUnderTest(*places)
-    if options["transform"] is not None and options["tiers"] == Tiers.PROFILES:
-        raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
-    asked = VerifyOptions(
-        settled=options["settled"],
-        strict=options["strict"],
-        journals=options["journals"],
-        healed_at=options["healed_at"],
-        bound_s=options["bound_s"],
-        needed=_counts("--need", options["need"]),
-        fired=_counts("--fired", options["fired"]),
-        canaries=options["canary"],
-        artefacts=options["artefacts"],
-        profiles=options["profiles_topic"] if options["tiers"] == Tiers.PROFILES else None,
-        transform=options["transform"],
-        py_files=options["py_files"],
+    claim = PipelineUnderTest(
+        *(options.pop(name) for name in ("input", "output", "dead_letter", "group", "also_output"))
     )
+    by_profile, profiles = options.pop("tiers") == Tiers.PROFILES, options.pop("profiles_topic")
+    if options["transform"] is not None and by_profile:
+        raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
+    asked = VerifyOptions(profiles=profiles if by_profile else None, **options)
     began = time.monotonic()
     report = judge(connected(bootstrap), claim, Deadline(_VERIFY_ASK_S), asked)
-    topics = (options["input"], options["output"], options["dead_letter"])
-    remember_verdict(bootstrap, options["group"], topics, report.document())
-    if as_json:
-        say_json(report.document())
-    else:
-        click.echo("\n".join(_lines(report, time.monotonic() - began)))
+    document = report.document()
+    remember_verdict(bootstrap, claim.group, (claim.input, claim.output, claim.dead_letter), document)
+    say(document, "\n".join(_lines(report, time.monotonic() - began)), as_json=as_json)
     return report.verdict.exit_code
-
-
-def _counts(option: str, given: Iterable[str]) -> dict[str, int]:
-    """NAME=N, repeated."""
-    counts = {}
-    for pair in given:
-        name, _, number = pair.partition("=")
-        if not name or not number.isdigit():
-            raise UsageError(f"{option} {pair!r}: a count is written NAME=N")
-        counts[name] = int(number)
-    return counts
 
 
 def _lines(report: Report, seconds: float) -> list[str]:

@@ -6,9 +6,10 @@ import dataclasses
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 import click
 from rich.console import Console
@@ -26,15 +27,7 @@ from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
-from proof.commands import (
-    connected,
-    dead_letter_option,
-    input_option,
-    json_option,
-    output_option,
-    say_json,
-    topic_option,
-)
+from proof.commands import connected, json_option, say, topic_option, topic_options
 from proof.seed import Seeding, Writer
 
 # What comes out is longer than what went in: two fields and three headers.
@@ -44,19 +37,7 @@ _KEPT_MS = 24 * 3600 * 1000
 _CHUNK = 10_000
 _MOST = 100_000_000
 _SHARES = {"gold": 5, "silver": 15, "bronze": 30, "standard": 50}
-_WAIT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineTopics:
-    """The five topics' names, and the partitions of those made now."""
-
-    input: str
-    output: str
-    dead_letter: str
-    customers: str
-    claims: str
-    partitions: int
+_WAIT_S = _WRITE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +59,30 @@ class TopicResult:
         return f"{self.topic}: was there with {size}, and keeps them ({self.wanted_partitions} were asked for)"
 
 
-def create_topics(connection: Connection, wanted: PipelineTopics, deadline: Deadline) -> list[TopicResult]:
-    """Create missing topics; the output accepts any record of the input, plus the fields and headers we add."""
-    client = admin(connection)
-    made = kafka_topics.create(client, [TopicSpec(wanted.input, wanted.partitions, {})], deadline)
-    kafka_topics.describe_all(client, [wanted.input], deadline)
-    room = {MAX_MESSAGE_BYTES: str(kafka_topics.max_message_bytes(client, wanted.input, deadline) + ROOM_BYTES)}
+def create_topics(
+    connection: Connection, named: Mapping[str, str], partitions: int, deadline: Deadline
+) -> list[TopicResult]:
+    """
+    Create missing topics; the output accepts any record of the input, plus the fields and headers we add.
+
+    ``named``: the topics' names as input, output, dead_letter, customers, claims.
+    """
+    client, source = admin(connection), named["input"]
+    made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
+    kafka_topics.describe_all(client, [source], deadline)
+    room = {MAX_MESSAGE_BYTES: str(kafka_topics.max_message_bytes(client, source, deadline) + ROOM_BYTES)}
     made |= kafka_topics.create(
         client,
         [
-            TopicSpec(wanted.output, wanted.partitions, room),
-            TopicSpec(wanted.dead_letter, wanted.partitions, room),
-            TopicSpec(wanted.customers, wanted.partitions, {"cleanup.policy": "compact"}),
-            TopicSpec(wanted.claims, messages.PARTITIONS, messages.CONFIG),
+            TopicSpec(named["output"], partitions, room),
+            TopicSpec(named["dead_letter"], partitions, room),
+            TopicSpec(named["customers"], partitions, {"cleanup.policy": "compact"}),
+            TopicSpec(named["claims"], messages.PARTITIONS, messages.CONFIG),
         ],
         deadline,
     )
     there = kafka_topics.describe_all(client, list(made), deadline)
-    asked = {name: messages.PARTITIONS if name == wanted.claims else wanted.partitions for name in made}
+    asked = {name: messages.PARTITIONS if name == named["claims"] else partitions for name in made}
     return [TopicResult(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]
 
 
@@ -150,12 +137,10 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
     def of(number: int) -> Profile:
         return customer_id(number), profile(customer_id(number).decode(), rng.choice(tiers))
 
-    made = (of(number) for number in range(1, plan.count + 1))
-    updated = (of(rng.randint(1, plan.count)) for _ in range(plan.updates))
-    return chain(made, updated, _removed(plan, rng))
-
-
-def _removed(plan: Customers, rng: random.Random) -> Iterator[Profile]:
+    for number in range(1, plan.count + 1):
+        yield of(number)
+    for _ in range(plan.updates):
+        yield of(rng.randint(1, plan.count))
     for number in rng.sample(range(1, plan.count + 1), plan.tombstones):
         yield customer_id(number), None
 
@@ -182,13 +167,7 @@ class SeededCustomers:
 
 
 def write_customers(
-    connection: Connection,
-    plan: Customers,
-    partitions: int,
-    *,
-    deadline: Deadline,
-    advance: Callable[[int], None] = lambda _count: None,
-    timeout_s: float = 60.0,
+    connection: Connection, plan: Customers, partitions: int, *, deadline: Deadline, advance: Callable[[int], None]
 ) -> SeededCustomers:
     """
     Write the profiles of the plan; call ``advance`` with the number of records written since the last call.
@@ -204,16 +183,12 @@ def write_customers(
     if not kafka_topics.describe(client, [plan.topic], deadline):
         created = kafka_topics.create(client, [TopicSpec(plan.topic, partitions, config)], deadline)[plan.topic]
     there = kafka_topics.describe_all(client, [plan.topic], deadline)[plan.topic]
-    writer = Writer(connection, plan.topic, None, timeout_s)
-    began = time.monotonic()
-    try:
+    with Writer(connection, plan.topic, None, _WRITE_S) as writer:
+        began = time.monotonic()
         for chunk in chunks(plan):
             writer.write([(_ANY, profile) for profile in chunk])
             advance(len(chunk))
         writer.flush()
-    except BaseException:
-        writer.abandon()
-        raise
     seconds = time.monotonic() - began
     return SeededCustomers(plan.topic, created, there.partitions, plan.count, plan.updates, plan.tombstones, seconds)
 
@@ -221,9 +196,7 @@ def write_customers(
 @click.command()
 @bootstrap_option
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="For topics made now.")
-@input_option
-@output_option
-@dead_letter_option
+@topic_options
 @topic_option("--customers", names.CUSTOMERS_TOPIC, "Customer profiles, compacted.")
 @topic_option("--claims", names.CLAIMS_TOPIC, "The coordination log.")
 @json_option
@@ -236,12 +209,8 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
       python -m proof topics --partitions 8
       python -m proof topics --bootstrap broker:9092 --input my.orders --json
     """  # noqa: D301 - click's own mark
-    made = create_topics(connected(bootstrap), PipelineTopics(partitions=partitions, **named), Deadline(_WAIT_S))
-    if as_json:
-        say_json([dataclasses.asdict(topic) for topic in made])
-        return
-    for topic in made:
-        click.echo(str(topic))
+    made = create_topics(connected(bootstrap), named, partitions, Deadline(_WAIT_S))
+    say([dataclasses.asdict(topic) for topic in made], "\n".join(map(str, made)), as_json=as_json)
 
 
 @click.command()
@@ -277,30 +246,24 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
       python -m proof seed --count 300 --transactional --markers-only-partition 2
       python -m proof seed --count 20 --bad-every 5
     """  # noqa: D301 - click's own mark
-    Seeding(start=start or 0, **fields)  # type: ignore[arg-type]
+    plan = Seeding(start=start or 0, **fields)  # type: ignore[arg-type]
     connection = connected(bootstrap)
-    topic = str(fields["topic"])
-    first = seeder.next_number(connection, topic, Deadline(_WAIT_S)) if start is None else start
-    plan = Seeding(start=first, **fields)  # type: ignore[arg-type]
-    with progress() as bar:
-        task = bar.add_task(topic, total=plan.count)
+    if start is None:
+        plan = dataclasses.replace(plan, start=seeder.next_number(connection, plan.topic, Deadline(_WAIT_S)))
+    with progress(plan.topic, plan.count) as advance:
         done = seeder.seed(
-            connection,
-            plan,
-            deadline=Deadline(_WAIT_S),
-            advance=lambda count: bar.advance(task, count),
-            transaction_timeout_s=transaction_timeout_s,
+            connection, plan, deadline=Deadline(_WAIT_S), advance=advance, transaction_timeout_s=transaction_timeout_s
         )
-    if as_json:
-        say_json(dataclasses.asdict(done))
-        return
-    click.echo(str(done))
+    say(dataclasses.asdict(done), str(done), as_json=as_json)
 
 
-def progress() -> Progress:
-    """A bar on a terminal, nothing elsewhere."""
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere; call what it yields with how many more are done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 @click.command()
@@ -343,16 +306,6 @@ def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: obj
     """  # noqa: D301 - click's own mark
     plan = Customers(**fields)  # type: ignore[arg-type]
     connection = connected(bootstrap)
-    with progress() as bar:
-        task = bar.add_task(plan.topic, total=plan.records)
-        done = write_customers(
-            connection,
-            plan,
-            partitions,
-            deadline=Deadline(_WAIT_S),
-            advance=lambda count: bar.advance(task, count),
-        )
-    if as_json:
-        say_json(dataclasses.asdict(done))
-        return
-    click.echo(str(done))
+    with progress(plan.topic, plan.records) as advance:
+        done = write_customers(connection, plan, partitions, deadline=Deadline(_WAIT_S), advance=advance)
+    say(dataclasses.asdict(done), str(done), as_json=as_json)

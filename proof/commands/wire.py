@@ -16,7 +16,7 @@ from brew.cli import bootstrap_option
 from brew.connection import Connection
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
-from proof.commands import connected, json_option, say_json
+from proof.commands import connected, json_option, say, say_json
 from proof.wire.late import SCRIPTS
 from proof.wire.product import BELIEVED_FROM, CELLS, against_pipeline
 from proof.wire.proxy import HOST, WireProxy
@@ -86,9 +86,9 @@ class _Control:
 
     def add(self, rule: Rule) -> None:
         trap = self._proxy.add(rule)
-        self._traps[trap.number] = trap
-        _say({"rule": trap.number})
         number = trap.number
+        self._traps[number] = trap
+        _say({"rule": number})
         trap.tell(
             lambda caught: _say(
                 {
@@ -216,12 +216,10 @@ def torn(
 
 def _pipeline(connection: Connection, tries: int, script: str, *, as_json: bool) -> int:
     result = against_pipeline(connection, tries, SCRIPTS[script][1].api)
-    if as_json:
-        say_json(result.document())
-    else:
-        answers = ", ".join(f"{name} x {count}" for name, count in sorted(result.late.items()))
-        click.echo(f"the pipeline behind the proxy, {result.api} late in {tries} tries: answered {answers}")
-        click.echo(f"{result.verdict} {result.trouble}({result.seconds:.1f} s)")
+    answers = ", ".join(f"{name} x {count}" for name, count in sorted(result.late.items()))
+    text = f"the pipeline behind the proxy, {result.api} late in {tries} tries: answered {answers}\n"
+    text += f"{result.verdict} {result.trouble}({result.seconds:.1f} s)"
+    say(result.document(), text, as_json=as_json)
     return {"proven": ExitCode.DONE, "violated": ExitCode.VIOLATION}.get(result.verdict, ExitCode.REFUSED)
 
 
@@ -271,10 +269,8 @@ def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
       python -m proof wire-cell F12-offsets-strict --json
     """  # noqa: D301
     result: dict[str, Any] = CELLS[name](connected(bootstrap), seed)
-    if as_json:
-        say_json(result)
-    else:
-        click.echo(f"{name} seed {seed}: {result['verdict']} ({result['seconds']} s) {result['note']}")
+    text = f"{name} seed {seed}: {result['verdict']} ({result['seconds']} s) {result['note']}"
+    say(result, text, as_json=as_json)
     if result["verdict"] == "inconclusive":
         return ExitCode.REFUSED
     return ExitCode.DONE if result["verdict"] == result["expected"] else ExitCode.VIOLATION

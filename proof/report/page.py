@@ -21,11 +21,12 @@ import jinja2
 
 from brew import html
 from brew.html import visible
-from proof.report.results import MATRIX, TITLES, UNKNOWN, Provenance, Result, Row, Section, Standing
+from proof.report.results import MATRIX, TITLES, UNKNOWN, Provenance, Result, Standing
 from proof.report.summary import Cell, Strip, Summary, Times, say_seconds
 
 _KEPT = 25
 _LISTED = 12
+_NO_TITLE = "not in the matrix"
 _LABELS = {"all": "all", "control": "controls", "not-run": "not run"}
 _PARTS = (
     ("violated", "Violated cells", Standing.VIOLATED, "The promise was broken here."),
@@ -117,7 +118,7 @@ class Axis:
 
 
 @cache
-def _templates() -> jinja2.Environment:
+def _template() -> jinja2.Template:
     environment = html.templates(
         __package__,
         axis_over=Axis.over,
@@ -138,11 +139,11 @@ def _templates() -> jinja2.Environment:
         "plain": lambda number: f"{number:g}",
         "suffixed": lambda text, suffix: text + suffix,
     }
-    return environment
+    return environment.get_template("page.html")
 
 
-def _file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
+def _file(name: str) -> html.Markup:
+    return html.Markup(files(__package__).joinpath(name).read_text("utf-8"))
 
 
 def page(summary: Summary) -> str:
@@ -150,35 +151,30 @@ def page(summary: Summary) -> str:
     lead, _, rest = summary.headline.partition(": ")
     began = min((campaign.began for campaign in summary.provenance if campaign.began), default="")
     counts = summary.cell_standings
-    results = [result for cell in summary.cells for result in cell.results]
     by_standing = {standing: [cell for cell in summary.cells if cell.standing is standing] for standing in Standing}
-    body = (
-        _templates()
-        .get_template("page.html")
-        .render(
-            summary=summary,
-            where=addresses(summary.cells),
-            lead=lead,
-            rest=rest[:1].upper() + rest[1:],
-            eyebrow=" · ".join(filter(None, ("Proof of exactly once", began[:16].replace("T", " ")))),
-            scope=_scope(summary),
-            seeds=", ".join(map(str, summary.seeds)) or "none",
-            tiles=[
-                *((str(standing), standing.label, counts[standing]) for standing in Standing),
-                ("idle", "rows not run", len(summary.rows_not_run)),
-            ],
-            to_look_at=[
-                (cell, _to_look_at(cell))
-                for standing in (Standing.VIOLATED, Standing.INCONCLUSIVE)
-                for cell in by_standing[standing]
-            ],
-            over_readers=any(result.path.startswith(("direct ", "connector ")) for result in results),
-            matrix=_matrix(summary),
-            parts=[(name, title, text, cells) for name, title, of, text in _PARTS if (cells := by_standing[of])],
-        )
+    body = _template().render(
+        summary=summary,
+        where=addresses(summary.cells),
+        lead=lead,
+        rest=rest[:1].upper() + rest[1:],
+        eyebrow=" · ".join(filter(None, ("Proof of exactly once", began[:16].replace("T", " ")))),
+        scope=_scope(summary),
+        seeds=", ".join(map(str, summary.seeds)) or "none",
+        tiles=[
+            *((str(standing), standing.label, counts[standing]) for standing in Standing),
+            ("idle", "rows not run", len(summary.rows_not_run)),
+        ],
+        to_look_at=[
+            (cell, _to_look_at(cell))
+            for standing in (Standing.VIOLATED, Standing.INCONCLUSIVE)
+            for cell in by_standing[standing]
+        ],
+        over_readers=any(result.path.startswith(("direct ", "connector ")) for result in summary.results),
+        matrix=_matrix(summary),
+        parts=[(name, title, text, cells) for name, title, of, text in _PARTS if (cells := by_standing[of])],
     )
     title = f"{summary.verdict.capitalize()} - proof of exactly once"
-    return html.document(title, html.Markup(_file("page.css")), html.Markup(_file("page.js")), html.Markup(body))
+    return html.document(title, _file("page.css"), _file("page.js"), html.Markup(body))
 
 
 def addresses(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
@@ -196,14 +192,12 @@ def addresses(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
 
 def _matrix(summary: Summary) -> list[tuple[str, list[tuple[str, str, list[Cell], list[tuple[float, float]]]]]]:
     """Each section's title with its rows: name, title, cells, and the slowest recovery beside each bound."""
-    by_row: dict[str, list[Cell]] = {}
-    for cell in summary.cells:
-        by_row.setdefault(cell.row, []).append(cell)
-    others = tuple(Row(name, "not in the matrix") for name in sorted(by_row.keys() - TITLES.keys()))
-    sections = [*MATRIX, *([Section("Others", others)] if others else [])]
+    by_row = summary.cells_by_row
+    others = {row: _NO_TITLE for row in by_row if row not in TITLES}
+    sections = MATRIX | ({"Others": others} if others else {})
     return [
-        (part.title, [(row.name, row.title, cells := by_row.get(row.name, []), _slowest(cells)) for row in part.rows])
-        for part in sections
+        (part, [(row, title, cells := by_row[row], _slowest(cells)) for row, title in rows.items()])
+        for part, rows in sections.items()
     ]
 
 
@@ -365,12 +359,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _rows(summary: Summary) -> list[tuple[str, str, str]]:
-    by_row: dict[str, list[Cell]] = {name: [] for name in TITLES}
-    for cell in summary.cells:
-        by_row.setdefault(cell.row, []).append(cell)
+    def text(cell: Cell) -> str:
+        standings = [result.standing for result in cell.results]
+        signs = "".join("⊗" if standing is Standing.CONTROL else standing.sign for standing in standings)
+        return f"{cell.short_name} {signs}"
+
     return [
-        (row, TITLES.get(row, "not in the matrix"), "; ".join(map(_markdown_cell, cells)) or "not run")
-        for row, cells in sorted(by_row.items())
+        (row, TITLES.get(row, _NO_TITLE), "; ".join(map(text, cells)) or "not run")
+        for row, cells in summary.cells_by_row.items()
     ]
 
 
@@ -384,14 +380,6 @@ def _origins(summary: Summary) -> list[tuple[str, ...]]:
     dates = {origin: sorted({day for day in days if day}) for origin, days in groups.items()}
     spans = {origin: " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "-" for origin, days in dates.items()}
     return [(f"{len(days):,}", spans[origin], *origin) for origin, days in sorted(groups.items())]
-
-
-def _markdown_cell(cell: Cell) -> str:
-    return f"{cell.short_name} {''.join(map(_sign, cell.results))}"
-
-
-def _sign(result: Result) -> str:
-    return "⊗" if result.standing is Standing.CONTROL else result.standing.sign
 
 
 def _times(strips: Iterable[Strip]) -> str:

@@ -12,101 +12,72 @@ from typing import Any
 from brew.errors import Refused
 from proof.findings import Name, Verdict
 
+MATRIX: dict[str, dict[str, str]] = {
+    "Writer": {
+        "F01": "Killed before the commit",
+        "F02": "Killed while the commit is under way",
+        "F03": "Killed after the commit",
+        "F04": "Paused until another takes over, then woken",
+        "F05": "Paused for longer than the transaction timeout",
+    },
+    "Spark": {
+        "F06": "Executor or driver killed in mid batch",
+        "F07": "Orphan worker outlives its killed executor",
+        "F08": "Two drivers, one group",
+        "F09": "Speculation, repartition, split ranges",
+        "F10": "Position restored, deleted, or ahead of the group",
+    },
+    "Wire": {
+        "F11": "Commit held and let go inside the next transaction",
+        "F12": "Offset commit or records held and let go late",
+        "F13": "Reply lost: fence, add offsets, commit",
+    },
+    "Brokers": {
+        "F14": "Leader or coordinator killed",
+        "F15": "Leader or coordinator paused for 20\u00a0s",
+        "F16": "All three killed at once",
+        "F17": "Rolling restart, clean and by kill",
+        "F18": "Storm of elections and reassignments",
+    },
+    "Network and disk": {
+        "F19": "Network partition",
+        "F20": "Slow, lossy, reordering network",
+        "F21": "One broker's disk full",
+        "F22": "Two of three brokers down",
+        "F37": "No space, or read-only, under Spark",
+    },
+    "Kafka's state": {
+        "F23": "Committed offsets deleted or expired",
+        "F24": "Retention passes the committed offset",
+        "F25": "Input topic deleted and made again",
+        "F26": "Partitions added under load",
+        "F27": "Transactional id or group taken by a stranger",
+        "F28": "Epoch overflow on one transactional id",
+    },
+    "Stores and claims": {
+        "F29": "PostgreSQL killed around its commit",
+        "F30": "Ledger's consumer paused with the row locked",
+        "F31": "PostgreSQL restored to an older dump",
+        "F32": "Redis killed, flushed, failed over, expired",
+        "F33": "Aggregator killed around the changelog's commit",
+        "F34": "Eight coordinators race for claims",
+    },
+    "The sink of Structured Streaming": {
+        "F39": "Driver killed at each step of a batch",
+        "F40": "Task, stage, executor, speculation under a batch",
+        "F41": "Driver frozen past its time-out, or replaced",
+        "F42": "Brokers killed or cut off under a batch",
+        "F43": "Checkpoint deleted or old, two queries with one name",
+    },
+    "Input, access, everything": {
+        "F35": "Poisoned input",
+        "F36": "Access revoked, wrong password, expired certificate",
+        "F38": "Random mixture of all faults",
+    },
+}
+"""Kinds of faults by name, under the part at which they strike; cells are their targets and moments."""
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One kind of fault; its cells are the targets and moments at which it strikes."""
-
-    name: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Rows that strike at the same part."""
-
-    title: str
-    rows: tuple[Row, ...]
-
-
-def _section(title: str, **rows: str) -> Section:
-    return Section(title, tuple(Row(name, text) for name, text in rows.items()))
-
-
-MATRIX = (
-    _section(
-        "Writer",
-        F01="Killed before the commit",
-        F02="Killed while the commit is under way",
-        F03="Killed after the commit",
-        F04="Paused until another takes over, then woken",
-        F05="Paused for longer than the transaction timeout",
-    ),
-    _section(
-        "Spark",
-        F06="Executor or driver killed in mid batch",
-        F07="Orphan worker outlives its killed executor",
-        F08="Two drivers, one group",
-        F09="Speculation, repartition, split ranges",
-        F10="Position restored, deleted, or ahead of the group",
-    ),
-    _section(
-        "Wire",
-        F11="Commit held and let go inside the next transaction",
-        F12="Offset commit or records held and let go late",
-        F13="Reply lost: fence, add offsets, commit",
-    ),
-    _section(
-        "Brokers",
-        F14="Leader or coordinator killed",
-        F15="Leader or coordinator paused for 20\u00a0s",
-        F16="All three killed at once",
-        F17="Rolling restart, clean and by kill",
-        F18="Storm of elections and reassignments",
-    ),
-    _section(
-        "Network and disk",
-        F19="Network partition",
-        F20="Slow, lossy, reordering network",
-        F21="One broker's disk full",
-        F22="Two of three brokers down",
-        F37="No space, or read-only, under Spark",
-    ),
-    _section(
-        "Kafka's state",
-        F23="Committed offsets deleted or expired",
-        F24="Retention passes the committed offset",
-        F25="Input topic deleted and made again",
-        F26="Partitions added under load",
-        F27="Transactional id or group taken by a stranger",
-        F28="Epoch overflow on one transactional id",
-    ),
-    _section(
-        "Stores and claims",
-        F29="PostgreSQL killed around its commit",
-        F30="Ledger's consumer paused with the row locked",
-        F31="PostgreSQL restored to an older dump",
-        F32="Redis killed, flushed, failed over, expired",
-        F33="Aggregator killed around the changelog's commit",
-        F34="Eight coordinators race for claims",
-    ),
-    _section(
-        "The sink of Structured Streaming",
-        F39="Driver killed at each step of a batch",
-        F40="Task, stage, executor, speculation under a batch",
-        F41="Driver frozen past its time-out, or replaced",
-        F42="Brokers killed or cut off under a batch",
-        F43="Checkpoint deleted or old, two queries with one name",
-    ),
-    _section(
-        "Input, access, everything",
-        F35="Poisoned input",
-        F36="Access revoked, wrong password, expired certificate",
-        F38="Random mixture of all faults",
-    ),
-)
-
-TITLES = {row.name: row.title for section in MATRIX for row in section.rows}
+TITLES = {row: title for rows in MATRIX.values() for row, title in rows.items()}
 
 
 UNKNOWN = "unknown"
@@ -306,13 +277,16 @@ class Fields:
         problem = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
         return Refused(f"{self.place}: {name!r} {problem}, it must be {need}; {_REPAIR}")
 
-    def text(self, name: str, *, required: bool = False) -> str:
+    def _get(self, name: str, need: str, kind: type, *, required: bool = False) -> Any:
+        """A value of this kind; None where there is none and none is required."""
         value = self.values.get(name)
-        if value is None and not required:
-            return ""
-        if not isinstance(value, str) or (required and not value):
-            raise self._wrong(name, "a text")
+        missing = required and value in (None, "")
+        if missing or (value is not None and (isinstance(value, bool) or not isinstance(value, kind))):
+            raise self._wrong(name, need)
         return value
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        return self._get(name, "a text", str, required=required) or ""
 
     def number(self, name: str) -> float | None:
         value = self.values.get(name)
@@ -321,9 +295,7 @@ class Fields:
         return value
 
     def integer(self, name: str, *, required: bool = False) -> int | None:
-        value = self.values.get(name)
-        if (value is None and required) or (value is not None and type(value) is not int):
-            raise self._wrong(name, "an integer")
+        value: int | None = self._get(name, "an integer", int, required=required)
         return value
 
     def verdict(self, name: str, default: Verdict | None = None) -> Verdict:
@@ -333,10 +305,7 @@ class Fields:
         return Verdict(value)
 
     def items(self, name: str) -> list[Any]:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, list):
-            raise self._wrong(name, "a list")
-        return value or []
+        return self._get(name, "a list", list) or []
 
     def numbers(self, name: str) -> tuple[float, ...]:
         if not all(map(_is_number, self.items(name))):
@@ -344,10 +313,7 @@ class Fields:
         return tuple(map(float, self.items(name)))
 
     def table(self, name: str) -> dict[str, Any]:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return value or {}
+        return self._get(name, "an object", dict) or {}
 
     def tally(self, name: str) -> dict[str, int]:
         counts = {kind: count for kind, count in self.table(name).items() if count is not None}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brew.kafka.kafka_python import error_title, message_class
@@ -192,16 +192,12 @@ def _requested(head: Head, message: Any) -> Details:
     details = Details(message.transactional_id, message.producer_id, message.producer_epoch)
     if head.api == Api.END_TXN:
         committed = bool(message.committed)
-        return Details(*_ids(details), committed, text="commit" if committed else "abort")
+        return replace(details, committed=committed, text="commit" if committed else "abort")
     if head.api == Api.ADD_OFFSETS_TO_TXN:
-        return Details(*_ids(details), text=f"group {message.group_id}")
+        return replace(details, text=f"group {message.group_id}")
     if head.api == Api.TXN_OFFSET_COMMIT:
-        return Details(*_ids(details), text=_first_offset(message))
+        return replace(details, text=_first_offset(message))
     return details
-
-
-def _ids(details: Details) -> tuple[str | None, int, int]:
-    return details.transactional_id, details.producer_id, details.epoch
 
 
 def _first_offset(message: Any) -> str:

@@ -42,7 +42,6 @@ class Attempt:
     keys: list[str] = field(default_factory=list)
     until: int | None = None
     state: AttemptState = AttemptState.GIVEN_UP
-    error: str = ""
 
 
 @dataclass
@@ -53,7 +52,6 @@ class Try:
     script: str
     attempts: list[Attempt] = field(default_factory=list)
     late: int | None = None
-    late_epoch: int = -1
     position: int | None = None
     trouble: str = ""
 
@@ -155,20 +153,11 @@ def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: 
 OFFSETS_PER_TRY = 10
 
 
-@dataclass
-class ProxiedWriter:
-    """A writer behind a proxy, and the group's position."""
-
-    proxy: WireProxy
-    writer: Writer
-    positions: PositionReader
-
-
 class _TryRun:
     """One try while it runs."""
 
-    def __init__(self, scene: ProxiedWriter, number: int, script: str) -> None:
-        self.writer, self._scene = scene.writer, scene
+    def __init__(self, writer: Writer, number: int, script: str) -> None:
+        self.writer = writer
         self.result = Try(number, script)
 
     def begin(self, name: str) -> Attempt:
@@ -193,20 +182,18 @@ class _TryRun:
         self.writer.commit()
         attempt.state = AttemptState.COMMITTED
 
-    def give_up(self, attempt: Attempt) -> None:
+    def give_up(self) -> None:
         """Abort, as after an application's error; if that fails the writer starts anew, as it has to."""
         try:
             self.writer.abort()
-        except BrewError as error:
-            attempt.error = str(error)
+        except BrewError:
             self.writer.recover()
 
     def finish(self, attempt: Attempt, trap: Trap, count: int, step: int) -> None:
         """Write the rest and commit; a transaction that fails on the way is given up and done once more."""
         try:
             self._rest(attempt, count, step)
-        except BrewError as error:
-            attempt.error = str(error)
+        except BrewError:
             self.writer.recover()
             self._rest(self.begin(f"{attempt.name}-again"), count, step)
         trap.caught(_soon())
@@ -220,8 +207,7 @@ class _TryRun:
     def too_late(self, trap: Trap) -> None:
         """Release the held frame and wait for what the broker says to it."""
         trap.release()
-        answer = trap.answered(_soon())
-        self.result.late, self.result.late_epoch = answer.error, answer.epoch
+        self.result.late = trap.answered(_soon()).error
 
 
 def late_commit(run: _TryRun, trap: Trap) -> None:
@@ -234,7 +220,7 @@ def late_commit(run: _TryRun, trap: Trap) -> None:
     second = run.begin("second")
     run.write(second, 1)
     run.too_late(trap)
-    run.give_up(second)
+    run.give_up()
     run.finish(run.begin("third"), trap, 2, 2)
 
 
@@ -242,7 +228,7 @@ def late_abort(run: _TryRun, trap: Trap) -> None:
     """F11: the abort of the first transaction arrives inside the second one, which goes on and commits."""
     first = run.begin("first")
     run.write(first, 1)
-    run.give_up(first)
+    run.give_up()
     trap.caught(_soon())
     second = run.begin("second")
     run.write(second, 2)
@@ -263,8 +249,7 @@ def late_offsets(run: _TryRun, trap: Trap) -> None:
     run.too_late(trap)
     try:
         run.commit(second)
-    except BrewError as error:
-        second.error = str(error)
+    except BrewError:
         run.writer.recover()
 
 
@@ -301,20 +286,20 @@ SCRIPTS: dict[str, tuple[Script, Rule]] = {
 }
 
 
-def run_script(scene: ProxiedWriter, number: int, script: str) -> Try:
+def run_script(proxy: WireProxy, writer: Writer, positions: PositionReader, number: int, script: str) -> Try:
     """One try; what goes wrong on the way is told in it, and the writer starts anew."""
     steps, rule = SCRIPTS[script]
-    run = _TryRun(scene, number, script)
-    trap = scene.proxy.add(rule)
+    run = _TryRun(writer, number, script)
+    trap = proxy.add(rule)
     try:
         steps(run, trap)
     except BrewError as error:
         run.result.trouble = str(error)
         with suppress(BrewError):
-            scene.writer.recover()
+            writer.recover()
     finally:
-        scene.proxy.remove(trap)
-    run.result.position = scene.positions.position()
+        proxy.remove(trap)
+    run.result.position = positions.position()
     return run.result
 
 

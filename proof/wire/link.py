@@ -14,10 +14,9 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from proof.wire.codec import (
-    NO_DETAILS,
     TRANSACTIONAL,
     WITH_ADDRESSES,
     Api,
@@ -31,7 +30,10 @@ from proof.wire.codec import (
     request_head,
     without_unsupported_versions,
 )
-from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Side, Trap
+from proof.wire.rules import Action, CaughtFrame, DelayedChannel, Side, Trap
+
+if TYPE_CHECKING:
+    from proof.wire.proxy import Proxy
 
 _KEPT = 20_000
 
@@ -109,23 +111,13 @@ _SETTLE_S = 30.0
 _DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
 
 
-class ProxyContext(Protocol):
-    """What a connection needs of its proxy."""
-
-    timeline: Timeline
-    shape: NetworkConditions
-
-    def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None: ...
-    async def behind(self, head: Head, reply: bytes) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _PendingRequest:
     """A request that the broker has still to answer."""
 
     head: Head
     details: Details
-    trap: Trap | None
+    trap: Trap | None = None
 
 
 async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -143,7 +135,7 @@ class Link:
 
     def __init__(
         self,
-        net: ProxyContext,
+        net: Proxy,
         number: int,
         node: int,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
@@ -205,8 +197,7 @@ class Link:
         except Malformed:
             return None
         self._net.timeline.count(head)
-        details = request_details(head, frame) if head.api in TRANSACTIONAL else NO_DETAILS
-        asked = _PendingRequest(head, details, None)
+        asked = _PendingRequest(head, request_details(head, frame))
         self._note("request", asked)
         return asked
 

@@ -151,8 +151,8 @@ def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
     """The pipeline in the background; SIGTERM at the end, SIGKILL if that is not enough."""
     options = ["--master", "none", "--follow", "--lanes", "1", "--max-records-per-transaction", str(_RANGE)]
     command = [*place.program("pipeline", "run", bootstrap=proxy.bootstrap), *place.topics, "--group", place.stem]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*command, *options, "--progress", "none"], **quiet) as process:  # type: ignore[call-overload]
+    command += [*options, "--progress", "none"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield
         finally:

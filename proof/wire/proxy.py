@@ -8,7 +8,6 @@ Clients that start from its `bootstrap` stay behind it, since broker addresses i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 import threading
@@ -88,12 +87,6 @@ class Proxy:
         for server in self._servers:
             server.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     # What a connection asks for.
 
     def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None:
@@ -161,18 +154,17 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
     last: Exception | None = None
     for server in bootstrap.split(","):
         host, _, port = server.strip().rpartition(":")
-        with contextlib.suppress(TimeoutError):
-            try:
-                async with asyncio.timeout(max(0.001, deadline.remaining_s())):
-                    reader, writer = await asyncio.open_connection(host, int(port))
-                    try:
-                        writer.write(request)
-                        async for reply in frames(reader):
-                            return addresses(head, reply)
-                    finally:
-                        writer.transport.abort()
-            except (OSError, ValueError) as error:
-                last = error
+        try:
+            async with asyncio.timeout(max(0.001, deadline.remaining_s())):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    writer.write(request)
+                    async for reply in frames(reader):
+                        return addresses(head, reply)
+                finally:
+                    writer.transport.abort()
+        except (OSError, ValueError) as error:  # a time-out is one, too
+            last = error
     raise Unreachable(f"no Kafka broker answered at {bootstrap!r} ({last}); start one with `make up`, or name another")
 
 
@@ -198,16 +190,15 @@ class WireProxy:
         shape: NetworkConditions = NO_DELAY,
         seed: int = 0,
     ) -> None:
-        self._upstream, self._host, self._ports = bootstrap, host, ports
-        self._shape, self._seed = shape, seed
+        self._upstream, self._ports = bootstrap, ports
+        self._proxy = Proxy(host, shape, seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wire-proxy", daemon=True)
-        self._proxy: Proxy | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._proxy = self._run(self._start(), _START_S + 1)
+            self._run(self._proxy.start(self._upstream, Deadline(_START_S), self._ports), _START_S + 1)
         except BaseException:
             self._end()
             raise
@@ -215,14 +206,14 @@ class WireProxy:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._run(self._now.close(), _CALL_S)
+            self._run(self._proxy.close(), _CALL_S)
         finally:
             self._end()
 
     @property
     def bootstrap(self) -> str:
         """The bootstrap servers of clients, instead of the brokers."""
-        return self._now.bootstrap
+        return self._proxy.bootstrap
 
     @property
     def connection(self) -> Connection:
@@ -230,37 +221,26 @@ class WireProxy:
 
     @property
     def timeline(self) -> Timeline:
-        return self._now.timeline
+        return self._proxy.timeline
 
     @property
     def failures(self) -> list[str]:
         """Connections that ended because a frame could not be read; none, or the run proves nothing."""
-        return list(self._now.failures)
+        return list(self._proxy.failures)
 
     def events(self) -> list[Event]:
         return self.timeline.events()
 
     def add(self, rule: Rule) -> Trap:
         """Put a rule to work; once this returns it sees every frame."""
-        return self._do(lambda: self._now.add(rule))
+        return self._do(lambda: self._proxy.add(rule))
 
     def remove(self, trap: Trap) -> None:
-        self._do(lambda: self._now.remove(trap))
+        self._do(lambda: self._proxy.remove(trap))
 
     def reshape(self, shape: NetworkConditions) -> None:
         """Make the network slower, or plain again; connections stay."""
-        self._do(lambda: setattr(self._now, "shape", shape))
-
-    @property
-    def _now(self) -> Proxy:
-        if self._proxy is None:
-            raise RuntimeError("the proxy is not running; use it in a `with` block")
-        return self._proxy
-
-    async def _start(self) -> Proxy:
-        proxy = Proxy(self._host, self._shape, self._seed)
-        await proxy.start(self._upstream, Deadline(_START_S), self._ports)
-        return proxy
+        self._do(lambda: setattr(self._proxy, "shape", shape))
 
     async def _settled(self) -> None:
         """Wait until closed transports have released their sockets, in the loop's next turns."""

@@ -144,9 +144,6 @@ class Trap:
         """
         return _result(self._answered, deadline, f"waiting for the reply to the frame held by {self.rule}")
 
-    def is_caught(self) -> bool:
-        return self._caught.done()
-
     def tell(self, caught: Callable[[CaughtFrame], None], answered: Callable[[Details], None]) -> None:
         """Call back (from the proxy's thread) for the first frame acted on, and for a late frame's reply."""
         self._caught.add_done_callback(lambda done: caught(done.result()))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
 from rich.table import Table
@@ -22,7 +23,7 @@ from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from proof.wire.codec import Api, error_name
-from proof.wire.late import ProxiedWriter, RecordPlacement, Tally, Try, anomalies, run_script, tally
+from proof.wire.late import RecordPlacement, Tally, Try, anomalies, run_script, tally
 from proof.wire.link import Event
 from proof.wire.proxy import WireProxy
 from proof.wire.writers import WRITERS, PositionReader
@@ -34,46 +35,28 @@ _FRAMES_KEPT = 4
 
 @dataclass(frozen=True)
 class ExperimentTopics:
-    """Fresh topics and a group for one experiment; ``stem`` names all three."""
+    """Fresh topics and a group for one experiment."""
 
     connection: Connection
-    stem: str
-
-    @property
-    def source(self) -> str:
-        return f"{self.stem}.in"
-
-    @property
-    def output(self) -> str:
-        return f"{self.stem}.out"
-
-    @property
-    def group(self) -> str:
-        return f"{self.stem}.group"
+    source: str
+    output: str
+    group: str
 
     @classmethod
     def fresh(cls, connection: Connection, word: str) -> ExperimentTopics:
         """Make the topics, one partition each."""
-        stage = cls(connection, f"wire-{word}-{secrets.token_hex(4)}")
-        client, names = admin(connection), [stage.source, stage.output]
+        stem = f"wire-{word}-{secrets.token_hex(4)}"
+        source, output, client = f"{stem}.in", f"{stem}.out", admin(connection)
+        names = [source, output]
         topics.create(client, [topics.TopicSpec(name, 1, {}) for name in names], Deadline(_ASK_S))
         topics.describe_all(client, names, Deadline(_ASK_S))
-        return stage
+        return cls(connection, source, output, f"{stem}.group")
 
     def log(self) -> dict[str, RecordPlacement]:
         """Every record of the output by its key."""
         ends = log_offsets(admin(self.connection), self.output, [0], Deadline(_ASK_S))[0]
-        everything = {0: (ends.first, ends.end)}
-        where = {
-            (record.key() or b"").decode(): record.offset()
-            for batch in scan(self.connection, self.output, everything, READ_UNCOMMITTED)
-            for record in batch
-        }
-        seen = [
-            (record.offset(), (record.key() or b"").decode())
-            for batch in scan(self.connection, self.output, {0: (ends.first, ends.last_stable)}, READ_COMMITTED)
-            for record in batch
-        ]
+        where = {key: offset for offset, key in self._records(ends.first, ends.end, READ_UNCOMMITTED)}
+        seen = list(self._records(ends.first, ends.last_stable, READ_COMMITTED))
         visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
         writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
         for batch in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
@@ -83,6 +66,12 @@ class ExperimentTopics:
             key: RecordPlacement(offset, *writers[offset], visible=offset in visible, copies=max(1, copies[key]))
             for key, offset in where.items()
         }
+
+    def _records(self, first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
+        """Offset and key of each record of the output."""
+        for batch in scan(self.connection, self.output, {0: (first, until)}, isolation):
+            for record in batch:
+                yield record.offset(), (record.key() or b"").decode()
 
 
 @dataclass(frozen=True)
@@ -117,13 +106,7 @@ class Result:
 
 
 def experiment(
-    connection: Connection,
-    writer: str,
-    tries: int,
-    scripts: Sequence[str] = F11,
-    *,
-    seed: int = 0,
-    seen: Callable[[int], None] = lambda _: None,
+    connection: Connection, writer: str, tries: int, scripts: Sequence[str] = F11, *, seed: int = 0
 ) -> Result:
     """Play the scripts in turn (``seed`` says which one begins), ``tries`` in all, and judge them by the log."""
     began = time.monotonic()
@@ -134,13 +117,12 @@ def experiment(
         actor = WRITERS[writer](proxy.connection, stage.group, stage.source, stage.output)
         positions = PositionReader(connection, stage.group, stage.source)
         with closing(positions), closing(actor):
-            scene = ProxiedWriter(proxy, actor, positions)
             for number in range(tries):
                 proxy.timeline.clear()
-                done.append(run_script(scene, number, scripts[(seed + number) % len(scripts)]))
+                script = scripts[(seed + number) % len(scripts)]
+                done.append(run_script(proxy, actor, positions, number, script))
                 if number < _FRAMES_KEPT:
                     frames.append(proxy.events())
-                seen(number + 1)
         for failure in proxy.failures:
             done[-1].trouble = done[-1].trouble or failure
     log = stage.log()
@@ -163,16 +145,18 @@ _UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 def timelines(first: Result, second: Result, number: int) -> Table:
     """Both runs of try ``number`` in two columns, aligned where the frame is held and where it is released."""
-    table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
-    columns = [_acts(result.frames[number]) for result in (first, second)]
-    for result in (first, second):
-        table.add_column(Text(TITLES[result.writer], style="bold"), no_wrap=True, min_width=_WIDTH)
-    for acts in zip(*columns, strict=True):
-        height = max(len(act) for act in acts)
-        padded = [[*act, *[Text("")] * (height - len(act))] for act in acts]
-        for row in zip(*padded, strict=True):
+    table = _columns(Text(TITLES[result.writer], style="bold") for result in (first, second))
+    for acts in zip(*(_acts(result.frames[number]) for result in (first, second)), strict=True):
+        for row in zip_longest(*acts, fillvalue=Text("")):
             table.add_row(*row)
         table.add_row("", "")
+    return table
+
+
+def _columns(titles: Iterable[Text]) -> Table:
+    table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(title, no_wrap=True, min_width=_WIDTH)
     return table
 
 
@@ -218,13 +202,8 @@ def _line(event: Event, began: float, *, is_late: bool) -> Text:
 
 def seen_by_reader(results: Sequence[Result], number: int) -> Table:
     """What a `read_committed` reader gets of each transaction, and where the group stands."""
-    table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
-    for result in results:
-        title = Text(f"what a read_committed reader then sees ({result.writer})")
-        table.add_column(title, no_wrap=True, min_width=_WIDTH)
-    lists = [_seen(result.tries[number], result.log) for result in results]
-    height = max(len(lines) for lines in lists)
-    for row in zip(*[[*lines, *[Text("")] * (height - len(lines))] for lines in lists], strict=True):
+    table = _columns(Text(f"what a read_committed reader then sees ({result.writer})") for result in results)
+    for row in zip_longest(*(_seen(result.tries[number], result.log) for result in results), fillvalue=Text("")):
         table.add_row(*row)
     return table
 

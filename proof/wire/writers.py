@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -21,20 +21,6 @@ _MESSAGE_MAX = 1_000_000
 _STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
 
 
-class Writer(Protocol):
-    """A loop's body, step by step; each step raises a leaf of `brew.errors` when it fails."""
-
-    transactional_id: str
-
-    def begin(self) -> None: ...
-    def write(self, records: list[tuple[str, bytes]]) -> None: ...
-    def send_offsets(self, until: int) -> None: ...
-    def commit(self) -> None: ...
-    def abort(self) -> None: ...
-    def recover(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class ReusingWriter:
     """
     The positive control: one producer for all transactions, `init_transactions` once.
@@ -43,22 +29,19 @@ class ReusingWriter:
     """
 
     _settings: ClassVar[dict[str, object]] = _STEADY
+    _transactional = True
 
     def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
-        self.transactional_id = self._id(group, source)
+        self._name = str(TransactionalId(group, source, 0)) if self._transactional else None
         self._connection, self._group, self._source, self._output = connection, group, source, output
         self._reader = consumer(connection, group, READ_COMMITTED)
         self._open()
 
-    def _id(self, group: str, source: str) -> str:
-        return str(TransactionalId(group, source, 0))
-
     def _open(self) -> None:
-        name = self.transactional_id or None
         self._producer = producer(
-            self._connection, name, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **self._settings
+            self._connection, self._name, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **self._settings
         )
-        if name is not None:
+        if self._transactional:
             with mapped("fence"):
                 self._producer.init_transactions(STEP_S)
 
@@ -109,10 +92,8 @@ class PlainWriter(ReusingWriter):
     """
 
     _settings: ClassVar[dict[str, object]] = {"enable.idempotence": False, **_STEADY}
+    _transactional = False
     _until = 0
-
-    def _id(self, group: str, source: str) -> str:  # noqa: ARG002 - as the other writer's
-        return ""
 
     def begin(self) -> None:
         """There is nothing to begin."""
@@ -132,11 +113,9 @@ class StrictWriter:
     """The product's own transaction, one object each: fence, locate, begin, produce, send offsets, commit."""
 
     def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
-        self.transactional_id = str(TransactionalId(group, source, 0))
         self._settings = TransactionSettings(connection, group, _TIMEOUT_S)
         self._source, self._output = source, output
         self._now: KafkaTransaction | None = None
-        self.located: int | None = None
 
     @property
     def _transaction(self) -> KafkaTransaction:
@@ -148,8 +127,7 @@ class StrictWriter:
         self._now = KafkaTransaction(self._settings, self._source, 0)
         deadline = Deadline(STEP_S)
         self._now.fence(deadline)
-        position = self._now.locate(deadline)
-        self.located = None if position is None else position.offset
+        self._now.locate(deadline)
         self._now.begin()
 
     def write(self, records: list[tuple[str, bytes]]) -> None:
@@ -193,8 +171,6 @@ class PositionReader:
         self._reader.close()
 
 
-WRITERS: dict[str, type[ReusingWriter | PlainWriter | StrictWriter]] = {
-    "reuse": ReusingWriter,
-    "plain": PlainWriter,
-    "strict": StrictWriter,
-}
+Writer = ReusingWriter | StrictWriter
+"""A loop's body, step by step; each step raises a leaf of `brew.errors` when it fails."""
+WRITERS: dict[str, type[Writer]] = {"reuse": ReusingWriter, "plain": PlainWriter, "strict": StrictWriter}

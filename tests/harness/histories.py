@@ -46,6 +46,7 @@ def _told(row: Record) -> tuple[int, int, int]:
 
 KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
 OUT, DEAD, OFFSETS = "out", "dlq", "offsets"
+OLD = [("source.topic", b"older"), ("trace", None)]
 
 
 @dataclass
@@ -106,7 +107,7 @@ def plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition
             at += dice.choice([0, 0, 0, 1, 3])
             kind = dice.randrange(10)
             key, value = order(number) if kind >= 4 else spoiled(order(number), kind)
-            came = Record(p, at, key, value, [("trace", b"1")] if dice.random() < 0.2 else [], 1000 + number)
+            came = Record(p, at, key, value, OLD if dice.random() < 0.2 else [], 1000 + number)
             made.append((came, _result(came, kind, p if shape in {None, partitions} else number % (shape or 1))))
             at, number = at + 1, number + 1
         world.inputs += [came for came, _ in made]

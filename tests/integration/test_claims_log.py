@@ -31,7 +31,7 @@ from brew.kafka import cluster_admin, topics
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.clients import admin
 from proof.claims import members as races
-from proof.claims.history import Belief, ClaimsRecord, broken, owners, uncovered
+from proof.claims.history import Belief, History, broken, uncovered
 
 
 @pytest.fixture
@@ -114,9 +114,11 @@ def test_claimants_that_do_not_read_back_are_caught(
 
 def test_the_judge_of_races_finds_each_way_to_be_wrong() -> None:
     """Somebody else's, nobody's, twice, unknown."""
-    lines = [ClaimsRecord(7, encode(ClaimingPartition(c, "g", "t", 0, 1000))[1]) for c in ("a", "b")]
-    granted, last = owners([lines[0], lines[1]._replace(offset=8)])
-    assert (granted, last) == ({(0, 7): "a"}, {0: "a"})
+    history = History()
+    for offset, client in ((7, "a"), (8, "b")):
+        history.add(offset, 0, encode(ClaimingPartition(client, "g", "t", 0, 1000))[1])
+    granted = history.granted
+    assert (granted, history.owners()) == ({(0, 7): "a"}, {0: "a"})
     assert broken([Belief("a", 0, 7)], granted) == []
     assert len(broken([Belief("b", 0, 8)], granted)) == 2
     assert len(broken([Belief("a", 0, 7), Belief("a", 0, 7)], granted)) == 1

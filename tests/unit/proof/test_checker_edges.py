@@ -18,7 +18,7 @@ from proof.checking.journals import Acknowledged, check_readers
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name, Verdict
-from proof.oracle import beyond, unjustified, wrong_enrichment
+from proof.oracle import beyond, wrong_enrichment
 
 
 class Log:
@@ -94,46 +94,6 @@ def test_a_marker_ends_everything_that_its_producer_has_open() -> None:
     log.ended(5, "commit")
     assert [one.status for one in ends] == ["commit", "commit", None]
     assert log.named == {"zombie-write": 1}
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "reuses"),
-    [("commit", "commit", 0), ("commit", "abort", 1), ("abort", "abort", 0), ("abort", "commit", 1)],
-)
-def test_a_marker_that_is_written_twice_is_no_second_transaction_and_its_opposite_is(
-    first: str, second: str, reuses: int
-) -> None:
-    log = Log()
-    log.wrote(5)
-    log.ended(5, first)
-    log.ended(5, second)
-    assert log.found.totals[Name.EPOCH_REUSE] == reuses
-
-
-@pytest.mark.parametrize(("marker", "fences"), [(5, 0), (6, 1)])
-def test_an_abort_by_a_higher_epoch_is_a_fence_and_ones_own_is_none(marker: int, fences: int) -> None:
-    log = Log()
-    log.wrote(5)
-    log.ended(marker, "abort")
-    assert log.endings.counts["fences"] == fences
-
-
-def test_the_first_commit_at_or_behind_a_heal_is_the_recovery() -> None:
-    """The heal's own millisecond counts, and later commits change nothing, whichever log they are read from."""
-    log = Log(healed_ms=(1000, 5000))
-    for number, at in enumerate((999, 2000, 1000, 1500)):
-        log.wrote(number)
-        log.ended(number, "commit", at)
-    assert log.endings.first_commit_ms == {1000: 1000, 5000: None}
-
-
-def test_an_epoch_that_was_used_again_is_told_as_that_and_not_as_torn() -> None:
-    """One of its transactions committed, the other did not: two of them, and not one with two fates."""
-    log = Log()
-    for how in ("commit", "abort"):
-        log.wrote(5)
-        log.ended(5, how)
-    assert log.named == {"epoch-reuse": 1}
 
 
 def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too() -> None:
@@ -244,28 +204,6 @@ def said(start: int, until: int, phase: Phase = Phase.DONE, **more: object) -> E
     return Entry(0.0, "writer", 1, Step.COMMIT, phase, fields)
 
 
-def test_an_acknowledged_range_ends_before_its_end() -> None:
-    """Ranges that touch are one; one inside another does not cut it."""
-    told = Acknowledged([said(0, 5), said(5, 9), said(20, 30), said(22, 25)], "in", "g")
-    assert told.ranges == {0: [(0, 9), (20, 30)]}
-    assert [told.holding(0, offset) for offset in (8, 9, 19, 20, 29, 30)] == [
-        (0, 9), None, None, (20, 30), (20, 30), None,
-    ]  # fmt: skip
-    assert [told.covers(0, offset, 2) for offset in (7, 8, 9, 17, 18, 19, 30)] == [
-        True, True, False, False, False, True, False,
-    ]  # fmt: skip
-    assert (told.until(0), told.until(1)) == (30, -1)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [said(0, 5, Phase.INTENT), said(0, 5, Phase.FAILED), said(0, 5, topic="other"), said(0, 5, group="other")],
-)
-def test_what_was_only_announced_or_is_anothers_is_not_acknowledged(entry: Entry) -> None:
-    told = Acknowledged([entry], "in", "g")
-    assert (told.ranges, told.any_writer) == ({}, True)
-
-
 # What readers were given: visible 0 to 3, aborted 4 and 5, visible 8.
 
 
@@ -303,17 +241,6 @@ def test_a_reader_is_held_against_what_was_visible(lines: list[Entry], named: di
     found = Findings()
     check_readers(lines, {("out", 0): layout}, found, Acknowledged([], "in"))
     assert {str(name): count for name, count in found.totals.items()} == named
-
-
-def test_a_reader_that_was_given_the_first_source_in_anothers_place_is_found() -> None:
-    """Source 0 is a source as every other."""
-    layout = Layout(0)
-    for offset in (0, 1):
-        layout.add(offset, 0, offset)
-    found = Findings()
-    entry = Entry(0.0, "reader", 1, Step.READ, Phase.DONE, {"topic": "out", "partition": 0, "runs": [Run(1, 0, 0, 1)]})
-    check_readers([entry], {("out", 0): layout}, found, Acknowledged([], "in"))
-    assert found.totals == {Name.INCONSISTENT: 1}
 
 
 def test_what_a_reader_got_from_a_partition_that_is_empty_now_is_found() -> None:
@@ -521,22 +448,6 @@ def test_a_field_that_is_missing_or_added_is_named_from_either_side() -> None:
     )
     assert wrong_enrichment(b"gold-1", VALUE, ENRICHED[:-1] + b',"zzz":1}') == "field 'zzz' was added"
     assert wrong_enrichment(b"gold-vip-1", VALUE, ENRICHED) is None, "the tier ends at the first hyphen"
-
-
-@pytest.mark.parametrize(
-    ("value", "right"),
-    [
-        (b"{}", True),
-        (b'{"customer_id":""}', True),
-        (b'{"customer_id":null}', True),
-        (b'{"customer_id":7}', False),
-        (b"[]", False),
-        (VALUE, False),
-    ],
-)
-def test_an_order_without_a_customers_name_is_rejected_rightly(value: bytes, right: bool) -> None:
-    """As docs/PROTOCOL.md has it: no field, null, or the empty string."""
-    assert (unjustified(Reason.NO_CUSTOMER_ID, value) is None) is right
 
 
 def test_the_limits_of_length_and_depth_are_the_last_values_that_pass() -> None:

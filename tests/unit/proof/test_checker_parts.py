@@ -6,7 +6,7 @@ import pytest
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
-from proof.checking.input_partition import InputPartition, Layout, Row
+from proof.checking.input_partition import InputPartition, Layout, Row, Stretches
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name
@@ -60,6 +60,16 @@ def test_a_stretch_that_was_read_already_is_no_gap() -> None:
     assert (made.read, made.held_bytes, made.visible(4)) == (5, 0, True)
     made.skip_to(6)
     assert (made.read, made.held_bytes, made.visible(5), made.visible(6)) == (6, 16, False, True)
+
+
+def test_offsets_are_kept_as_stretches() -> None:
+    """The last one of a stretch, and the first one behind it."""
+    kept = Stretches()
+    assert 0 not in kept
+    for offset in (3, 4, 7):
+        kept.add(offset, offset + 1)
+    assert [offset for offset in range(10) if offset in kept] == [3, 4, 7]
+    assert (list(kept._starts), list(kept._ends)) == ([3, 7], [5, 8])
 
 
 def layout(*records: tuple[int, int, int], first: int = 0) -> Layout:
@@ -162,6 +172,7 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
             [say(Name.INCONSISTENT, 2, "r 1 read source 0:103, the log holds 0:102")],
         ),
         ([Run(2, 1, 102, 1)], [say(Name.INCONSISTENT, 2, "r 1 read source 1:102, the log holds 0:102")]),
+        ([Run(3, 0, 0, 1)], [say(Name.INCONSISTENT, 3, "r 1 read source 0:0, the log holds 0:103")]),
         (
             [Run(5, 0, 105, 3)],
             [say(Name.ABORTED_READ, 6, "r 1 read it at read_committed, and its transaction did not commit")],
@@ -230,15 +241,19 @@ def test_acknowledged_ranges_are_merged_where_they_touch() -> None:
 
 def test_only_a_commit_that_was_done_is_acknowledged() -> None:
     """Of this input, and of this group where somebody asks."""
-    intent = commit(0, 0, 3)._replace(phase=Phase.INTENT)
-    flushed = commit(0, 0, 3)._replace(step=Step.FLUSH)
-    other = commit(0, 0, 3, topic="x")
-    group = commit(0, 0, 3, topic="in", group="h")
-    assert Acknowledged([intent, flushed, other, group], "in", "g").ranges == {}
-    assert Acknowledged([intent, flushed, other, group], "in", "h").ranges == {0: [(0, 3)]}
+    done = commit(0, 0, 3)
+    others = [
+        *(done._replace(phase=phase) for phase in (Phase.INTENT, Phase.FAILED)),
+        done._replace(step=Step.FLUSH),
+        commit(0, 0, 3, topic="x"),
+        group := commit(0, 0, 3, topic="in", group="h"),
+    ]
+    for entry in others:
+        told = Acknowledged([entry], "in", "g")
+        assert (told.ranges, told.any_writer) == ({}, True)
+    assert Acknowledged(others, "in", "h").ranges == {0: [(0, 3)]}
     assert Acknowledged([group], "in").ranges == {0: [(0, 3)]}
     assert Acknowledged([commit(1, 0, 3)], "in", "g").ranges == {1: [(0, 3)]}
-    assert Acknowledged([intent], "in").any_writer
     readers = Acknowledged([read(runs=[])], "in")
     assert not readers.any_writer
     assert readers.covers(0, 0, 1)
@@ -271,10 +286,11 @@ def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
 def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> None:
-    """Several in one file, overlapping ones too; empty ones are none."""
-    text = b"xxabab..key.ab.zzz"
+    """Several in one file, overlapping ones too; empty ones are none. What is found is not repeated."""
+    text, canaries = b"xxabab..key.ab.zzz", ["", "aba", "key", "ab", "zz"]
     found = Findings()
-    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab", "zz"], found)
+    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], canaries, found)
+    assert not any(canary in str(one) for one in found.first() for canary in filter(None, canaries))
     told = sorted((one.offset, one.evidence) for one in found.first())
     assert told == [
         (2, "canary number 1 stands at byte 2"),
@@ -336,22 +352,28 @@ def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
 
 
 def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
-    """One that is aborted is not visible, so it is none."""
     evidence = "visible, although epoch 4 of this producer wrote or ended here before"
     found, _ = log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "commit"))
     assert found == [Finding(Name.ZOMBIE, "out", 0, 3, evidence, 7, 3)]
-    assert log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "abort"))[0] == []
     fenced, _ = log(data(0), ends(2, "abort", 4), data(3), ends(5, "commit"))
     assert Name.ZOMBIE in {one.name for one in fenced}
 
 
-def test_a_second_marker_of_the_same_kind_says_nothing_new() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "epoch", "reused"),
+    [
+        ("commit", "commit", 3, False),
+        ("commit", "abort", 3, True),
+        ("commit", "abort", 4, False),
+        ("abort", "abort", 3, False),
+        ("abort", "commit", 3, True),
+    ],
+)
+def test_a_second_marker_of_the_same_kind_says_nothing_new(first: str, second: str, epoch: int, reused: bool) -> None:
     """One of the other kind is a late frame."""
-    assert log(data(0), ends(2, "commit"), ends(3, "commit"))[0] == []
-    found, _ = log(data(0), ends(2, "commit"), ends(3, "abort"))
-    evidence = "the epoch ended with commit before: a late frame of that transaction would hit this one"
-    assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
-    assert log(data(0), ends(2, "commit"), ends(3, "abort", 4))[0] == []
+    found, _ = log(data(0), ends(2, first), ends(3, second, epoch))
+    evidence = f"the epoch ended with {first} before: a late frame of that transaction would hit this one"
+    assert found == ([Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)] if reused else [])
 
 
 def test_one_transaction_with_two_ends_is_torn() -> None:
@@ -369,12 +391,13 @@ def test_one_transaction_with_two_ends_is_torn() -> None:
 
 
 def test_the_first_commit_after_each_heal_is_kept() -> None:
-    """At the same moment counts; an abort does not."""
+    """At the same moment counts, in whatever order the commits are read; an abort does not."""
     _, endings = log(
         data(0), ends(2, "abort", at_ms=1500), data(3, 4), ends(5, "commit", 4, at_ms=3000), data(6, 5),
-        ends(8, "commit", 5, at_ms=2000), healed=(1000, 2000, 2001, 3001),
+        ends(8, "commit", 5, at_ms=2000), data(9, 6), ends(11, "commit", 6, at_ms=2500), data(12, 7),
+        ends(14, "commit", 7, at_ms=999), healed=(1000, 2000, 2001, 3000, 3001),
     )  # fmt: skip
-    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 3000, 3001: None}
+    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 2500, 3000: 3000, 3001: None}
 
 
 def test_epochs_of_one_producer_are_kept_apart_up_to_the_last() -> None:

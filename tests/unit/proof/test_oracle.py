@@ -141,6 +141,7 @@ def test_a_value_that_differs_is_shown_up_to_a_line(length: int, shown: str) -> 
         (Reason.NO_CUSTOMER_ID, b'{"n":1E+400}'),
         (Reason.NO_CUSTOMER_ID, b"{}"),
         (Reason.NO_CUSTOMER_ID, b'{"customer_id":null}'),
+        (Reason.NO_CUSTOMER_ID, b'{"customer_id":""}'),
         (Reason.NO_VALUE, None),
         (Reason.TOO_LARGE, ORDER),
     ],
@@ -148,6 +149,11 @@ def test_a_value_that_differs_is_shown_up_to_a_line(length: int, shown: str) -> 
 def test_a_justified_rejection_passes(reason: Reason, value: bytes | None) -> None:
     """Each reason with a record that it fits."""
     assert unjustified(reason, value) is None
+
+
+@pytest.mark.parametrize("value", [b'{"customer_id":7}', b"[]"])
+def test_a_customer_that_is_there_and_no_order_at_all_are_other_reasons(value: bytes) -> None:
+    assert unjustified(Reason.NO_CUSTOMER_ID, value) is not None
 
 
 @pytest.mark.parametrize("reason", list(Reason))

@@ -20,7 +20,7 @@ from brew.record import Record as Given
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
-from proof.checking.transformed import Oracle, _Dropped, _shown
+from proof.checking.transformed import Oracle, _shown
 from proof.findings import Finding, Name, Report, Verdict
 
 IN, OUT, ALSO, DEAD = "in", "out", "late", "dlq"
@@ -152,24 +152,32 @@ def test_a_right_run_is_proven_and_everything_is_counted(late: bool, together: b
     assert (report.counts["transformed"], report.counts["dropped"]) == (5, 2)
 
 
-def _spoil_value(logs: Logs) -> None:
-    logs.rows[OUT][1] = logs.rows[OUT][1]._replace(value=b'{"copy":9}')
+Spoil = Callable[[Logs], object]
+
+
+def _change(topic: str, **fields: Any) -> Spoil:
+    """The first record there is another one."""
+
+    def spoil(logs: Logs) -> None:
+        logs.rows[topic][0] = logs.rows[topic][0]._replace(**fields)
+
+    return spoil
+
+
+def _lose(topic: str, at: int = 0) -> Spoil:
+    return lambda logs: logs.rows[topic].pop(at)
+
+
+def _reason(told: bytes | None) -> Spoil:
+    def spoil(logs: Logs) -> None:
+        headers = [(name, told if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
+        _change(DEAD, headers=headers)(logs)
+
+    return spoil
 
 
 def _double(logs: Logs) -> None:
     logs.rows[OUT].insert(2, logs.rows[OUT][1])
-
-
-def _lose(logs: Logs) -> None:
-    del logs.rows[OUT][0]
-
-
-def _lose_one_of_several(logs: Logs) -> None:
-    del logs.rows[OUT][2]
-
-
-def _lose_a_dead_letter(logs: Logs) -> None:
-    del logs.rows[DEAD][0]
 
 
 def _one_too_many(logs: Logs) -> None:
@@ -189,29 +197,8 @@ def _wrong_topic(logs: Logs) -> None:
     logs.rows[OUT].insert(3, logs.rows[ALSO].pop())
 
 
-def _wrong_reason(logs: Logs, told: bytes | None = b"six") -> None:
-    headers = [(name, told if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
-    logs.rows[DEAD][0] = logs.rows[DEAD][0]._replace(headers=headers)
-
-
-def _garbled_reason(logs: Logs) -> None:
-    _wrong_reason(logs, b"\xff")
-
-
-def _no_reason(logs: Logs) -> None:
-    _wrong_reason(logs, None)
-
-
-def _wrong_key(logs: Logs) -> None:
-    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(key=b"other")
-
-
 def _wrong_headers(logs: Logs) -> None:
-    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(headers=logs.rows[OUT][0].headers[1:])
-
-
-def _wrong_time(logs: Logs) -> None:
-    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=1)
+    _change(OUT, headers=logs.rows[OUT][0].headers[1:])(logs)
 
 
 def _out_of_order(logs: Logs) -> None:
@@ -227,38 +214,32 @@ def _letter_of_a_good_one(logs: Logs) -> None:
     logs.add(DEAD, logs.came[0], logs.came[0].value, reason="five")
 
 
-def _bytes_of_a_letter(logs: Logs) -> None:
-    logs.rows[DEAD][0] = logs.rows[DEAD][0]._replace(value=b"{}")
-
-
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
     ("spoil", "name", "said"),
     [
-        (_spoil_value, Name.CORRUPT, "value is b'{\"copy\":9}', should be b'{\"copy\":0}'"),
+        (_change(OUT, value=b'{"copy":9}'), Name.CORRUPT, "value is b'{\"copy\":9}', should be b'{\"copy\":0}'"),
         (_double, Name.DUPLICATE, "came out before"),
-        (_lose, Name.LOST, "neither on out, late nor dlq"),
-        (_lose_one_of_several, Name.LOST, "1 of its 2 outputs are neither on out, late nor dlq"),
-        (_lose_a_dead_letter, Name.LOST, "neither on out, late nor dlq"),
+        (_lose(OUT), Name.LOST, "neither on out, late nor dlq"),
+        (_lose(OUT, 2), Name.LOST, "1 of its 2 outputs are neither on out, late nor dlq"),
+        (_lose(DEAD), Name.LOST, "neither on out, late nor dlq"),
         (_one_too_many, Name.DUPLICATE, "in/0/2#7 came out before, or the function makes fewer of it"),
         (_one_between, Name.CORRUPT, "source in/0/2#2: the function makes 2 records of it"),
         (_not_dropped, Name.CORRUPT, "source in[0] offset 7: the function drops it"),
         (_wrong_topic, Name.CORRUPT, "it belongs into late"),
-        (_wrong_reason, Name.CORRUPT, "rejected as six, but the function rejects it as five"),
-        (_garbled_reason, Name.CORRUPT, "rejected as \ufffd, but the function rejects it as five"),
-        (_no_reason, Name.CORRUPT, "rejected as , but the function rejects it as five"),
-        (_wrong_key, Name.CORRUPT, "key is b'other', should be b'k'"),
+        (_reason(b"six"), Name.CORRUPT, "rejected as six, but the function rejects it as five"),
+        (_reason(b"\xff"), Name.CORRUPT, "rejected as \ufffd, but the function rejects it as five"),
+        (_reason(None), Name.CORRUPT, "rejected as , but the function rejects it as five"),
+        (_change(OUT, key=b"other"), Name.CORRUPT, "key is b'other', should be b'k'"),
         (_wrong_headers, Name.CORRUPT, "should be the function's and then the source's"),
-        (_wrong_time, Name.CORRUPT, "timestamp is 1, should be 100"),
+        (_change(OUT, created=1), Name.CORRUPT, "timestamp is 1, should be 100"),
         (_out_of_order, Name.NONMONOTONIC, "follows 2#1"),
         (_of_nothing, Name.PHANTOM, "its source in[0] offset 99 is not visible (LSO 9)"),
         (_letter_of_a_good_one, Name.CORRUPT, "as five, but the function makes b'{\"copy\":0}' of it, and 0 came out"),
-        (_bytes_of_a_letter, Name.CORRUPT, "the value's bytes are not the input's"),
+        (_change(DEAD, value=b"{}"), Name.CORRUPT, "the value's bytes are not the input's"),
     ],
 )
-def test_whatever_is_wrong_is_a_violation_of_its_name(
-    spoil: Callable[[Logs], None], name: Name, said: str, late: bool
-) -> None:
+def test_whatever_is_wrong_is_a_violation_of_its_name(spoil: Spoil, name: Name, said: str, late: bool) -> None:
     logs = right(inputs(*NUMBERS))
     spoil(logs)
     report = judged(logs, late=late)
@@ -267,9 +248,9 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(
     assert any(one.evidence.endswith(said) for one in found), report.findings
 
 
-@pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose, 0, "offset-gap"), (_lose_a_dead_letter, 4, "torn-txn")])
+@pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose(OUT), 0, "offset-gap"), (_lose(DEAD), 4, "torn-txn")])
 def test_a_lost_input_is_told_with_its_place_and_by_what_its_transaction_lacks(
-    spoil: Callable[[Logs], None], offset: int, also: str
+    spoil: Spoil, offset: int, also: str
 ) -> None:
     """The offset behind it is committed: a record in front is a gap, one amid the others a tear."""
     logs = right(inputs(*NUMBERS))
@@ -573,16 +554,6 @@ def test_a_function_that_ends_with_an_exception_rejects_with_its_words() -> None
     (answer,) = Oracle("f", failing).answers([Given(value=b"1")])
     assert isinstance(answer, brew.Reject)
     assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
-
-
-def test_dropped_offsets_are_kept_as_runs() -> None:
-    """The last one of a run, and the first one behind it."""
-    dropped = _Dropped()
-    assert 0 not in dropped
-    for offset in (3, 4, 7):
-        dropped.add(offset)
-    assert [offset for offset in range(10) if offset in dropped] == [3, 4, 7]
-    assert (list(dropped._starts), list(dropped._ends)) == ([3, 7], [5, 8])
 
 
 def test_values_are_shown_whole_up_to_a_line() -> None:
