@@ -60,7 +60,7 @@ def test_a_setting_asked_for_wins(tmp_path: Path) -> None:
 
 def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
     """`down` finds what `up` started, in another process and on another day."""
-    layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_identity(2, Identity(4711, 1234.5))
+    layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_node(2, identity=Identity(4711, 1234.5))
     layout.write()
     assert Layout.read(tmp_path) == layout
 
