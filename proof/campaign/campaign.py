@@ -30,12 +30,13 @@ from proof.campaign.cell import (
     CONNECTOR,
     DIRECT,
     LINES,
+    WHOLE,
     Cell,
     Result,
     append_result,
     campaign_metadata,
     finished_results,
-    write_results,
+    write_file,
 )
 from proof.campaign.cells import (
     access,
@@ -197,7 +198,8 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
         todo.left.clear()
         for lane in lanes:
             lane.clusters.close()
-        write_results(folder, _campaign_metadata(plan, began, time.monotonic() - clock), done)
+        about = campaign_metadata(plan.command, began, time.monotonic() - clock, plan.seeds, _made_with(plan))
+        write_file(folder / WHOLE, about, done)
     for lane in lanes:
         if lane.error is not None:
             raise lane.error
@@ -295,10 +297,6 @@ class _LaneCluster:
             own.close()
         if home is not None:
             shutil.rmtree(home, ignore_errors=True)
-
-
-def _campaign_metadata(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:
-    return campaign_metadata(plan.command, began, seconds, plan.seeds, _made_with(plan))
 
 
 def _made_with(plan: Plan, *, sink: bool = False) -> MadeWith:

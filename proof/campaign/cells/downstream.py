@@ -110,10 +110,10 @@ def redis_killed(stage: CellEnvironment) -> None:
             member = consumer.start(*consumer.all_partitions, *dying(stage, "before-commit", "stop"))
             if not stopped(stage, member):
                 continue
-            servers.kill(REDIS)
+            servers.run("kill", REDIS)
             stage.fire("store_kills")
             member.signal(signal.SIGCONT)
-            servers.restart(REDIS)
+            servers.run("restart", REDIS)
             ended(stage, member)
         _check(consumer)
 
@@ -161,7 +161,7 @@ def failed_over(stage: CellEnvironment) -> None:
     """Redis dies and an empty replica takes its place, at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
         _half(stage, consumer)
-        first.kill(REDIS)
+        first.run("kill", REDIS)
         stage.fire("fail_overs")
         # The same group, whose position in Kafka has not gone back.
         with _receiver(stage, second.up(REDIS), "redis-script") as moved:

@@ -198,8 +198,8 @@ def server_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is started again."""
 
     def kill(ledger: Ledger) -> float:
-        ledger.servers.kill(POSTGRES)
-        ledger.servers.restart(POSTGRES)
+        ledger.servers.run("kill", POSTGRES)
+        ledger.servers.run("restart", POSTGRES)
         return time.time()
 
     _database_killed(stage, kill)

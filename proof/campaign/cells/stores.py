@@ -7,14 +7,13 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import psycopg
@@ -23,79 +22,43 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.kafka import cluster_admin, offsets
 from brew.names import READ_UNCOMMITTED, ExitCode
-from proof.campaign.cluster import guard
-from proof.campaign.programs import ROOT, Program, ProgramFailedError
+from proof.campaign.cluster import SandboxFolder
+from proof.campaign.programs import Program, ProgramFailedError, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 _COMMAND_S = 90.0
 POSTGRES, REDIS = "postgres", "redis"
 
 
-class Servers:
-    """
-    Servers in a folder of their own, entered as a block.
-
-    Raises (every command): Refused, with what the sandbox said; where a server is not installed that is the command
-    that installs it.
-    """
+class Servers(SandboxFolder):
+    """Servers in a folder of their own; where one is not installed the sandbox tells the command that installs it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="brew-stores-"))
+        super().__init__(Path(tempfile.mkdtemp(prefix="brew-stores-")), "stores")
         self.folder.chmod(0o711)  # PostgreSQL runs as another user than root
-        self._guard = guard(self.folder, self._command("down", "--wipe"))
 
     def up(self, name: str, **settings: str) -> str:
         """Start a server with the data it has; its URL."""
-        words = [word for pair in settings.items() for word in ("--property", "=".join(pair).replace("_", "-"))]
-        self._stores("up", name, *words)
+        self.run("up", name, *repeated("--property", settings))
         return self.url(name)
 
     def url(self, name: str) -> str:
-        done = self._run("status", "--json")  # exits with 3 while a server is down, and tells all the same
-        return str(json.loads(done.stdout)[name]["url"])
-
-    def kill(self, name: str) -> None:
-        """SIGKILL to the server and all its children."""
-        self._stores("kill", name)
-
-    def restart(self, name: str) -> None:
-        self._stores("restart", name)
+        return str(self.status()[name]["url"])
 
     def backup(self, name: str) -> Path:
         """Stop the server, copy its data, start it again; the copy."""
         copy = self.folder / f"{name}-backup"
-        self._stores("down", name)
+        self.run("down", name)
         _copy(self.folder / name, copy)
-        self._stores("up", name)
+        self.run("up", name)
         return copy
 
     def restore(self, name: str, copy: Path) -> None:
         """Replace the server's data by an older copy."""
-        self._stores("down", name)
+        self.run("down", name)
         shutil.rmtree(self.folder / name)
         _copy(copy, self.folder / name)
-        self._stores("up", name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
-            self._stores("down", "--wipe")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._guard.communicate(b"ended\n")
-
-    def _stores(self, *words: str) -> None:
-        done = self._run(*words)
-        if done.returncode != 0:
-            raise Refused(f"`sandbox stores {' '.join(words)}` failed: {done.stderr.strip()}")
-
-    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = self._command(*words)
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
-
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(self.folder)]
+        self.run("up", name)
 
 
 def _copy(source: Path, target: Path) -> None:
