@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -188,7 +188,7 @@ def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int
 class LeaseObserver(threading.Thread):
     """A block that polls the running writers; ``seen`` are those that had a lease holder."""
 
-    def __init__(self, writers: Callable[[], Sequence[Program]]) -> None:
+    def __init__(self, writers: Sequence[Program]) -> None:
         super().__init__(name="witness", daemon=True)
         self._writers, self._over = writers, threading.Event()
         self.seen: set[int] = set()
@@ -200,7 +200,7 @@ class LeaseObserver(threading.Thread):
         self._look()  # what came up since, for a play that ended at once
 
     def _look(self) -> None:
-        for writer in list(self._writers()):
+        for writer in list(self._writers):
             if writer.ended_at is None and writer.pid not in self.seen and holders(writer):
                 self.seen.add(writer.pid)
 

@@ -92,13 +92,10 @@ def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
         yield
         return
     home = Path(tempfile.mkdtemp(prefix="brew-cell-"))
-    try:
-        with Sandbox(home, brokers=1, properties=cell.properties, secure=cell.secure) as own:
-            stage.cluster, stage.bootstrap = own, own.bootstrap
-            stage.programs.environment |= own.environment
-            yield
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with Sandbox(home, brokers=1, properties=cell.properties, secure=cell.secure) as own:
+        stage.cluster, stage.bootstrap = own, own.bootstrap
+        stage.programs.environment |= own.environment
+        yield
 
 
 def _play(stage: CellEnvironment, judged: Judgement) -> None:
@@ -138,7 +135,7 @@ def break_it(stage: CellEnvironment) -> None:
         stage.cell.play(stage)
         return
 
-    observer = LeaseObserver(lambda: stage.writers)
+    observer = LeaseObserver(stage.writers)
     try:
         with observer:
             stage.cell.play(stage)

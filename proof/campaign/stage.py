@@ -137,7 +137,8 @@ class CellEnvironment:
         self.partition = self.seed % self.cell.partitions
         """The one input partition whose brokers the fault goes for."""
         self._started = Counter[str]()
-        self._writers: list[Program] = []
+        self.writers: list[Program] = []
+        """All that were started, also those that have ended."""
         self._readers: list[Program] = []
 
     @property
@@ -192,7 +193,7 @@ class CellEnvironment:
             words += ["--reader", reader]
         words += ["--master", "none", "--journal", str(self.journals.folder), "--transaction-timeout", "20"]
         program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
-        self._writers.append(program)
+        self.writers.append(program)
         return program
 
     def start_writer(
@@ -220,7 +221,7 @@ class CellEnvironment:
         """The cell's reader; where both take turns, the one that the writer before did not have."""
         if self.cell.reader != BOTH:
             return self.cell.reader
-        reader = (CONNECTOR, DIRECT)[len(self._writers) % 2]
+        reader = (CONNECTOR, DIRECT)[len(self.writers) % 2]
         self.fire(f"{reader}_writers")
         return reader
 
@@ -245,28 +246,23 @@ class CellEnvironment:
             self.notes.append(f"{program.name} did not end within {seconds:g} s of SIGTERM")
             return -signal.SIGKILL
 
-    @property
-    def writers(self) -> Sequence[Program]:
-        """All that were started, also those that have ended."""
-        return self._writers
-
     def crashes(self) -> list[str]:
         """Writers that crashed by themselves, and how."""
-        return [crash for program in self._writers if (crash := program.crash) is not None]
+        return [crash for program in self.writers if (crash := program.crash) is not None]
 
     def stop_writers(self) -> None:
         """End every writer that still runs."""
-        self._stop_running(self._writers)
+        self._stop_running(self.writers)
 
     def abort_writers(self) -> None:
         """End the writers that still run, each with a word about where it stands."""
-        for program in self._writers:
+        for program in self.writers:
             if program.code() is None:
                 program.abort()
 
     def stop_all(self) -> None:
         """End writers and readers."""
-        self._stop_running([*self._writers, *self._readers])
+        self._stop_running([*self.writers, *self._readers])
 
     def _stop_running(self, programs: Sequence[Program]) -> None:
         for program in programs:
