@@ -26,12 +26,10 @@ from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
 from sandbox.secure import Security
 from sandbox.spark import spark
-from sandbox.stores import Act, directory_option, each_command, exclusive, stores
+from sandbox.stores import Act, directory_option, each_command, exclusive, settings_of, stores
 
 _ASK_S = 20.0
 _KEYSTORE = "listener.name.secure.ssl.keystore.location"
-
-
 FIRST_PORT = 9092
 
 
@@ -108,17 +106,15 @@ def up(
       python -m sandbox up --secure --dir other
       python -m sandbox up --kafka 3.9.2 --dir other
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    wrong = [text for text in properties if "=" not in text]
-    if wrong:
-        raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
-    more = dict(text.split("=", 1) for text in properties)
+    more = settings_of(properties)
     with exclusive(directory):
         cluster = Cluster.open(directory)
-        up_already = cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers
-        fits = (
-            cluster is not None and kafka in {None, cluster.layout.kafka} and (cluster.layout.secure or not is_secure)
-        )
-        if cluster is not None and up_already and fits:
+        if (
+            cluster is not None
+            and len(cluster.running()) == len(cluster.layout.nodes) == brokers
+            and kafka in {None, cluster.layout.kafka}
+            and (cluster.layout.secure or not is_secure)
+        ):
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
             _print_usage(cluster.layout)
             return
@@ -189,9 +185,7 @@ def status(directory: Path, *, as_json: bool) -> None:
         table = Table("broker", "address", "state", "process", "log", box=None)
         for node in nodes:
             state = "up" if node["running"] else "down"
-            table.add_row(
-                str(node["broker"]), str(node["address"]), state, str(node["process"] or ""), str(node["log"])
-            )
+            table.add_row(*map(str, (node["broker"], node["address"], state, node["process"] or "", node["log"])))
         Console().print(table)
     raise SystemExit(ExitCode.DONE if is_up else ExitCode.REFUSED)
 

@@ -106,19 +106,6 @@ def _formatting(layout: Layout, node: Node, jvm: Jvm) -> subprocess.Popen[bytes]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
 
-def launch(layout: Layout, node: Node, settings: Settings) -> ServerProcess:
-    """Start one broker; it isn't ready when this returns."""
-    command = settings.jvm.command("kafka.Kafka", [str(layout.properties(node))], flags=settings.flags())
-    inside = Network(layout.directory).entering(node.number) if node.namespace else []
-    return ServerProcess([*inside, *command], layout.log(node), leashed=settings.leashed)
-
-
-def log_size(layout: Layout, node: Node) -> int:
-    """Where the next start's lines will begin in the broker's log."""
-    log = layout.log(node)
-    return log.stat().st_size if log.exists() else 0
-
-
 def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) -> None:
     """Wait for the broker's own word in its log, from ``begin`` on, then for its port; look at its life meanwhile."""
     log = layout.log(node)
@@ -192,29 +179,24 @@ class Cluster:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         kept = Layout.read(directory)
-        if kept is not None and len(kept.nodes) != brokers:
-            raise Refused(
-                f"{directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
-                "ask for that number, or remove the old one with `make down WIPE=1`"
-            )
         settings = settings or Settings()
-        _check_kind(kept, settings)
         if kept is not None:
+            _check_fits(kept, brokers, settings)
             settings = replace(settings, kafka=kept.kafka)
-        new = kept is None
         if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
-            was_secure = kept is not None and kept.secure
+            is_secure = kept.secure if kept else settings.secure
             kept = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
-            if was_secure or (new and settings.secure):
+            if is_secure:
                 kept = secured(kept)
         if settings.data_size_mb:
-            kept = kept.with_size(kept.nodes[-1].number, settings.data_size_mb)
+            kept = kept.with_node(kept.nodes[-1].number, size_mb=settings.data_size_mb)
         kept = replace(kept, launched=settings.kept(), nodes=tuple(_placed(n, settings) for n in kept.nodes))
         cluster = cls(kept, settings)
         try:
             cluster._start([node for node in kept.nodes if not node.alive()])
         except BaseException:
-            cluster._kill_started()
+            for number in list(cluster._started):
+                cluster.kill(number)
             raise
         return cluster
 
@@ -323,13 +305,9 @@ class Cluster:
     def _forget(self, number: int) -> None:
         if (started := self._started.pop(number, None)) is not None:
             started.ended()
-        self.layout = self.layout.with_identity(number, None)
+        self.layout = self.layout.with_node(number, identity=None)
         if self.layout.directory.exists():
             self.layout.write()
-
-    def _kill_started(self) -> None:
-        for number in list(self._started):
-            self.kill(number)
 
     def _start(self, nodes: Sequence[Node]) -> None:
         """Format what is new, start, note each process at once, and return when all of the cluster answers."""
@@ -350,17 +328,24 @@ class Cluster:
             self.layout.home(node).mkdir(parents=True, exist_ok=True)
             self._write_properties(node)
         format_data(self.layout, nodes, self.settings.jvm, deadline)
-        begin = {node.number: log_size(self.layout, node) for node in nodes}
+        logs = {node.number: self.layout.log(node) for node in nodes}
+        begin = {number: log.stat().st_size if log.exists() else 0 for number, log in logs.items()}
         for node in nodes:
-            started = launch(self.layout, node, self.settings)
-            self._started[node.number] = started
-            self.layout = self.layout.with_identity(node.number, started.identity)
-            self.layout.write()
+            self._launch(node)
         for node in nodes:
             await_started(self.layout, self.layout.node(node.number), begin[node.number], deadline)
         await_answer(self.connection, len(self.running()), deadline)
         if self.layout.secure:
             Security.of(self.layout).introduce(self.layout, deadline)
+
+    def _launch(self, node: Node) -> None:
+        jvm, settings = self.settings.jvm, self.settings
+        command = jvm.command("kafka.Kafka", [str(self.layout.properties(node))], flags=settings.flags())
+        inside = self.network.entering(node.number) if node.namespace else []
+        started = ServerProcess([*inside, *command], self.layout.log(node), leashed=settings.leashed)
+        self._started[node.number] = started
+        self.layout = self.layout.with_node(node.number, identity=started.identity)
+        self.layout.write()
 
     def _write_properties(self, node: Node) -> None:
         more: dict[str, str] = {}
@@ -378,13 +363,18 @@ class Cluster:
                 limit_disk(self.layout.data(node), node.size_mb)
 
 
-def _check_kind(kept: Layout | None, settings: Settings) -> None:
-    if kept is not None and settings.secure and not kept.secure:
+def _check_fits(kept: Layout, brokers: int, settings: Settings) -> None:
+    if len(kept.nodes) != brokers:
+        raise Refused(
+            f"{kept.directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
+            "ask for that number, or remove the old one with `make down WIPE=1`"
+        )
+    if settings.secure and not kept.secure:
         raise Refused(
             f"{kept.directory} holds a cluster that asks nobody who is there; remove it and its data with "
             "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir) for a secure one"
         )
-    if kept is not None and settings.kafka not in {None, kept.kafka}:
+    if settings.kafka not in {None, kept.kafka}:
         raise Refused(
             f"{kept.directory} holds a cluster of Kafka {kept.kafka}, not {settings.kafka}; remove it with "
             "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir)"

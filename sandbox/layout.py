@@ -12,7 +12,7 @@ from typing import Any
 
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
-from sandbox.process import HOST, Identity, free
+from sandbox.process import HOST, Identity, free, write_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +95,18 @@ class Layout:
     def properties(self, node: Node) -> Path:
         return self.home(node) / "server.properties"
 
-    def with_identity(self, number: int, identity: Identity | None) -> Layout:
-        """The same cluster, with one node's process noted."""
-        changed = (replace(n, identity=identity) if n.number == number else n for n in self.nodes)
-        return replace(self, nodes=tuple(changed))
+    def with_node(self, number: int, **changed: Any) -> Layout:
+        """The same cluster, with fields of one node changed."""
+        return replace(self, nodes=tuple(replace(n, **changed) if n.number == number else n for n in self.nodes))
 
     def on_hosts(self, hosts: Mapping[int, str]) -> Layout:
         """The same cluster, each node in a network of its own at that address."""
         return replace(self, nodes=tuple(replace(n, host=hosts[n.number], namespace=True) for n in self.nodes))
 
-    def with_size(self, number: int, size_mb: int) -> Layout:
-        """The same cluster, one node's data directory with an end."""
-        return replace(self, nodes=tuple(replace(n, size_mb=size_mb) if n.number == number else n for n in self.nodes))
-
     def write(self) -> None:
-        """Keep the layout, in one step: a reader finds the old file or the new one."""
         nodes = [asdict(node) for node in self.nodes]
         kept = {"cluster_id": self.cluster_id, "nodes": nodes, "launched": dict(self.launched)}
-        text = json.dumps(kept, indent=2)
-        fresh = _state_file(self.directory).with_suffix(".new")
-        fresh.write_text(text + "\n")
-        fresh.replace(_state_file(self.directory))
+        write_state(_state_file(self.directory), kept)
 
     @classmethod
     def read(cls, directory: Path) -> Layout | None:
@@ -138,10 +129,9 @@ def _state_file(directory: Path) -> Path:
     return directory / "kafka.json"
 
 
-def _node(kept: Mapping[str, object]) -> Node:
-    identity = kept.pop("identity") if isinstance(kept, dict) else None
-    node = Node(**kept)  # type: ignore[arg-type]
-    return replace(node, identity=Identity(**identity)) if isinstance(identity, dict) else node
+def _node(kept: Mapping[str, Any]) -> Node:
+    identity = kept["identity"]
+    return Node(**{**kept, "identity": identity and Identity(**identity)})
 
 
 def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,6 +27,13 @@ def write_private(path: Path, content: bytes) -> None:
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+    fresh.replace(path)
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a state file in one step: readers find old or new."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(state, indent=2) + "\n")
     fresh.replace(path)
 
 

@@ -10,10 +10,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import click
@@ -23,8 +22,8 @@ from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import java
 from brew.names import ExitCode
 from sandbox.jvm import QUICK
-from sandbox.process import HOST, Identity, ServerProcess, free, require_free
-from sandbox.stores import directory_option, exclusive
+from sandbox.process import HOST, Identity, ServerProcess, free, require_free, write_state
+from sandbox.stores import Act, directory_option, each_command, exclusive
 
 MASTER = "master"
 FIRST_PORT = 7077
@@ -145,13 +144,10 @@ class SparkCluster:
 
     def pause(self, name: str) -> None:
         """SIGSTOP: connections stay open, nothing answers."""
-        for process in self._tree(name):
-            process.send(signal.SIGSTOP)
+        self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT to a paused one."""
-        for process in self._tree(name):
-            process.send(signal.SIGCONT)
+        self._signal(name, signal.SIGCONT)
 
     def restart(self, name: str) -> None:
         """Start it again; what runs is ended in good order before."""
@@ -171,8 +167,12 @@ class SparkCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        for process in self._tree(name):
+            process.send(number)
 
     def _tree(self, name: str) -> list[Identity]:
         identity = self.state.processes.get(name)
@@ -199,18 +199,14 @@ class SparkCluster:
 
     def _note(self, name: str, identity: Identity | None) -> None:
         self.state = replace(self.state, processes={**self.state.processes, name: identity})
-        fresh = _state_file(self.directory).with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(self.state), indent=2) + "\n")
-        fresh.replace(_state_file(self.directory))
+        write_state(_state_file(self.directory), asdict(self.state))
 
     def _launch(self, name: str) -> None:
         root = spark_home()
         log = Path(__file__).with_name("spark-log4j2.properties")
         words = [java(), *QUICK, "-Xmx256m", f"-Dlog4j2.configurationFile=file:{log}"]
-        words += [
-            "-Dspark.deploy.recoveryMode=FILESYSTEM",
-            f"-Dspark.deploy.recoveryDirectory={self.directory}/recovery",
-        ]
+        words += ["-Dspark.deploy.recoveryMode=FILESYSTEM"]
+        words += [f"-Dspark.deploy.recoveryDirectory={self.directory}/recovery"]
         words += [f"-Dspark.worker.timeout={_WORKER_TIMEOUT_S}", "-cp", f"{root}/jars/*"]
         if name == MASTER:
             words += [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(self.state.port), "--webui-port", "0"]
@@ -380,30 +376,22 @@ def _unleashed(directory: Path) -> SparkCluster:
     return SparkCluster(found.directory, found.state, leashed=False)
 
 
-def _fault(what: str, done: str, text: str) -> click.Command:
-    """A command that does ``what`` to one process."""
-    example = f"\b\nExample:\n  python -m sandbox spark {what} 2"
+def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
+    def apply(directory: Path, name: str) -> Iterator[str]:
+        cluster = _unleashed(directory)
+        known = (MASTER, *cluster.workers)
+        if name not in known:
+            raise UsageError(f"{name!r} is no process of this cluster; there are: {' '.join(known)}")
+        act(cluster, name)
+        yield _title(name)
 
-    @click.command(what, help=f"{text}\n\n{example}")
-    @_name
-    @directory_option
-    def command(name: str, directory: Path) -> None:
-        with exclusive(directory):
-            cluster = _unleashed(directory)
-            known: Sequence[str] = (MASTER, *cluster.workers)
-            if name not in known:
-                raise UsageError(f"{name!r} is no process of this cluster; there are: {' '.join(known)}")
-            act: Callable[[str], None] = getattr(cluster, what)
-            act(name)
-        click.echo(f"{_title(name)} {done}")
-
-    return command
+    return apply
 
 
-for _what, _done, _text in (
-    ("kill", "is killed", "SIGKILL to the master or a worker, with its executors."),
-    ("pause", "is paused", "SIGSTOP to the master or a worker, with its executors."),
-    ("resume", "goes on", "SIGCONT to a paused one."),
-    ("restart", "is up", "Start the master or a worker again."),
+for _what, _summary, _act, _done in (
+    ("kill", "SIGKILL to the master or a worker, with its executors.", SparkCluster.kill, "is killed"),
+    ("pause", "SIGSTOP to the master or a worker, with its executors.", SparkCluster.pause, "is paused"),
+    ("resume", "SIGCONT to a paused one.", SparkCluster.resume, "goes on"),
+    ("restart", "Start the master or a worker again.", SparkCluster.restart, "is up"),
 ):
-    spark.add_command(_fault(_what, _done, _text))
+    spark.add_command(each_command(_what, _summary, f"spark {_what} 2", _name, _on_process(_act), _done))

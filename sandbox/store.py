@@ -24,12 +24,13 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
-from sandbox.process import HOST, Identity, ServerProcess, free, require_free
+from sandbox.process import HOST, Identity, ServerProcess, free, require_free, write_state
 
 _START_S = 40.0
 _STOP_S = 15.0
 _POLL_S = 0.02
 _LAST_LINES = 8
+_ANSWER_S = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,10 @@ class Store:
     def log(self) -> Path:
         return self.home / "server.log"
 
+    @property
+    def _state_file(self) -> Path:
+        return self.directory / f"{self.name}.json"
+
     def running(self) -> bool:
         return self.state.identity is not None and self.state.identity.alive()
 
@@ -172,7 +177,6 @@ class Store:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT to a paused server."""
         self._signal(signal.SIGCONT)
 
     def restart(self, *, leashed: bool = True) -> None:
@@ -185,7 +189,7 @@ class Store:
         if wipe:
             self.kill()
             shutil.rmtree(self.home, ignore_errors=True)
-            (self.directory / f"{self.name}.json").unlink(missing_ok=True)
+            self._state_file.unlink(missing_ok=True)
         else:
             self.stop()
 
@@ -247,31 +251,20 @@ class Store:
         if self._started is not None:
             self._started.ended()
             self._started = None
-        if (self.directory / f"{self.name}.json").exists():
+        if self._state_file.exists():
             self._write(replace(self.state, identity=None))
 
     def _write(self, state: State) -> None:
         self.state = state
-        file = self.directory / f"{self.name}.json"
-        kept = {"port": state.port, "properties": dict(state.properties)}
-        kept["identity"] = asdict(state.identity) if state.identity else None
-        fresh = file.with_suffix(".new")
-        fresh.write_text(json.dumps(kept, indent=2) + "\n")
-        fresh.replace(file)
+        write_state(self._state_file, {**asdict(state), "properties": dict(state.properties)})
 
 
-def missing(what: str) -> Refused:
-    """The server's program is nowhere to be found."""
+def _missing(what: str) -> Refused:
     return Refused(f"{what} is not installed here; `make setup-stores` installs Debian's package, or put it on PATH")
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0
 
 
 ROLE = "brew"
 _DEBIAN = Path("/usr/lib/postgresql")
-_ANSWER_S = 2
 
 # fsync stays on: what was committed survives power loss, and what we measure is what a user gets.
 _SETTINGS = {
@@ -310,7 +303,7 @@ class Postgres(Store):
         initdb = _program("initdb")
         shutil.rmtree(self.data, ignore_errors=True)  # of a start that was cut short
         self.data.mkdir(mode=0o700)
-        if is_root():
+        if os.geteuid() == 0:
             account = _account()
             _require_way(self.data, account)
             os.chown(self.data, account.pw_uid, account.pw_gid)
@@ -352,7 +345,7 @@ def _program(name: str) -> Path:
         return versions[0]
     if program := shutil.which(name):
         return Path(program)
-    raise missing("PostgreSQL")
+    raise _missing("PostgreSQL")
 
 
 def _account() -> pwd.struct_passwd:
@@ -365,7 +358,7 @@ def _account() -> pwd.struct_passwd:
 
 
 def _as_user() -> list[str]:
-    if not is_root():
+    if os.geteuid() != 0:
         return []
     account = _account()
     if (setpriv := shutil.which("setpriv")) is None:
@@ -383,8 +376,6 @@ def _require_way(data: Path, account: pwd.struct_passwd) -> None:
                 f"`chmod o+x {folder}`, or choose another folder with --dir"
             )
 
-
-_REDIS_ANSWER_S = 2
 
 # What a claim needs to hold: every write on disk before its answer, and no key thrown out to make room.
 _REDIS_SETTINGS = {
@@ -409,7 +400,7 @@ class Redis(Store):
 
     def command(self) -> Sequence[str]:
         if (program := shutil.which("redis-server")) is None:
-            raise missing("Redis")
+            raise _missing("Redis")
         settings = {**_REDIS_SETTINGS, "port": str(self.state.port), "dir": str(self.data), **self.state.properties}
         # A value of several words (`replicaof HOST PORT`) is several arguments; an empty one is one.
         words = [[f"--{name}", *(value.split() or [""])] for name, value in settings.items()]
@@ -420,7 +411,7 @@ class Redis(Store):
         self.data.mkdir(exist_ok=True)
 
     def answers(self) -> bool:
-        client = redis.Redis.from_url(self.url, socket_timeout=_REDIS_ANSWER_S, socket_connect_timeout=_REDIS_ANSWER_S)
+        client = redis.Redis.from_url(self.url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S)
         try:
             return bool(client.ping())
         except redis.RedisError:
@@ -432,7 +423,6 @@ class Redis(Store):
 _API = "/apis/ccompat/v7"
 _RUNNER = "*-runner.jar"
 _HEAP_MB = 384
-_REGISTRY_ANSWER_S = 2.0
 
 
 class Registry(Store):
@@ -477,7 +467,7 @@ class Registry(Store):
 
     def answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=_REGISTRY_ANSWER_S) as answer:  # noqa: S310 - our own server
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=_ANSWER_S) as answer:  # noqa: S310 - our own server
                 return bool(answer.status == 200)  # noqa: PLR2004 - OK
         except OSError:
             return False

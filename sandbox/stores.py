@@ -39,13 +39,26 @@ def exclusive(directory: Path) -> Iterator[None]:
         yield
 
 
+def settings_of(properties: Sequence[str]) -> dict[str, str]:
+    """
+    The values of `--property`.
+
+    Raises:
+        UsageError: one is not of the form NAME=VALUE.
+    """
+    for text in properties:
+        if "=" not in text:
+            raise UsageError(f"--property {text!r}: a setting is written NAME=VALUE")
+    return dict(text.split("=", 1) for text in properties)
+
+
 STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis, "registry": Registry}
 USUAL = ("postgres", "redis")
 _WIDE = 240  # columns when no terminal says how many it has: an URL that is cut cannot be copied
 
 _Command = Callable[..., None]
-Act = Callable[[Path, Sequence[Any]], Iterable[str]]
-"""Does something to servers of a directory; their names for people."""
+Act = Callable[[Path, Any], Iterable[str]]
+"""Does something to the servers of a directory that the second argument names; their names for people."""
 
 _names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
 _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
@@ -84,12 +97,9 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
       python -m sandbox stores up
       python -m sandbox stores up postgres --port 5432 --property max_connections=50
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    wrong = [text for text in properties if "=" not in text]
-    if wrong:
-        raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
+    more = settings_of(properties) or None
     if len(names) != 1 and (port or properties):
         raise UsageError("--port and --property belong to one server; name it")
-    more = dict(text.split("=", 1) for text in properties) or None
     with exclusive(directory):
         for name in names or USUAL:
             store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
@@ -166,7 +176,7 @@ def each_command(
     @click.command(name, help=f"{summary}\n\n\b\nExample:\n  python -m sandbox {example}")
     @argument
     @directory_option
-    def command(directory: Path, **named: Sequence[Any]) -> None:
+    def command(directory: Path, **named: Any) -> None:
         with exclusive(directory):
             for server in act(directory, next(iter(named.values()))):
                 click.echo(f"{server} {done}")

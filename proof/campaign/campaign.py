@@ -11,7 +11,6 @@ Results are kept, and a campaign can be resumed.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
@@ -30,12 +29,13 @@ from proof.campaign.cell import (
     CONNECTOR,
     DIRECT,
     LINES,
+    WHOLE,
     Cell,
     Result,
     append_result,
     campaign_metadata,
     finished_results,
-    write_results,
+    write_file,
 )
 from proof.campaign.cells import (
     access,
@@ -183,7 +183,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     known = {(result.cell, result.seed) for result in done}
     began, clock = datetime.now(UTC), time.monotonic()
     left = [(cell, seed) for cell, seed in plan.rounds() if (cell.name, seed) not in known]
-    todo = _CellQueue(plan, left, done, starts, ends)
+    todo = _CellQueue(plan, deque(left), done, starts, ends)
     lanes = [_Lane(todo, number) for number in range(plan.at_once)]
     try:
         if len(lanes) == 1:
@@ -197,42 +197,41 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
         todo.left.clear()
         for lane in lanes:
             lane.clusters.close()
-        write_results(folder, _campaign_metadata(plan, began, time.monotonic() - clock), done)
+        about = campaign_metadata(plan.command, began, time.monotonic() - clock, plan.seeds, _made_with(plan))
+        write_file(folder / WHOLE, about, done)
     for lane in lanes:
         if lane.error is not None:
             raise lane.error
     return done
 
 
+@dataclass
 class _CellQueue:
     """The cells left to run, taken from both ends, and the results; thread-safe."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        left: Sequence[Round],
-        done: list[Result],
-        starts: Callable[[Cell, int], None],
-        ends: Callable[[Result], None],
-    ) -> None:
-        self.plan, self.left, self.done = plan, deque(left), done
-        self._starts, self._ends = starts, ends
+    plan: Plan
+    left: deque[Round]
+    done: list[Result]
+    starts: Callable[[Cell, int], None]
+    ends: Callable[[Result], None]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._time = None if plan.begin_within_s is None else Deadline(plan.begin_within_s)
+        self._time = None if self.plan.begin_within_s is None else Deadline(self.plan.begin_within_s)
 
     def take(self, *, last: bool) -> Round | None:
         with self._lock:
             if not self.left or (self._time is not None and self._time.expired()):
                 return None
             cell, seed = self.left.pop() if last else self.left.popleft()
-            self._starts(cell, seed)
+            self.starts(cell, seed)
             return cell, seed
 
     def finish(self, result: Result) -> None:
         with self._lock:
             append_result(self.plan.settings.folder, result)
             self.done.append(result)
-            self._ends(result)
+            self.ends(result)
 
 
 class _Lane(threading.Thread):
@@ -257,7 +256,8 @@ class _Lane(threading.Thread):
                 plan = self._todo.plan
                 made_with = _made_with(plan, sink=cell.row in SINK_ROWS)
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
-                self.clusters.after(result)
+                if not result.as_expected:
+                    self.clusters.close()  # its brokers may be in any state
                 self._todo.finish(result)
         except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
             self.error = error
@@ -272,33 +272,19 @@ class _LaneCluster:
     def __init__(self, bootstrap: str | None) -> None:
         self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
         self._own: Sandbox | None = None
-        self._home: Path | None = None
 
     def cluster(self) -> ExternalCluster:
         if self._foreign is not None:
             return self._foreign
         if self._own is None:
-            self._home = Path(tempfile.mkdtemp(prefix="brew-campaign-"))
-            self._own = Sandbox(self._home)
+            self._own = Sandbox(Path(tempfile.mkdtemp(prefix="brew-campaign-")))
         return self._own
-
-    def after(self, result: Result) -> None:
-        """Drop the cluster after a cell that did not end as expected: its brokers may be in any state."""
-        if not result.as_expected:
-            self.close()
 
     def close(self) -> None:
         """End the cluster; may be called from another thread while a cell uses it."""
         own, self._own = self._own, None
-        home, self._home = self._home, None
         if own is not None:
             own.close()
-        if home is not None:
-            shutil.rmtree(home, ignore_errors=True)
-
-
-def _campaign_metadata(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:
-    return campaign_metadata(plan.command, began, seconds, plan.seeds, _made_with(plan))
 
 
 def _made_with(plan: Plan, *, sink: bool = False) -> MadeWith:

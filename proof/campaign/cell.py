@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from brew.names import TransactionalId
 from proof.provenance import UNKNOWN, MadeWith
 
 CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
@@ -186,13 +187,8 @@ def finished_results(folder: Path, kernels: Collection[str] | None = None) -> li
     return [result for result in results if kernels is None or result.kernel in kernels]
 
 
-def write_results(folder: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
-    """Write the campaign with all its cells, in one step."""
-    return write_file(folder / WHOLE, campaign, results)
-
-
 def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
-    """Write a campaign to a file of any name, in one step."""
+    """Write a campaign with all its cells, in one step."""
     document = {"campaign": dict(campaign), "cells": [asdict(result) for result in results]}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.new")
@@ -246,6 +242,10 @@ class Names:
 
     def topics(self) -> list[str]:
         return [self.input, self.output, self.dead_letter]
+
+    def transactional_id(self, partition: int) -> str:
+        """The pipeline's own, for that partition of the input."""
+        return str(TransactionalId(self.group, self.input, partition))
 
     def options(self) -> list[str]:
         """Options that name them, the same for the pipeline and the checker."""

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from brew.errors import KafkaFailure, Refused
 from brew.kafka import cluster_admin
 from brew.kafka.clients import AdminClient, admin
 from proof.campaign.cell import Need
-from proof.campaign.programs import ROOT
+from proof.campaign.programs import ROOT, repeated
 
 CLIENTS = "clients"
 
@@ -31,6 +30,8 @@ _COMMAND_S = 90.0
 _POLL_S = 0.05
 _GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
 _ALL = 3
+_HEAP_MB = 512
+_DISK_MB = 4096  # of the last broker; an hour of mixtures writes more than 512
 # Kafka's own logs are there only once somebody has used them.
 _INTERNAL = (cluster_admin.OFFSETS, cluster_admin.TRANSACTIONS)
 
@@ -59,42 +60,79 @@ class ExternalCluster:
         """Do nothing: an external cluster keeps running."""
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxSettings:
+class SandboxFolder:
     """
-    How to start a sandbox: nodes, and broker settings on top of its own.
+    A folder that `python -m sandbox` keeps servers in, entered as a block; gone when this ends, however it ends.
 
-    ``disk_mb``: an end to the last broker's disk; an hour of mixtures writes more than 512.
+    ``group``: the group of commands, where there is one.
     """
 
-    brokers: int = _ALL
-    properties: Mapping[str, str] | None = None
-    heap_mb: int = 512
-    disk_mb: int = 4096
-    secure: bool = False
+    def __init__(self, folder: Path, *group: str) -> None:
+        self.folder, self._group = folder, group
+        folder.mkdir(parents=True, exist_ok=True)
+        self._guard = guard(folder, self._command("down", "--wipe"))
+
+    def run(self, *words: str) -> None:
+        """
+        Run a command.
+
+        Raises:
+            Refused: it failed, with what it said.
+        """
+        done = self._run(*words)
+        if done.returncode != 0:
+            raise Refused(f"`{' '.join(['sandbox', *self._group, *words])}` failed: {done.stderr.strip()}")
+
+    def status(self) -> dict[str, Any]:
+        """What `status` tells; it exits with 3 while a server is down, and tells all the same."""
+        status: dict[str, Any] = json.loads(self._run("status", "--json").stdout)
+        return status
+
+    def close(self) -> None:
+        """End and remove everything."""
+        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
+            self.run("down", "--wipe")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._guard.communicate(b"ended\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = self._command(*words)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "sandbox", *self._group, *words, "--dir", str(self.folder)]
 
 
-class Sandbox(ExternalCluster):
-    """A cluster of our own in ``directory``; it is gone when this ends, however it ends."""
+class Sandbox(SandboxFolder, ExternalCluster):
+    """A cluster of our own, with broker settings on top of the sandbox's."""
 
-    def __init__(self, directory: Path, settings: SandboxSettings | None = None) -> None:
-        settings = settings or SandboxSettings()
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._guard = guard(directory, self._command("down", "--wipe"))
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = _ALL,
+        properties: Mapping[str, str] | None = None,
+        secure: bool = False,
+    ) -> None:
+        SandboxFolder.__init__(self, directory)
         self._touched = False
         """Whether something was broken since all was whole."""
-        properties = [word for pair in (settings.properties or {}).items() for word in ("--property", "=".join(pair))]
-        options = ["--brokers", str(settings.brokers), "--port", "0", "--quick", "--heap-mb", str(settings.heap_mb)]
-        if settings.secure:
+        options = ["--brokers", str(brokers), "--port", "0", "--quick", "--heap-mb", str(_HEAP_MB)]
+        if secure:
             options.append("--secure")
-        if settings.brokers >= _ALL:
-            options += ["--network", "namespaces", "--data-size-mb", str(settings.disk_mb)]
+        if brokers >= _ALL:
+            options += ["--network", "namespaces", "--data-size-mb", str(_DISK_MB)]
         try:
-            self._sandbox("up", *options, *properties)
-            status = self._status()
+            self.run("up", *options, *repeated("--property", properties or {}))
+            status = self.status()
             self._nodes: list[dict[str, Any]] = status["brokers"]
-            super().__init__(str(status["bootstrap"]))
+            ExternalCluster.__init__(self, str(status["bootstrap"]))
             self._secure: dict[str, Any] | None = status.get("secure")
         except BaseException:
             self.close()
@@ -121,7 +159,7 @@ class Sandbox(ExternalCluster):
 
     def certify(self, *words: str) -> float:
         """`sandbox certify`; return when that was done."""
-        self._sandbox("certify", *words)
+        self.run("certify", *words)
         return time.time()
 
     @property
@@ -152,7 +190,7 @@ class Sandbox(ExternalCluster):
 
     def _signal(self, numbers: Sequence[int], what: signal.Signals) -> float:
         # A command's own start would blur the moment; it tells the process, the signal is sent from here.
-        processes = {int(node["broker"]): node["process"] for node in self._status()["brokers"]}
+        processes = {int(node["broker"]): node["process"] for node in self.status()["brokers"]}
         self._touched = True
         for number in numbers:
             if processes[number] is None:
@@ -163,27 +201,27 @@ class Sandbox(ExternalCluster):
     def restart(self, *numbers: int) -> None:
         """Start brokers again, all together; one that runs is ended in good order before."""
         self._touched = True
-        self._sandbox("restart", *map(str, numbers))
+        self.run("restart", *map(str, numbers))
 
     def cut(self, number: int, *others: int | str) -> float:
         """Let nothing pass between a broker and others; return when that was so."""
         self._touched = True
-        self._sandbox("cut", str(number), *(word for other in others for word in ("--from", str(other))))
+        self.run("cut", str(number), *(word for other in others for word in ("--from", str(other))))
         return time.time()
 
     def fill(self, number: int) -> float:
         self._touched = True
-        self._sandbox("fill", str(number))
+        self.run("fill", str(number))
         return time.time()
 
     def heal(self) -> float:
         """Take away cuts and full disks; return when that was done."""
-        self._sandbox("heal")
+        self.run("heal")
         return time.time()
 
     def down(self) -> list[int]:
         """The brokers that have ended."""
-        return [int(node["broker"]) for node in self._status()["brokers"] if not node["running"]]
+        return [int(node["broker"]) for node in self.status()["brokers"] if not node["running"]]
 
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
         """
@@ -194,8 +232,8 @@ class Sandbox(ExternalCluster):
         """
         if not self._touched and self._is_whole(topics, deadline):
             return  # nothing of ours to mend, and nothing happened by itself
-        self._sandbox("heal")
-        nodes = self._status()["brokers"]
+        self.run("heal")
+        nodes = self.status()["brokers"]
         for node in nodes:
             if node["running"]:
                 with contextlib.suppress(ProcessLookupError):
@@ -216,34 +254,6 @@ class Sandbox(ExternalCluster):
     def _behind(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
         known = set(self.admin.list_topics(timeout=max(0.1, deadline.remaining_s())).topics)
         return cluster_admin.out_of_sync(self.admin, known.intersection([*topics, *_INTERNAL]), deadline)
-
-    def close(self) -> None:
-        """End and remove everything."""
-        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
-            self._sandbox("down", "--wipe")
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._guard.communicate(b"ended\n")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _status(self) -> dict[str, Any]:
-        command = self._command("status", "--json")
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
-        status: dict[str, Any] = json.loads(done.stdout)
-        return status
-
-    def _sandbox(self, *words: str) -> None:
-        command = self._command(*words)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
-        if done.returncode != 0:
-            raise Refused(f"`sandbox {' '.join(words)}` failed: {done.stderr.strip()}")
-
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "sandbox", *words, "--dir", str(self._directory)]
 
 
 def guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:

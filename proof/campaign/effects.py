@@ -14,16 +14,15 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import psutil
 
 from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step
-from brew.kafka.kafka_python import open_transactions
-from brew.names import TransactionalId
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
@@ -36,7 +35,6 @@ HOLDERS = "holders"
 """What fires: writers that were seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
 
 _TRIES = 400
-_ASK_S = 20.0
 _FENCED_S = 5.0
 _DIE_S = 10.0
 _LOOK_S = 0.03
@@ -77,6 +75,14 @@ def signal_all(processes: Iterable[psutil.Process], *, stop: bool) -> None:
                 process.resume()
 
 
+def kill_all(processes: Iterable[psutil.Process]) -> float:
+    """SIGKILL to all of them; return when that was done."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return time.time()
+
+
 def tree(*roots: psutil.Process) -> list[psutil.Process]:
     """Processes and all below them, each once."""
     known: dict[int, psutil.Process] = {}
@@ -92,15 +98,11 @@ def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
     begun = {p for pid in pids for p in open_ranges(stage.journals.entries, Kill(time.time(), pid))}
     if not begun:
         return set()
-    partitions, known = range(stage.cell.partitions), set[str]()
-    for topic in (stage.names.output, stage.names.dead_letter):
-        transactions = open_transactions(stage.cluster.connection, topic, partitions, Deadline(_ASK_S))
-        known |= {name for transaction in transactions if (name := transaction.transactional_id) is not None}
-    ids = {p: str(TransactionalId(stage.names.group, stage.names.input, p)) for p in begun}
-    return held_open(ids, known)
+    known = {transaction.transactional_id for transaction in stage.open_transactions()}
+    return held_open({p: stage.names.transactional_id(p) for p in begun}, known)
 
 
-def held_open(begun: Mapping[int, str], known: Collection[str]) -> set[int]:
+def held_open(begun: Mapping[int, str], known: Collection[str | None]) -> set[int]:
     """The partitions whose transaction a process has begun and the brokers know as open; ``begun`` holds their ids."""
     return {partition for partition, name in begun.items() if name in known}
 
@@ -184,9 +186,9 @@ def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int
 
 
 class LeaseObserver(threading.Thread):
-    """Polls the running writers; ``seen`` are those that had a lease holder."""
+    """A block that polls the running writers; ``seen`` are those that had a lease holder."""
 
-    def __init__(self, writers: Callable[[], Sequence[Program]]) -> None:
+    def __init__(self, writers: Sequence[Program]) -> None:
         super().__init__(name="witness", daemon=True)
         self._writers, self._over = writers, threading.Event()
         self.seen: set[int] = set()
@@ -198,25 +200,17 @@ class LeaseObserver(threading.Thread):
         self._look()  # what came up since, for a play that ended at once
 
     def _look(self) -> None:
-        for writer in list(self._writers()):
+        for writer in list(self._writers):
             if writer.ended_at is None and writer.pid not in self.seen and holders(writer):
                 self.seen.add(writer.pid)
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
-
-
-@contextlib.contextmanager
-def observe_leases(writers: Callable[[], Sequence[Program]], tell: Callable[[int, int], None]) -> Iterator[None]:
-    """A block; behind it ``tell`` gets how many of the writers were seen with a holder, and how many there were."""
-    witness = LeaseObserver(writers)
-    witness.start()
-    try:
-        yield
-    finally:
-        witness.end()
-        tell(len(witness.seen), len(writers()))
 
 
 class Freezer:

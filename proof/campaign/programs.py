@@ -194,6 +194,11 @@ def _kill_with_parent() -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 
+def repeated(option: str, values: Mapping[str, object]) -> list[str]:
+    """An option that is given once for each NAME=VALUE."""
+    return [word for name, value in values.items() for word in (option, f"{name}={value}")]
+
+
 _SIZE = 16
 _SUFFIX = ".parsed"
 

@@ -25,8 +25,8 @@ from brew.journal import Entry, Phase, Step
 from brew.names import ExitCode
 from proof import log_summary
 from proof.campaign.cell import DIRECT, INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
-from proof.campaign.cluster import ExternalCluster, Sandbox, SandboxSettings
-from proof.campaign.effects import HOLDERS, observe_leases
+from proof.campaign.cluster import ExternalCluster, Sandbox
+from proof.campaign.effects import HOLDERS, LeaseObserver
 from proof.campaign.journals import is_commit, stalls
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.stage import WRITER, CellEnvironment, StalledError
@@ -63,9 +63,12 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
     folder.mkdir(parents=True)
     with Programs(folder) as programs:
         stage = CellEnvironment(
-            cell, seed, cluster, folder, programs, clock, kills=settings.kills, program=settings.program
+            *(cell, seed, cluster, folder, programs, clock),
+            kills=settings.kills,
+            program=settings.program,
+            minutes=settings.minutes,
+            slack=settings.slack,
         )
-        stage.minutes, stage.slack = settings.minutes, settings.slack
         judged = Judgement()
         lacking = [need.value for need in sorted(cell.needs) if cluster.lacks(need)]
         if cell.not_applicable:
@@ -89,13 +92,10 @@ def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
         yield
         return
     home = Path(tempfile.mkdtemp(prefix="brew-cell-"))
-    try:
-        with Sandbox(home, SandboxSettings(brokers=1, properties=cell.properties, secure=cell.secure)) as own:
-            stage.cluster, stage.bootstrap = own, own.bootstrap
-            stage.programs.environment |= own.environment
-            yield
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with Sandbox(home, brokers=1, properties=cell.properties, secure=cell.secure) as own:
+        stage.cluster, stage.bootstrap = own, own.bootstrap
+        stage.programs.environment |= own.environment
+        yield
 
 
 def _play(stage: CellEnvironment, judged: Judgement) -> None:
@@ -135,12 +135,14 @@ def break_it(stage: CellEnvironment) -> None:
         stage.cell.play(stage)
         return
 
-    def tell(seen: int, started: int) -> None:
+    observer = LeaseObserver(stage.writers)
+    try:
+        with observer:
+            stage.cell.play(stage)
+    finally:
+        seen, started = len(observer.seen), len(stage.writers)
         stage.fire(HOLDERS, seen)
         stage.notes.append(f"{seen} of {started} writers were seen with a line from holder to driver")
-
-    with observe_leases(lambda: stage.writers, tell):
-        stage.cell.play(stage)
 
 
 def _close(stage: CellEnvironment) -> None:
@@ -262,8 +264,8 @@ def count(stage: CellEnvironment, judged: Judgement) -> None:
         judged.doubts.append(f"aborted records could not be counted: {error}")
     # Begun and neither committed nor known: their own writer aborted them, or a fence did.
     ended = max(0, seen["begun"] - seen["committed"])
-    done = {"committed_transactions": seen["committed"], "aborted_transactions": ended, "aborted_records": aborted}
-    judged.counts |= done
+    judged.counts |= {"committed_transactions": seen["committed"], "aborted_transactions": ended}
+    judged.counts["aborted_records"] = aborted
     stage.fired["fences"] += seen["fenced"]
     stage.fired["aborted_records"] += aborted
 

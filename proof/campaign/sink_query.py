@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import LogRecord, Row, scan
 from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
 from proof.campaign.effects import OPEN
-from proof.campaign.programs import ROOT, Program
+from proof.campaign.programs import ROOT, Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 
@@ -121,7 +122,7 @@ class SparkEvents:
         """What the query has to be told."""
         self.folder.mkdir(exist_ok=True)
         known = {"enabled": "true", "dir": self.folder.as_uri(), "rolling.enabled": "false", "compress": "false"}
-        return tuple(word for name, value in known.items() for word in ("--conf", f"spark.eventLog.{name}={value}"))
+        return tuple(repeated("--conf", {f"spark.eventLog.{name}": value for name, value in known.items()}))
 
     def count(self, stage: int | None = None) -> Counter[str]:
         """
@@ -263,6 +264,11 @@ class SinkPlay:
         """Wait for so many more batches."""
         self.visible(self.watcher.batches() + count)
 
+    def recovered(self, since: float) -> None:
+        """Wait for one more batch, and keep the seconds that took."""
+        self.more(1)
+        self.stage.recovery_s.append(time.time() - since)
+
     def visible(self, goal: int) -> None:
         """Wait until so many batches are visible."""
 
@@ -311,7 +317,7 @@ class SinkPlay:
         stage.findings += history.findings(counts, no_batch_empty=self.query != JOIN)
         stage.counts |= {"batches": self.watcher.batches(), "rows": history.rows.total(), "inputs": counts.total()}
         if self.is_open():
-            stage.findings.append({"name": "hanging-transaction", "evidence": self.transactional_id})
+            stage.find("hanging-transaction", self.transactional_id)
 
     def _counts(self, rows: Iterable[Row]) -> Counter[bytes]:
         """The input's records by the query's key."""

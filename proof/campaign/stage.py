@@ -13,15 +13,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from brew.cluster import OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.kafka import cluster_admin, offsets, topics
 from brew.kafka.clients import KafkaException, Producer, producer
+from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import Row, scan_rows
-from brew.names import READ_COMMITTED, TransactionalId
+from brew.names import READ_COMMITTED
 from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell, Names
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
@@ -29,7 +31,7 @@ from proof.campaign.programs import Program, Programs
 from proof.seed import orders, spoiled
 
 _POLL_S = 0.005
-_ASK_S = 30.0
+_ASK_S, _OPEN_S = 30.0, 20.0
 WRITER = (sys.executable, "-m", "pipeline", "run")
 FEED_RATE = 300
 _KILLS_PER_TIME = 5
@@ -38,6 +40,9 @@ _FIRST = 10_000_000
 _BAD_EVERY = 50
 _FLUSH_S = 20.0
 _TIMEOUT_S = 120.0
+
+
+_Found = TypeVar("_Found")
 
 
 class StalledError(BrewError):
@@ -120,6 +125,9 @@ class CellEnvironment:
     findings: list[Mapping[str, Any]] = field(default_factory=list)
     """What the play itself found wrong beyond Kafka, such as a ledger's rows; `name` and `evidence` each."""
     counts: dict[str, int] = field(default_factory=dict)
+    minutes: float | None = None
+    """How long a mixture lasts; the cell's own idea otherwise."""
+    slack: float = 1.0
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.cell.name}/{self.seed}")  # noqa: S311 - dice, no secret
@@ -128,11 +136,9 @@ class CellEnvironment:
         self.journals = Journals(self.folder / "journals")
         self.partition = self.seed % self.cell.partitions
         """The one input partition whose brokers the fault goes for."""
-        self.minutes: float | None = None
-        """How long a mixture lasts; the cell's own idea otherwise."""
-        self.slack = 1.0
         self._started = Counter[str]()
-        self._writers: list[Program] = []
+        self.writers: list[Program] = []
+        """All that were started, also those that have ended."""
         self._readers: list[Program] = []
 
     @property
@@ -162,8 +168,9 @@ class CellEnvironment:
 
     def orders(self, count: int, *options: str) -> None:
         """Seed the input and wait for it; one order in fifty is unreadable."""
-        words = ("seed", "--bootstrap", self.cluster.bootstrap, "--topic", self.names.input, "--count", str(count))
-        self._proof("seed", *words, "--seed", str(self.seed), "--bad-every", "50", *options)
+        words = ["seed", "--bootstrap", self.cluster.bootstrap, "--topic", self.names.input, "--count", str(count)]
+        words += ["--seed", str(self.seed), "--bad-every", "50", *options]
+        self.other("seed", "proof", *words).done(self.deadline)
 
     def feeding(self, rate: int = FEED_RATE) -> Feeder:
         """A block in which orders trickle in."""
@@ -186,7 +193,7 @@ class CellEnvironment:
             words += ["--reader", reader]
         words += ["--master", "none", "--journal", str(self.journals.folder), "--transaction-timeout", "20"]
         program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
-        self._writers.append(program)
+        self.writers.append(program)
         return program
 
     def start_writer(
@@ -214,7 +221,7 @@ class CellEnvironment:
         """The cell's reader; where both take turns, the one that the writer before did not have."""
         if self.cell.reader != BOTH:
             return self.cell.reader
-        reader = (CONNECTOR, DIRECT)[len(self._writers) % 2]
+        reader = (CONNECTOR, DIRECT)[len(self.writers) % 2]
         self.fire(f"{reader}_writers")
         return reader
 
@@ -224,7 +231,7 @@ class CellEnvironment:
 
     def reader(self) -> Program:
         """A `read_committed` reader of output and dead letters, which goes on through all faults."""
-        program = self.programs.python(self._numbered("reader"), "proof", "read", "--follow", *self._reading())
+        program = self.other("reader", "proof", "read", "--follow", *self._reading())
         self._readers.append(program)
         return program
 
@@ -239,28 +246,23 @@ class CellEnvironment:
             self.notes.append(f"{program.name} did not end within {seconds:g} s of SIGTERM")
             return -signal.SIGKILL
 
-    @property
-    def writers(self) -> Sequence[Program]:
-        """All that were started, also those that have ended."""
-        return self._writers
-
     def crashes(self) -> list[str]:
         """Writers that crashed by themselves, and how."""
-        return [crash for program in self._writers if (crash := program.crash) is not None]
+        return [crash for program in self.writers if (crash := program.crash) is not None]
 
     def stop_writers(self) -> None:
         """End every writer that still runs."""
-        self._stop_running(self._writers)
+        self._stop_running(self.writers)
 
     def abort_writers(self) -> None:
         """End the writers that still run, each with a word about where it stands."""
-        for program in self._writers:
+        for program in self.writers:
             if program.code() is None:
                 program.abort()
 
     def stop_all(self) -> None:
         """End writers and readers."""
-        self._stop_running([*self._writers, *self._readers])
+        self._stop_running([*self.writers, *self._readers])
 
     def _stop_running(self, programs: Sequence[Program]) -> None:
         for program in programs:
@@ -275,7 +277,7 @@ class CellEnvironment:
 
     def read_to_the_end(self) -> None:
         """A last `read_committed` reader from the logs' starts to their ends."""
-        self._proof("last-reader", "read", *self._reading())
+        self.other("last-reader", "proof", "read", *self._reading()).done(self.deadline)
 
     def proven(self) -> None:
         """
@@ -285,16 +287,13 @@ class CellEnvironment:
             StalledError: it is not proven.
         """
         words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options())
-        program = self.programs.python(self._numbered("verify-before"), "proof", *words)
+        program = self.other("verify-before", "proof", *words)
         if program.wait(self.deadline) != 0:
             raise StalledError(f"already before the fault: {program.printed()[-500:]}")
 
     def _reading(self) -> list[str]:
         asked = ["--topic", self.names.output, "--topic", self.names.dead_letter]
         return ["--bootstrap", self.cluster.bootstrap, "--journal", str(self.journals.folder), *asked]
-
-    def _proof(self, name: str, *words: str) -> str:
-        return self.programs.python(self._numbered(name), "proof", *words).done(self.deadline)
 
     def _numbered(self, name: str) -> str:
         self._started[name] += 1
@@ -306,20 +305,25 @@ class CellEnvironment:
         """Count a fault that happened."""
         self.fired[what] += times
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float | None = None) -> None:
+    def find(self, name: str, evidence: str) -> None:
+        """Keep what the play itself found wrong."""
+        self.findings.append({"name": name, "evidence": evidence})
+
+    def until(self, condition: Callable[[], _Found | None], what: str, seconds: float | None = None) -> _Found:
         """
-        Wait for something that the program under test, or the brokers, have to do.
+        Wait for something that the program under test, or the brokers, have to do; return what ``condition`` found.
 
         Raises:
             StalledError: it did not happen within ``seconds``, or the cell's time, or a writer has crashed.
         """
         limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
-        while not condition():
+        while not (found := condition()):
             if crashes := self.crashes():
                 raise StalledError(f"{what}: {crashes[0]}")
             if limit.expired():
                 raise StalledError(f"{what}: not within {limit.budget_s:.0f} s")
             time.sleep(_POLL_S)
+        return found
 
     def pause(self, seconds: float) -> None:
         """Wait while the fault lasts, within the cell's time."""
@@ -337,18 +341,23 @@ class CellEnvironment:
 
     def recovered(
         self, since: float, partitions: Collection[int] | None = None, *, without: Collection[int] = ()
-    ) -> float:
+    ) -> None:
         """Wait for the first commit after ``since`` (there, not by ``without``) and keep the seconds it took."""
 
         def committed() -> float | None:
             self.journals.look()
             return first_commit(self.journals.entries, since, partitions, without)
 
-        self.until(lambda: committed() is not None, "the first new commit after the fault")
-        first = committed()
-        assert first is not None
+        first = self.until(committed, "the first new commit after the fault")
         self.recovery_s.append(first - since)
-        return first - since
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """What the brokers know as open in output and dead letters, whoever it belongs to."""
+        found: list[OpenTransaction] = []
+        for topic in (self.names.output, self.names.dead_letter):
+            partitions = range(self.cell.partitions)
+            found += open_transactions(self.cluster.connection, topic, partitions, Deadline(_OPEN_S))
+        return found
 
     # Roles.
 
@@ -356,7 +365,7 @@ class CellEnvironment:
         """The broker that `input`, `output`, the `transactions` or the `group` of this stage's partition rest on."""
         client, deadline = self.cluster.admin, Deadline(_ASK_S)
         if role == "transactions":
-            name = str(TransactionalId(self.names.group, self.names.input, self.partition))
+            name = self.names.transactional_id(self.partition)
             return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, deadline)
         if role == "group":
             return cluster_admin.coordinator(client, cluster_admin.OFFSETS, self.names.group, deadline)

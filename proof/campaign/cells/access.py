@@ -10,12 +10,10 @@ from dataclasses import replace
 from brew import acl
 from brew.acl import Kind, Operation, ResourceNames, Right
 from brew.client_config import load
-from brew.cluster import OpenTransaction
 from brew.connection import SCRAM, Secret
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.kafka import cluster_admin
-from brew.kafka.kafka_python import open_transactions
 from brew.names import ExitCode
 from proof.campaign.cell import CellTable, Need
 from proof.campaign.programs import Program
@@ -68,7 +66,7 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
     except DeadlineExceeded:
-        _find(stage, "access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
+        stage.find("access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
         writer.abort()
         if heal is not None:
             heal()  # or the next run could not go on, either
@@ -76,28 +74,17 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     message = writer.last_words()
     missing = [word for word in words if word not in message]
     if code != ExitCode.REFUSED or missing:
-        _find(stage, "unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {message}")
+        stage.find("unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {message}")
         return
     stage.fire("named_errors")
     if heal is not None:
         heal()
-    topics = (stage.names.output, stage.names.dead_letter)
-
-    def left_open() -> list[OpenTransaction]:
-        connection, partitions = stage.cluster.connection, range(stage.cell.partitions)
-        per_topic = (open_transactions(connection, topic, partitions, Deadline(_ASK_S)) for topic in topics)
-        return [transaction for some in per_topic for transaction in some]
-
     # Whoever may not use an id, or is not let in, can't abort either: the brokers do it when its time-out is over.
     wait = Deadline(_TIMED_OUT_S)
-    while (left := left_open()) and not wait.expired():
+    while (left := stage.open_transactions()) and not wait.expired():
         stage.pause(1.0)
     if left:
-        _find(stage, "left-open", f"{len(left)} transactions behind {words[-1]}, the first {left[0]}")
-
-
-def _find(stage: CellEnvironment, name: str, evidence: str) -> None:
-    stage.findings.append({"name": name, "evidence": evidence})
+        stage.find("left-open", f"{len(left)} transactions behind {words[-1]}, the first {left[0]}")
 
 
 @CELLS("F36-acl", "each right revoked in turn", "authorizer", needed={"rights_revoked": 5, "named_errors": 5})

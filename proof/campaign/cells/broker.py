@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,9 @@ _LATE_S = 3.0  # what was sent before a fault may be answered a moment later
 _ASK_S = 20.0
 
 
-@contextlib.contextmanager
-def running(stage: CellEnvironment) -> Iterator[Program]:
+def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program]:
     """A block in which a writer works off orders, some of them in aborted transactions."""
-    with stage.at_work("--max-records-per-transaction", "100", feed=300, orders=2000, commits=10) as writer:
-        yield writer
+    return stage.at_work("--max-records-per-transaction", "100", feed=300, orders=2000, commits=10)
 
 
 def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[], float]) -> float:
@@ -48,15 +46,22 @@ def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[],
         signal_all([process], stop=False)
 
 
-def moved(stage: CellEnvironment, role: str, victim: int) -> None:
-    """Wait until another broker has ``role`` for this stage's partition."""
+def moved(
+    stage: CellEnvironment,
+    role: str,
+    victim: int,
+    leader: Callable[[str], int] | None = None,
+    seconds: float = _WHOLE_S,
+) -> None:
+    """Wait until another broker has ``role``: for this stage's partition, unless there is another ``leader`` to ask."""
+    ask = leader or stage.leader
 
     def elsewhere() -> bool:
         with contextlib.suppress(KafkaFailure, DeadlineExceeded):
-            return stage.leader(role) != victim
+            return ask(role) != victim
         return False
 
-    stage.until(elsewhere, f"another broker than {victim} for the {role}", _WHOLE_S)
+    stage.until(elsewhere, f"another broker than {victim} for the {role}", seconds)
     stage.fire(LEADERS_MOVED)
 
 

@@ -6,8 +6,7 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Collection, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
@@ -58,16 +57,15 @@ class Claimants:
         """The partitions that a member owns according to the log."""
         return {partition for partition, owner in self.history.owners().items() if owner == name}
 
-    def settle(self, among: Collection[str] | None = None) -> None:
-        """Wait until all partitions are owned, and evenly so, by the members that run (or by ``among``)."""
-        names = set(self.programs if among is None else among)
+    def settle(self) -> None:
+        """Wait until all partitions are owned, and evenly so, by the members that run."""
 
         def settled() -> bool:
             owners = list(self.history.owners().values())
-            shares = [owners.count(name) for name in names]
+            shares = [owners.count(name) for name in self.programs]
             return sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
 
-        self.stage.until(settled, f"an even share for each of {len(names)} members", _SPREAD_S)
+        self.stage.until(settled, f"an even share for each of {len(self.programs)} members", _SPREAD_S)
 
     def any_owner(self) -> str:
         return self.stage.random.choice(sorted(name for name in self.programs if self.has(name)))
@@ -99,14 +97,15 @@ class Claimants:
             program.terminate()
             program.signal(signal.SIGCONT)
             if (code := program.wait(Deadline(_ASK_S))) != 0:
-                self.stage.findings.append({"name": "member-ended", "evidence": f"{name}: {program.last_words()}"})
+                self.stage.find("member-ended", f"{name}: {program.last_words()}")
                 self.stage.notes.append(f"{name} ended with {code}")
 
     def judge(self) -> None:
         """Report every partition that a member held although the log gave it to another member or to none."""
         views = [view for program in self._all.values() for view in _views(program)]
         wrong = self.history.misled(views)
-        self.stage.findings += [{"name": "two-owners", "evidence": text} for text in wrong[:_SHOWN]]
+        for text in wrong[:_SHOWN]:
+            self.stage.find("two-owners", text)
         if len(wrong) > _SHOWN:
             self.stage.notes.append(f"{len(wrong)} findings, the first {_SHOWN} shown")
         counts = self.history.counts
@@ -167,7 +166,8 @@ def races(stage: CellEnvironment) -> None:
         stage.doubts.append(f"the races ended with {code}: {program.last_words()}")
         return
     result = json.loads(program.printed())
-    stage.findings += [{"name": "two-owners", "evidence": text} for text in result["findings"]]
+    for text in result["findings"]:
+        stage.find("two-owners", text)
     stage.counts |= {"messages": result["messages"], "grants": sum(result["wins"].values())}
     stage.fire("rounds", result["rounds"])
     stage.fire("winners", len(result["wins"]))
@@ -269,11 +269,14 @@ def works(stage: CellEnvironment, program: Program) -> set[int]:
 
 def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
     """Of two drivers the one that works (or either, where they share) is killed, and another comes; time after time."""
+
+    def at_work() -> list[Program]:
+        return [program for program in running if works(stage, program)]
+
     with stage.feeding(600):
         stage.orders(1000, "--transactional")
         running = [driver(stage, mode, number, *spark) for number in range(_DRIVERS)]
         wanted = _DRIVERS if mode == "--share" else 1
-        at_work = partial(_at_work, stage, running)
         for number in range(_DRIVERS, _DRIVERS + _times(stage)):
             stage.until(lambda: len(at_work()) >= wanted, f"{wanted} at work", _START_S)
             victim = stage.random.choice(at_work())
@@ -298,10 +301,6 @@ for _name, _fault, _mode, _master, _more in (
 ):
     _common = {"path": "writer", "needed": {"kills": 1}, "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
     CELLS(_name, _fault, "driver", _mode, _master, **{**_common, **_more}, partitions=8, judged=True)(drivers)
-
-
-def _at_work(stage: CellEnvironment, running: list[Program]) -> list[Program]:
-    return [driver for driver in running if works(stage, driver)]
 
 
 def _require_running(running: list[Program]) -> None:

@@ -11,23 +11,23 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 
 import redis
 
 from brew.errors import Refused
 from brew.names import CrashPoint, ExitCode
 from proof.campaign.cell import CellTable
-from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, DIES, MOMENTS, SCHEMA, dying, ledger_on
+from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, MOMENTS, SCHEMA, ledger_on
 from proof.campaign.cells.stores import (
+    DIES,
     REDIS,
     Consumer,
     Servers,
     add_check_findings,
     compare,
     compare_receiver,
+    dying,
     ended,
-    forgetting,
     kill_repeatedly,
     output_sums,
     produce_orders,
@@ -70,25 +70,19 @@ def _kill_receivers(stage: CellEnvironment, moments: tuple[str, ...], bug: str) 
     with ledger_on(stage, "--keep-days", "0", bug=bug, pattern="receive") as receiver:
         consumer = receiver.consumer
 
-        def options() -> list[str]:
-            return dying(stage, stage.random.choice(moments))
-
         def claimed() -> int:
             with contextlib.suppress(Refused):
                 return int(query_row(receiver.url, SCHEMA, _CLAIMED)[0])
             return -1
 
-        kill_repeatedly(consumer, options, claimed, per_kill=int(BATCH / DIES))
+        kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
         consumer.drain(*consumer.all_partitions)
         add_check_findings(stage, consumer.checked())
         compare_receiver(consumer, receiver.url, SCHEMA)
 
 
-@contextlib.contextmanager
-def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Iterator[Consumer]:
-    words = ("receive", "--store", store, "--redis", url, "--batch", str(BATCH), *options)
-    with forgetting(Consumer(stage, words)) as consumer:
-        yield consumer
+def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Consumer:
+    return Consumer(stage, ("receive", "--store", store, "--redis", url, "--batch", str(BATCH), *options))
 
 
 def _check(consumer: Consumer) -> None:
@@ -110,10 +104,10 @@ def redis_killed(stage: CellEnvironment) -> None:
             member = consumer.start(*consumer.all_partitions, *dying(stage, "before-commit", "stop"))
             if not stopped(stage, member):
                 continue
-            servers.kill(REDIS)
+            servers.run("kill", REDIS)
             stage.fire("store_kills")
             member.signal(signal.SIGCONT)
-            servers.restart(REDIS)
+            servers.run("restart", REDIS)
             ended(stage, member)
         _check(consumer)
 
@@ -122,7 +116,8 @@ def redis_killed(stage: CellEnvironment) -> None:
 def script_killed(stage: CellEnvironment) -> None:
     """Consumers die before and behind their script, again and again."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
-        _kill(stage, consumer, ("before-commit", "after-commit"))
+        kill_repeatedly(consumer, ("before-commit", "after-commit"), consumer.position, per_kill=50)
+        _check(consumer)
 
 
 @CELLS("F32-beside-control", "SIGKILL", _CONTROL, moment="between effect and `done`", needed={"kills": 0})
@@ -130,22 +125,15 @@ def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim beside the effect, and deaths behind the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, require_progress():
-        _kill(stage, consumer, ("before-commit",), probability=0.02)
-
-
-def _kill(stage: CellEnvironment, consumer: Consumer, moments: tuple[str, ...], probability: float = DIES) -> None:
-    def options() -> list[str]:
-        return dying(stage, stage.random.choice(moments), probability=probability)
-
-    kill_repeatedly(consumer, options, consumer.position, per_kill=50)
-    _check(consumer)
+        kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
+        _check(consumer)
 
 
 @CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed={"flushes": 1, "losses_seen": 1})
 def flushed(stage: CellEnvironment) -> None:
     """FLUSHALL takes claims and effects together: what was read is missing, and reading again brings exactly that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
-        _half(stage, consumer)
+        _work_off(stage, consumer)
         with redis.Redis.from_url(servers.url(REDIS)) as client:
             client.flushall()
         stage.fire("flushes")
@@ -160,22 +148,21 @@ def flushed(stage: CellEnvironment) -> None:
 def failed_over(stage: CellEnvironment) -> None:
     """Redis dies and an empty replica takes its place, at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
-        _half(stage, consumer)
-        first.kill(REDIS)
+        _work_off(stage, consumer)
+        first.run("kill", REDIS)
         stage.fire("fail_overs")
         # The same group, whose position in Kafka has not gone back.
         with _receiver(stage, second.up(REDIS), "redis-script") as moved:
             _lost_then_read_again(stage, moved)
 
 
-def _half(stage: CellEnvironment, consumer: Consumer) -> None:
+def _work_off(stage: CellEnvironment, consumer: Consumer) -> None:
     produce_orders(stage, _ORDERS)
     consumer.drain(*consumer.all_partitions)
 
 
 def _lost_then_read_again(stage: CellEnvironment, consumer: Consumer) -> None:
-    produce_orders(stage, _ORDERS)
-    consumer.drain(*consumer.all_partitions)
+    _work_off(stage, consumer)
     lost = consumer.checked()["findings"].get("receiver-lost", 0)
     stage.fire("losses_seen", int(lost > 0))
     stage.notes.append(f"{lost} messages had lost their effect until they were read again")
@@ -207,7 +194,7 @@ def run_out(stage: CellEnvironment) -> None:
     with Servers() as servers, require_progress():
         short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
         with _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
-            _half(stage, consumer)
+            _work_off(stage, consumer)
             stage.pause(_RUN_OUT_S)
             stage.fire("expiries")
             consumer.drain(*consumer.all_partitions, "--again")
@@ -227,14 +214,12 @@ def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
     stage.fire("refusals")
 
 
-@contextlib.contextmanager
-def _counting(stage: CellEnvironment, bug: str = "") -> Iterator[Consumer]:
+def _counting(stage: CellEnvironment, bug: str = "") -> Consumer:
     output = f"{stage.names.stem}.totals.v1"
     group = f"{stage.names.stem}.totals"
     words = ("totals", "--output", output, "--state-dir", str(stage.folder / "state"), "--max-offsets", "40")
     made = (output, f"{group}.deltas", f"{group}.changelog")
-    with forgetting(Consumer(stage, words, made, bug)) as consumer:
-        yield consumer
+    return Consumer(stage, words, made, bug)
 
 
 def _check_totals(consumer: Consumer) -> None:
@@ -243,7 +228,7 @@ def _check_totals(consumer: Consumer) -> None:
     consumer.drain()
     for drift in consumer.checked("--recompute")["first"]:
         name = "state-drift" if drift["where"].startswith("state") else "changelog-drift"
-        stage.findings.append({"name": name, "evidence": f"{drift}"})
+        stage.find(name, f"{drift}")
     wanted, results = output_sums(stage), totals(stage, consumer.made[0])
     compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
     stage.notes.append(

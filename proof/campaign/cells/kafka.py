@@ -7,8 +7,8 @@ from typing import Any
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin, offsets, topics
-from brew.kafka.clients import consumer, mapped, producer
-from brew.names import READ_COMMITTED, ExitCode, TransactionalId
+from brew.kafka.clients import Consumer, consumer, mapped, producer
+from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import LogOffsets
 from proof.campaign.cell import CellTable
 from proof.campaign.stage import CellEnvironment, StalledError
@@ -161,7 +161,7 @@ def more_partitions(stage: CellEnvironment) -> None:
 )
 def hijacked_id(stage: CellEnvironment) -> None:
     """Somebody else takes our transactional id, ten times: the writer is fenced, and takes it back."""
-    name = str(TransactionalId(stage.names.group, stage.names.input, stage.partition))
+    name = stage.names.transactional_id(stage.partition)
     with stage.at_work("--max-records-per-transaction", "200", commits=10):
         for _ in range(_HIJACKS):
             taken = time.time()
@@ -198,9 +198,9 @@ def foreign_member(stage: CellEnvironment) -> None:
         stranger.close()
 
 
-def _joined(stranger: object) -> bool:
-    stranger.poll(0.1)  # type: ignore[attr-defined]
-    return bool(stranger.assignment())  # type: ignore[attr-defined]
+def _joined(stranger: Consumer) -> bool:
+    stranger.poll(0.1)
+    return bool(stranger.assignment())
 
 
 @CELLS(
@@ -226,8 +226,7 @@ def epochs_short(stage: CellEnvironment) -> None:
     """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""
     stage.orders(1)
     stage.drain()
-    name = str(TransactionalId(stage.names.group, stage.names.input, 0))
-    take_id(stage, name, _EPOCHS - 300)
+    take_id(stage, stage.names.transactional_id(0), _EPOCHS - 300)
     stage.orders(600)
     stage.drain("--max-records-per-transaction", "1")
     stage.fire("transactions", stage.commits())

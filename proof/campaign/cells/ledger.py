@@ -10,20 +10,21 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from proof.campaign.cell import CellTable
 from proof.campaign.cells.stores import (
+    DIES,
     POSTGRES,
     Consumer,
     Servers,
     add_check_findings,
     compare_ledger,
+    dying,
     ended,
-    forgetting,
     kill_repeatedly,
     moved,
     positions,
@@ -115,7 +116,6 @@ _INSIDE: dict[str, Any] = {"moment": "between INSERT and COMMIT", "bound_s": BAC
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
 SCHEMA = "cell"
 BATCH = 20
-DIES = 0.4
 ORDERS = 240
 _ROUNDS = 3
 _IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
@@ -138,6 +138,9 @@ class Ledger:
         """Partition -> next offset; empty while the database does not answer."""
         return positions(self.url, SCHEMA)
 
+    def kill_repeatedly(self, moments: Sequence[str]) -> None:
+        kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
+
     def check(self) -> None:
         """Drain what is left, then compare: by its own check, and by the campaign's sums."""
         self.consumer.drain(*self.consumer.all_partitions)
@@ -150,20 +153,15 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
     with Servers() as servers:
         url = servers.up(POSTGRES)
         words = (pattern, "--database", url, "--schema", SCHEMA, "--batch", str(BATCH), *options)
-        with forgetting(Consumer(stage, words, bug=bug)) as consumer:
+        with Consumer(stage, words, bug=bug) as consumer:
             yield Ledger(consumer, servers, url)
-
-
-def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: float = DIES) -> list[str]:
-    seed = str(stage.random.randrange(2**31))
-    return ["--crash-point", moment, "--crash-how", how, "--crash-prob", str(probability), "--crash-seed", seed]
 
 
 @CELLS(*("F29-consumer", "SIGKILL", "ledger"), moment=AROUND, marks="prove", bound_s=BACK_S, needed={"kills": 0})
 def consumer_killed(stage: CellEnvironment) -> None:
     """Consumers die with the row locked, before the commit, in it and behind it, again and again."""
     with ledger_on(stage) as ledger:
-        _kill(stage, ledger, MOMENTS)
+        ledger.kill_repeatedly(MOMENTS)
         ledger.check()
 
 
@@ -171,15 +169,8 @@ def consumer_killed(stage: CellEnvironment) -> None:
 def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: rows and position in two transactions, and deaths between them."""
     with ledger_on(stage, bug="position-afterwards") as ledger, require_progress():
-        _kill(stage, ledger, MOMENTS[1:2])
+        ledger.kill_repeatedly(MOMENTS[1:2])
         ledger.check()
-
-
-def _kill(stage: CellEnvironment, ledger: Ledger, moments: tuple[str, ...]) -> None:
-    def options() -> list[str]:
-        return dying(stage, stage.random.choice(moments))
-
-    kill_repeatedly(ledger.consumer, options, ledger.position, per_kill=int(BATCH / DIES))
 
 
 @CELLS("F29-backend", "SIGKILL of its backend", "ledger", **_INSIDE)
@@ -198,8 +189,8 @@ def server_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is started again."""
 
     def kill(ledger: Ledger) -> float:
-        ledger.servers.kill(POSTGRES)
-        ledger.servers.restart(POSTGRES)
+        ledger.servers.run("kill", POSTGRES)
+        ledger.servers.run("restart", POSTGRES)
         return time.time()
 
     _database_killed(stage, kill)

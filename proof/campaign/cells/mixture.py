@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brew.errors import BrewError
-from brew.names import TransactionalId
 from proof.campaign.cell import BOTH, CellTable, Need
 from proof.campaign.cells.broker import move_leaders, whole
 from proof.campaign.cells.kafka import take_id
@@ -106,7 +105,7 @@ def _freeze_writer(stage: CellEnvironment, writers: _Writers) -> None:
 
 def _hijack(stage: CellEnvironment, _writers: _Writers) -> None:
     partition = stage.random.randrange(stage.cell.partitions)
-    take_id(stage, str(TransactionalId(stage.names.group, stage.names.input, partition)))
+    take_id(stage, stage.names.transactional_id(partition))
     stage.fire("hijacks")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import cluster_admin, topics
-from brew.kafka.clients import producer
+from brew.kafka.clients import Producer, producer
 from brew.offsets import SourcePosition
 from brew.orders import Reason
 from brew.records import ERROR_REASON
@@ -251,7 +251,7 @@ def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
     for position in group.partitions:
         if position.committed != position.offsets.end:
             stuck = f"partition {position.partition} is committed to {position.committed}"
-            stage.findings.append({"name": "stuck-offset", "evidence": f"{stuck}, its end is {position.offsets.end}"})
+            stage.find("stuck-offset", f"{stuck}, its end is {position.offsets.end}")
     reasons = {}
     for _, _, _, _, headers, _ in stage.records(stage.names.dead_letter):
         if (source := SourcePosition.of(headers)) is not None:
@@ -286,15 +286,15 @@ def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tup
     return None
 
 
-def _produce(client: object, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
+def _produce(client: Producer, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
     while True:
         try:
-            client.produce(topic, value, key, partition)  # type: ignore[attr-defined]
+            client.produce(topic, value, key, partition)
         except BufferError:
-            client.poll(0.1)  # type: ignore[attr-defined]
-            continue
-        client.poll(0)  # type: ignore[attr-defined]
-        return
+            client.poll(0.1)
+        else:
+            client.poll(0)
+            return
 
 
 def _peak_kib(pid: int) -> int:

@@ -17,14 +17,13 @@ from typing import Any
 
 import psutil
 
-from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.names import CrashMode, CrashPoint
 from proof.campaign.cell import CellTable, Need, Play
-from proof.campaign.cells.broker import HELD_UP
+from proof.campaign.cells.broker import HELD_UP, moved
 from proof.campaign.cells.spark import SPECULATION, standalone
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import COPIES, LEADERS_MOVED, OPEN, signal_all, tree
-from proof.campaign.programs import Program
+from proof.campaign.programs import Program, repeated
 from proof.campaign.sink_query import (
     COPY,
     COUNT,
@@ -142,8 +141,7 @@ def executor_killed(writers: str, stage: CellEnvironment) -> None:
         since = time.time()
         victim.kill()
         stage.fire("kills")
-        play.more(1)
-        stage.recovery_s.append(time.time() - since)
+        play.recovered(since)
         hold.release()
         play.more()
         play.stopped(program)
@@ -162,10 +160,13 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     To Spark that is no second attempt of the task. Rows are wide, so that the writer has not fetched all of them yet.
     """
     disk = stage.folder / "local"
-    settings = {"local.dir": disk, "default.parallelism": 2, "sql.execution.arrow.maxRecordsPerBatch": 10}
-    conf = [word for name, value in settings.items() for word in ("--conf", f"spark.{name}={value}")]
+    conf = {
+        "spark.local.dir": disk,
+        "spark.default.parallelism": 2,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 10,
+    }
     with sink_on(stage, writers, KEYED, orders=2 * MOST) as play:
-        wide = ("--master", "local[1]", "--width", "300000", *conf, *play.events.options)
+        wide = ("--master", "local[1]", "--width", "300000", *repeated("--conf", conf), *play.events.options)
         program, hold = play.held(CrashPoint.MID_PRODUCE, *wide, follow=False)
         for file in disk.rglob("shuffle_*"):
             file.unlink()
@@ -182,16 +183,14 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
 )
 def speculation(writers: str, stage: CellEnvironment) -> None:
     """A writer stands still in its transaction, and Spark runs a copy of its task on another host; then it goes on."""
-    settings = {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"}
-    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
     master = standalone(stage)
     with sink_on(stage, writers, feed=_FEED) as play:
         # A copy with tasks waits for half of the time-out before it ends the batch.
         options = ("--master", master, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *play.events.options)
         program, hold = play.held(CrashPoint.MID_PRODUCE, *options)
         since = time.time()
-        play.more(1)
-        stage.recovery_s.append(time.time() - since)
+        play.recovered(since)
         hold.release()
         play.more()
         play.stopped(program)
@@ -215,8 +214,7 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
             stage.until(lambda: not play.is_open(), "brokers aborting the transaction", START_S * stage.slack)
             stage.fire("aborted_by_brokers")
         since = time.time()
-        play.more(1)
-        stage.recovery_s.append(time.time() - since)
+        play.recovered(since)
         play.more()
         play.stopped(program)
         play.fire_attempts(program, _FAILED)
@@ -270,9 +268,8 @@ def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
         since = stage.sandbox.kill(victim)
         stage.fire("broker_kills")
         hold.release()
-        play.more(1)
-        stage.recovery_s.append(time.time() - since)
-        _moved(play, role, victim)
+        play.recovered(since)
+        moved(stage, role, victim, play.leader, START_S)
         stage.sandbox.restart(victim)
         play.more()
         play.stopped(program)
@@ -296,10 +293,9 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
         hold.release()
         stage.pause(_CUT_S)
         healed = stage.sandbox.heal()
-        play.more(1)
-        stage.recovery_s.append(time.time() - healed)
+        play.recovered(healed)
         if role:
-            _moved(play, role, victim)
+            moved(stage, role, victim, play.leader, START_S)
         else:
             done = [attempt.at for attempt in attempts(program.said()) if attempt.status == "written"]
             stage.fire(HELD_UP, int(not any(since + _LATE_S < at < healed for at in done)))
@@ -328,16 +324,6 @@ for _name, _role, _target, _effect in (
         needs=_THREE | {Need.NETWORKS},
         needed={"cuts": 1, OPEN: 1, _effect: 1},
     )(cut_off)
-
-
-def _moved(play: SinkPlay, role: str, victim: int) -> None:
-    def elsewhere() -> bool:
-        with contextlib.suppress(KafkaFailure, DeadlineExceeded):
-            return play.leader(role) != victim
-        return False
-
-    play.stage.until(elsewhere, f"another broker than {victim} for the {role}", START_S)
-    play.stage.fire(LEADERS_MOVED)
 
 
 # F43: checkpoints and names.

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,13 @@ from proof.campaign.effects import (
     fenced_since,
     frozen,
     holders,
+    kill_all,
     lines,
     signal_all,
     tree,
 )
 from proof.campaign.journals import Kill, open_ranges
-from proof.campaign.programs import Program
+from proof.campaign.programs import Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0)
@@ -70,10 +71,6 @@ def _words(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return list(process.cmdline())
     return []
-
-
-def _conf(settings: dict[str, str]) -> list[str]:
-    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
 def _at_work(
@@ -124,14 +121,6 @@ def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> l
     return []
 
 
-def _kill(victims: Sequence[psutil.Process]) -> float:
-    """SIGKILL to all of them; return when that was done."""
-    for process in victims:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    return time.time()
-
-
 @CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed={"kills": 1, OPEN: 1})
 def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid batch; Spark gives its tasks to another one."""
@@ -142,7 +131,7 @@ def executor_killed(stage: CellEnvironment) -> None:
                 return
             if not (victims := _stopped_in_transaction(stage, stage.random.choice(executors))):
                 return
-            killed = _kill(victims)
+            killed = kill_all(victims)
             stage.fire("kills")
             stage.recovered(killed)
             stage.await_commits(8)
@@ -155,7 +144,7 @@ def driver_killed(stage: CellEnvironment) -> None:
         for _ in range(stage.times):
             if not (victims := _stopped_in_transaction(stage, psutil.Process(writer.pid))):
                 return
-            killed = _kill(victims)
+            killed = kill_all(victims)
             writer.kill()
             stage.fire("kills")
             writer = stage.writer(*_LOCAL, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
@@ -176,7 +165,7 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
             if not (victims := _stopped_in_transaction(stage, executor)):
                 return
             before = {process.pid for process in tree(psutil.Process(writer.pid))}
-            killed = _kill([*victims, *family(writer, _DRIVER)])
+            killed = kill_all([*victims, *family(writer, _DRIVER)])
             writer.process_kill()
             stage.fire("killed_together")
             writer = stage.writer(*_CLUSTER, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
@@ -200,7 +189,7 @@ def orphan(stage: CellEnvironment) -> None:
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
             with frozen(workers) as freezer:
                 stage.fire("pauses", len(orphans))
-                _kill(family(writer, _DRIVER))
+                kill_all(family(writer, _DRIVER))
                 writer.kill()
                 killed = time.time()
                 stage.writer(*_LOCAL, "--follow", name="next")
@@ -208,10 +197,10 @@ def orphan(stage: CellEnvironment) -> None:
                 woken = time.time()
                 freezer.release(orphans)
                 stage.fire("zombies_fenced", int(fenced_since(stage, {process.pid for process in orphans}, woken)))
-                _kill(workers)  # the daemon, still frozen, would end with the others
+                kill_all(workers)  # the daemon, still frozen, would end with the others
             stage.await_commits(8)
         finally:
-            _kill(workers)
+            kill_all(workers)
 
 
 def _met(stage: CellEnvironment) -> int:
@@ -242,7 +231,7 @@ def speculation(stage: CellEnvironment) -> None:
     master = standalone(stage)
     with stage.feeding():
         stage.orders(4000)
-        stage.writer("--master", master, "--follow", *_SMALL, *_conf(SPECULATION))
+        stage.writer("--master", master, "--follow", *_SMALL, *repeated("--conf", SPECULATION))
         stage.await_commits(4, _START_S * stage.slack)
         sleeper = stage.random.choice(executor_workers(stage))
         if not (victims := _stopped_in_transaction(stage, sleeper)):
@@ -280,9 +269,7 @@ def standalone(stage: CellEnvironment) -> str:
     stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
     deploy = "org.apache.spark.deploy"
     master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *ports)
-    stage.until(lambda: _url(master) is not None, "Spark's master", _START_S * stage.slack)
-    url = _url(master)
-    assert url is not None
+    url = stage.until(lambda: _url(master), "Spark's master", _START_S * stage.slack)
     for host in _HOSTS:
         words = ("--host", host, *ports, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
         stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, url)
@@ -314,7 +301,7 @@ def no_local_disk(stage: CellEnvironment) -> None:
     """Spark's own directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)
     before = stage.commits()
-    writer = stage.writer(*_LOCAL, *_conf({"spark.local.dir": _NO_DISK}))
+    writer = stage.writer(*_LOCAL, "--conf", f"spark.local.dir={_NO_DISK}")
     if writer.wait(stage.deadline) == 0 or stage.commits() != before:
         raise StalledError("a run without a local directory ended well; it should not have started")
     stage.fire("full_disks")
@@ -332,11 +319,11 @@ _LEASE: dict[str, Any] = {"moment": "open transaction", "bound_s": 20.0, "limit_
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
     """All lease holders at work; the driver is not one of them."""
 
-    def others() -> list[psutil.Process]:
-        return [process for process in holders(writer) if process.pid != writer.pid]
+    def others() -> list[psutil.Process] | None:
+        found = [process for process in holders(writer) if process.pid != writer.pid]
+        return found if len(found) >= _SLOTS else None
 
-    stage.until(lambda: len(others()) >= _SLOTS, "a holder on each slot", _START_S * stage.slack)
-    return others()
+    return stage.until(others, "a holder on each slot", _START_S * stage.slack)
 
 
 def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:

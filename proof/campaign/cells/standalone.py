@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import psutil
 
 from proof.campaign.cell import DIRECT, CellTable, Need
-from proof.campaign.effects import HOLDERS, OPEN, caught_open, fenced_since, signal_all, tree
+from proof.campaign.effects import HOLDERS, OPEN, caught_open, fenced_since, kill_all, signal_all, tree
+from proof.campaign.programs import repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0, bound_s=60.0)
@@ -58,11 +59,10 @@ def _at_work(stage: CellEnvironment) -> Iterator[_Cluster]:
     cluster = _Cluster(stage)
     try:
         cluster.command("up", "--port", "0", "--workers", str(_WORKERS), "--cores", "1")
-        conf = [word for name, value in _CONF.items() for word in ("--conf", f"{name}={value}")]
         with stage.feeding():
             stage.orders(2000, "--transactional")
             small = ("--max-records-per-transaction", "200")
-            stage.writer("--master", cluster.url, "--follow", "--patience", "300", *small, *conf)
+            stage.writer("--master", cluster.url, "--follow", "--patience", "300", *small, *repeated("--conf", _CONF))
             stage.await_commits(4, _START_S * stage.slack)
             if stage.cell.reader == DIRECT:
                 stage.fire(HOLDERS, _holders(stage, cluster))
@@ -95,9 +95,7 @@ def worker_killed(stage: CellEnvironment) -> None:
         if not victims:
             return
         killed = time.time()
-        for process in victims:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_all(victims)
         stage.fire("kills")
         for partition in sorted(partitions):
             stage.recovered(killed, [partition])

@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,79 +22,43 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.kafka import cluster_admin, offsets
 from brew.names import READ_UNCOMMITTED, ExitCode
-from proof.campaign.cluster import guard
-from proof.campaign.programs import ROOT, Program, ProgramFailedError
+from proof.campaign.cluster import SandboxFolder
+from proof.campaign.programs import Program, ProgramFailedError, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 _COMMAND_S = 90.0
 POSTGRES, REDIS = "postgres", "redis"
 
 
-class Servers:
-    """
-    Servers in a folder of their own, entered as a block.
-
-    Raises (every command): Refused, with what the sandbox said; where a server is not installed that is the command
-    that installs it.
-    """
+class Servers(SandboxFolder):
+    """Servers in a folder of their own; where one is not installed the sandbox tells the command that installs it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="brew-stores-"))
+        super().__init__(Path(tempfile.mkdtemp(prefix="brew-stores-")), "stores")
         self.folder.chmod(0o711)  # PostgreSQL runs as another user than root
-        self._guard = guard(self.folder, self._command("down", "--wipe"))
 
     def up(self, name: str, **settings: str) -> str:
         """Start a server with the data it has; its URL."""
-        words = [word for pair in settings.items() for word in ("--property", "=".join(pair).replace("_", "-"))]
-        self._stores("up", name, *words)
+        self.run("up", name, *repeated("--property", settings))
         return self.url(name)
 
     def url(self, name: str) -> str:
-        done = self._run("status", "--json")  # exits with 3 while a server is down, and tells all the same
-        return str(json.loads(done.stdout)[name]["url"])
-
-    def kill(self, name: str) -> None:
-        """SIGKILL to the server and all its children."""
-        self._stores("kill", name)
-
-    def restart(self, name: str) -> None:
-        self._stores("restart", name)
+        return str(self.status()[name]["url"])
 
     def backup(self, name: str) -> Path:
         """Stop the server, copy its data, start it again; the copy."""
         copy = self.folder / f"{name}-backup"
-        self._stores("down", name)
+        self.run("down", name)
         _copy(self.folder / name, copy)
-        self._stores("up", name)
+        self.run("up", name)
         return copy
 
     def restore(self, name: str, copy: Path) -> None:
         """Replace the server's data by an older copy."""
-        self._stores("down", name)
+        self.run("down", name)
         shutil.rmtree(self.folder / name)
         _copy(copy, self.folder / name)
-        self._stores("up", name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
-            self._stores("down", "--wipe")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._guard.communicate(b"ended\n")
-
-    def _stores(self, *words: str) -> None:
-        done = self._run(*words)
-        if done.returncode != 0:
-            raise Refused(f"`sandbox stores {' '.join(words)}` failed: {done.stderr.strip()}")
-
-    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = self._command(*words)
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
-
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(self.folder)]
+        self.run("up", name)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -108,12 +71,13 @@ _CONNECT_S = 5
 _ASK_S = 30.0
 _END_S = 60.0
 _ROOM = 1.5
+DIES = 0.4
 
 
 @dataclass(frozen=True)
 class Consumer:
     """
-    One downstream pattern on the cell's output, in a group of its own.
+    One downstream pattern on the cell's output, in a group of its own; a block that leaves nothing on the brokers.
 
     ``words`` is its command line without broker, topic and group; ``made`` are topics that it makes. With ``bug`` the
     same program runs with that bug in it (`python -m tests.kills.broken`): it has to be found out.
@@ -149,8 +113,7 @@ class Consumer:
         Raises:
             StalledError: it could not.
         """
-        program = self.start(*options)
-        return ended(self.stage, program)
+        return ended(self.stage, self.start(*options))
 
     def checked(self, option: str = "--check") -> dict[str, Any]:
         """Its own comparison, as it tells it in JSON; exit code 0 or 1."""
@@ -168,12 +131,13 @@ class Consumer:
         committed = offsets.committed_by(*whose, range(self.stage.cell.partitions), READ_UNCOMMITTED, Deadline(_ASK_S))
         return sum(position.offset for position in committed.values() if position is not None)
 
-    def forget(self) -> None:
-        """Remove what it made on the brokers."""
-        client = self.stage.cluster.admin
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(BrewError):
             if self.made:
-                cluster_admin.delete_topics(client, list(self.made), Deadline(_ASK_S))
+                cluster_admin.delete_topics(self.stage.cluster.admin, list(self.made), Deadline(_ASK_S))
             cluster_admin.delete_group(self.stage.cluster.connection, self.group, Deadline(_ASK_S))
 
     def _line(self) -> list[str]:
@@ -223,21 +187,33 @@ def moved(stage: CellEnvironment, position: Callable[[], int], since: float, bef
     stage.recovery_s.append(time.time() - since)
 
 
+def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: float = DIES) -> list[str]:
+    """The options of a member that dies, or stops, at a moment of one of its batches."""
+    seed = str(stage.random.randrange(2**31))
+    return ["--crash-point", moment, "--crash-how", how, "--crash-prob", str(probability), "--crash-seed", seed]
+
+
 def kill_repeatedly(
-    consumer_of: Consumer, dying: Callable[[], Sequence[str]], position: Callable[[], int], *, per_kill: int
+    consumer: Consumer,
+    moments: Sequence[str],
+    position: Callable[[], int],
+    *,
+    per_kill: int,
+    probability: float = DIES,
 ) -> None:
     """
     Let members die until `stage.kills` have; each start recovers the last death, and orders are added as they run out.
 
-    ``dying``: the options of the next one; ``per_kill``: how many orders a member works off before it dies, on average.
+    Each dies at one of the ``moments``; ``per_kill``: how many orders it works off before that, on average.
     """
-    stage, alone = consumer_of.stage, consumer_of.all_partitions
+    stage, alone = consumer.stage, consumer.all_partitions
     died_at: float | None = None
     produce_orders(stage, int(_ROOM * per_kill * stage.kills) + per_kill)
     last = False
     while not last:
         last = stage.fired["kills"] >= stage.kills
-        before, program = position(), consumer_of.start(*alone, *([] if last else dying()))
+        options = [] if last else dying(stage, stage.random.choice(moments), probability=probability)
+        before, program = position(), consumer.start(*alone, *options)
         moved_at = _first_move(stage, program, position, before)
         if died_at is not None and moved_at is not None:
             stage.recovery_s.append(moved_at - died_at)
@@ -268,16 +244,7 @@ def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
     """Keep the findings of a program's own check."""
     for name, count in report["findings"].items():
         example = next((text for text in report["examples"] if text.startswith(name)), "no example")
-        stage.findings.append({"name": name, "evidence": f"{count}, the first: {example.removeprefix(f'{name}: ')}"})
-
-
-@contextlib.contextmanager
-def forgetting(consumer_of: Consumer) -> Iterator[Consumer]:
-    """A block that leaves nothing of a consumer on the brokers."""
-    try:
-        yield consumer_of
-    finally:
-        consumer_of.forget()
+        stage.find(name, f"{count}, the first: {example.removeprefix(f'{name}: ')}")
 
 
 @contextlib.contextmanager
@@ -345,7 +312,7 @@ def positions(url: str, schema: str) -> dict[int, int]:
 def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted: object) -> None:
     """Keep a finding where a sum is not what it has to be."""
     if actual != wanted:
-        stage.findings.append({"name": name, "evidence": f"{what}: {actual} instead of {wanted}"})
+        stage.find(name, f"{what}: {actual} instead of {wanted}")
 
 
 def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step
-from brew.names import TransactionalId
 from proof.campaign.cell import CellTable, nothing
 from proof.campaign.cells.writer import died
 from proof.campaign.stage import CellEnvironment
@@ -53,10 +52,6 @@ def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iter
             stage.doubts += [f"the proxy could not read a frame: {failure}" for failure in proxy.failures]
 
 
-def _transactional_id(stage: CellEnvironment) -> str:
-    return str(TransactionalId(stage.names.group, stage.names.input, stage.partition))
-
-
 def late(api: Api, stage: CellEnvironment) -> None:
     """
     Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
@@ -64,14 +59,15 @@ def late(api: Api, stage: CellEnvironment) -> None:
     A broker can't tell a late frame from a new one unless the epoch does; ours changes with every transaction.
     """
     answers: Counter[str] = Counter()
+    ours = stage.names.transactional_id(stage.partition)
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
             committed = True if api is Api.END_TXN else None
-            held = proxy.add(Rule(api, transactional_id=_transactional_id(stage), committed=committed, cut=True))
+            held = proxy.add(Rule(api, transactional_id=ours, committed=committed, cut=True))
             held.caught(Deadline(_CAUGHT_S))
             # The first of these frames belongs to the same attempt, unless that one is past it.
             nth = 2 if api is Api.PRODUCE else 1
-            inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=_transactional_id(stage), nth=nth))
+            inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=ours, nth=nth))
             inside.caught(Deadline(_CAUGHT_S))
             released_at = time.time()
             held.release()
@@ -102,9 +98,10 @@ for _row, _word, _api in (
 
 def lost_reply(api: Api, stage: CellEnvironment) -> None:
     """The broker did what it was asked, and the connection breaks before it can say so."""
+    ours = stage.names.transactional_id(stage.partition)
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
-            trap = proxy.add(Rule(api, Action.CUT, Side.REPLY, transactional_id=_transactional_id(stage)))
+            trap = proxy.add(Rule(api, Action.CUT, Side.REPLY, transactional_id=ours))
             trap.caught(Deadline(_CAUGHT_S))
             lost = time.time()
             stage.fire("lost_replies")
@@ -146,13 +143,14 @@ _IN_COMMIT: dict[str, Any] = {
 @CELLS("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, **_IN_COMMIT)
 def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
     """The writer dies with its commit on the way; the commit arrives, or does not: the next one sees which."""
+    ours = stage.names.transactional_id(stage.partition)
     if stage.cell.bug:  # without any committed position the next run would refuse, and break nothing
         stage.orders(200)
         stage.drain()
     with between(stage) as proxy, stage.feeding(300):
         stage.orders(1000, "--transactional")
         for _ in range(stage.kills):
-            trap = proxy.add(Rule(Api.END_TXN, transactional_id=_transactional_id(stage), committed=True))
+            trap = proxy.add(Rule(Api.END_TXN, transactional_id=ours, committed=True))
             writer = stage.writer("--follow", *_RANGES)
             trap.caught(Deadline(_CAUGHT_S))
             writer.kill()

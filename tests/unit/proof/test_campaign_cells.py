@@ -33,6 +33,12 @@ def _stage(folder: Path, cell: Cell, program: tuple[str, ...] = ()) -> CellEnvir
     )
 
 
+def _guarded(stage: CellEnvironment) -> runner.Judgement:
+    judged = runner.Judgement()
+    runner.guard(stage, judged)
+    return judged
+
+
 def _result(cell: str, seed: int = 1, verdict: str = "proven") -> Result:
     return Result(cell, "F01", "SIGKILL", "writer", "here", "writer", seed, verdict, "2026-01-01", 1.0, None)
 
@@ -81,34 +87,25 @@ def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None
     stage = _stage(tmp_path, replace(QUIET, needed={"kills": 0, "cuts": 1}))
     stage.fire("kills", 2)
     stage.fire("cuts")
-    judged = runner.Judgement()
-    runner.guard(stage, judged)
+    judged = _guarded(stage)
     assert judged.verdict == "inconclusive"
     assert [doubt for doubt in judged.doubts if "silent-fault: kills 2 of 3" in doubt]
 
     stage.fire("kills")
-    enough = runner.Judgement()
-    runner.guard(stage, enough)
-    assert enough.verdict == "proven"
+    assert _guarded(stage).verdict == "proven"
 
 
 def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
     """The last good and the first bad second; slack moves the bound, and the result says so."""
     stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))
     stage.recovery_s = [0.1, 2.0]
-    good = runner.Judgement()
-    runner.guard(stage, good)
-    assert good.verdict == "proven"
+    assert _guarded(stage).verdict == "proven"
 
     stage.recovery_s = [0.1, 2.1]
-    bad = runner.Judgement()
-    runner.guard(stage, bad)
-    assert [anomaly["name"] for anomaly in bad.anomalies] == ["stall"]
+    assert [anomaly["name"] for anomaly in _guarded(stage).anomalies] == ["stall"]
 
     stage.slack = 2.0
-    slow = runner.Judgement()
-    runner.guard(stage, slow)
-    assert (slow.verdict, stage.bound_s) == ("proven", 4.0)
+    assert (_guarded(stage).verdict, stage.bound_s) == ("proven", 4.0)
 
 
 def test_an_anomaly_outweighs_a_doubt() -> None:
@@ -193,28 +190,14 @@ def _up(program: Program) -> Program:
     return program
 
 
+CONTROLLED = ("control", "strict")
+WIRE = [f"{row}-{how}" for row in ("F11-end-txn", "F12-offsets", "F12-records", "F13-records") for how in CONTROLLED]
 TWINLESS = {
-    "F09-split-range": "not applicable to either",
-    "F10-old-checkpoint": "not applicable to either",
-    "F11-end-txn-control": "the writers are the wire's own, which read no input",
-    "F11-end-txn-strict": "the writers are the wire's own, which read no input",
-    "F12-offsets-control": "the writers are the wire's own, which read no input",
-    "F12-offsets-strict": "the writers are the wire's own, which read no input",
-    "F12-records-control": "the writers are the wire's own, which read no input",
-    "F13-records-control": "the writers are the wire's own, which read no input",
-    "F13-records-strict": "the writers are the wire's own, which read no input",
-    "F12-records-strict": "the writers are the wire's own, which read no input",
-    "F29-*": "the program under test reads the pipeline's output",
-    "F30-*": "the program under test reads the pipeline's output",
-    "F31-*": "the program under test reads the pipeline's output",
-    "F32-*": "the program under test reads the pipeline's output",
-    "F33-*": "the program under test reads the pipeline's output",
+    **dict.fromkeys(("F09-split-range", "F10-old-checkpoint"), "not applicable to either"),
+    **dict.fromkeys(WIRE, "the writers are the wire's own, which read no input"),
+    **dict.fromkeys((f"F{n}-*" for n in range(29, 34)), "the program under test reads the pipeline's output"),
     "F34-*": "claimants read no input",
-    "F39-*": "the program under test is a query of Spark's",
-    "F40-*": "the program under test is a query of Spark's",
-    "F41-*": "the program under test is a query of Spark's",
-    "F42-*": "the program under test is a query of Spark's",
-    "F43-*": "the program under test is a query of Spark's",
+    **dict.fromkeys((f"F{n}-*" for n in range(39, 44)), "the program under test is a query of Spark's"),
     "F09-speculation-connector-spark": "each job of the direct reader is of one task, and Spark copies none of those",
     "F0?-lease-*": "only the direct reader holds partitions by a lease",
     "F36-acl-connector-spark": "it is about Spark's own consumer, in Java, which only the connector has",
@@ -309,8 +292,7 @@ def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: st
 
     cell = replace(campaign.over("direct", QUIET), play=play)
     stage = _stage(tmp_path, cell, (sys.executable, "-c", LISTENS, how))
-    judged = runner.Judgement()
     with stage.programs:
         runner.break_it(stage)
-        runner.guard(stage, judged)
+        judged = _guarded(stage)
     assert (judged.verdict, stage.fired[HOLDERS]) == (verdict, int(how == "held"))

@@ -21,13 +21,17 @@ from sandbox.secure import await_certificate
 HOST = "127.0.0.1"
 
 
-def issued(authority: Authority, path: Path) -> Path:
-    path.write_bytes(b"".join(authority.issue("broker", [HOST])))
-    return path
+@pytest.fixture
+def certificates(tmp_path: Path) -> list[Path]:
+    """An old one and a new one."""
+    authority, paths = Authority.fresh(), [tmp_path / "old.pem", tmp_path / "new.pem"]
+    for path in paths:
+        path.write_bytes(b"".join(authority.issue("broker", [HOST])))
+    return paths
 
 
 @contextmanager
-def broker(certificates: Sequence[Path]) -> Iterator[tuple[Node, list[Path]]]:
+def broker(shows: Sequence[Path]) -> Iterator[tuple[Node, list[Path]]]:
     """Shows one certificate after another, the last one for ever; with the list of those that it has shown."""
     shown = list[Path]()
 
@@ -37,7 +41,7 @@ def broker(certificates: Sequence[Path]) -> Iterator[tuple[Node, list[Path]]]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            shown.append(certificates[min(len(shown), len(certificates) - 1)])
+            shown.append(shows[min(len(shown), len(shows) - 1)])
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(shown[-1])
             context.wrap_socket(connection, server_side=True).close()
@@ -52,19 +56,17 @@ def broker(certificates: Sequence[Path]) -> Iterator[tuple[Node, list[Path]]]:
             server.join(10)
 
 
-def test_a_broker_that_still_shows_the_old_certificate_is_waited_for(tmp_path: Path) -> None:
+def test_a_broker_that_still_shows_the_old_certificate_is_waited_for(certificates: list[Path]) -> None:
     """One of its network threads may show the new one before the others do."""
-    authority = Authority.fresh()
-    old, new = issued(authority, tmp_path / "old.pem"), issued(authority, tmp_path / "new.pem")
+    old, new = certificates
     with broker([old, old, new, old, new]) as (node, shown):
         await_certificate(node, new, Deadline(20))
     assert shown[:4] == [old, old, new, old]
     assert shown[4:] == [new] * secure._SURE
 
 
-def test_a_broker_that_keeps_the_old_certificate_is_named(tmp_path: Path) -> None:
-    authority = Authority.fresh()
-    old, new = issued(authority, tmp_path / "old.pem"), issued(authority, tmp_path / "new.pem")
+def test_a_broker_that_keeps_the_old_certificate_is_named(certificates: list[Path]) -> None:
+    old, new = certificates
     with broker([old]) as (node, shown), pytest.raises(DeadlineExceeded, match="new certificate of broker 1"):
         await_certificate(node, new, Deadline(0.2))
     assert len(shown) > 1

@@ -60,7 +60,7 @@ def test_a_setting_asked_for_wins(tmp_path: Path) -> None:
 
 def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
     """`down` finds what `up` started, in another process and on another day."""
-    layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_identity(2, Identity(4711, 1234.5))
+    layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_node(2, identity=Identity(4711, 1234.5))
     layout.write()
     assert Layout.read(tmp_path) == layout
 
@@ -159,31 +159,29 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     started.ended()
 
 
-def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
-    """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
+def _started_by_another(folder: Path, *, leashed: bool, then: str = "") -> Identity:
+    """A server whose starter has ended, by itself or by what it did ``then``."""
     script = (
-        "import os, pathlib, signal, sys; from sandbox.process import ServerProcess;"
-        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=True);"
-        "print(s.identity.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, pathlib, signal; from sandbox.process import ServerProcess;"
+        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(folder / 'log')!r}), leashed={leashed});"
+        f"print(s.identity.pid, s.identity.created, flush=True); {then}"
     )
     root = Path(__file__).resolve().parents[3]
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, cwd=root, text=True)
-    left = int(told.stdout)
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=not then, cwd=root, text=True)
+    pid, created = told.stdout.split()
+    return Identity(int(pid), float(created))
+
+
+def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
+    left = _started_by_another(tmp_path, leashed=True, then="os.kill(os.getpid(), signal.SIGKILL)").pid
     await_ends([left], Deadline(10))
     assert has_ended(left)
 
 
 def test_a_server_without_leash_outlives_its_starter(tmp_path: Path) -> None:
     """`python -m sandbox up` returns, and the broker stays."""
-    script = (
-        "import pathlib; from sandbox.process import ServerProcess;"
-        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=False);"
-        "print(s.identity.pid, s.identity.created, flush=True)"
-    )
-    root = Path(__file__).resolve().parents[3]
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, cwd=root, text=True)
-    pid, created = told.stdout.split()
-    left = Identity(int(pid), float(created))
+    left = _started_by_another(tmp_path, leashed=False)
     assert left.alive()
     left.kill()
     assert not left.alive()
@@ -219,18 +217,21 @@ def test_missing_jars_are_refused_with_the_command_that_fetches_them(tmp_path: P
         Jvm(tmp_path).command("kafka.Kafka", [])
 
 
+def _put_jars(home: Path, *names: str) -> None:
+    (home / "kafka").mkdir()
+    for name in names:
+        (home / "kafka" / name).touch()
+
+
 def test_the_class_path_has_one_order(tmp_path: Path) -> None:
     """A class-data archive fits the class path it was made with, and no other order of the same jars."""
-    (tmp_path / "kafka").mkdir()
-    for name in ("b.jar", "a.jar", "c.jar"):
-        (tmp_path / "kafka" / name).touch()
+    _put_jars(tmp_path, "b.jar", "a.jar", "c.jar")
     assert [Path(jar).name for jar in Jvm(tmp_path).class_path().split(":")] == ["a.jar", "b.jar", "c.jar"]
 
 
 def test_an_archive_is_named_only_when_it_exists(tmp_path: Path) -> None:
     """A missing archive makes a start slower, never impossible."""
-    (tmp_path / "kafka").mkdir()
-    (tmp_path / "kafka" / "a.jar").touch()
+    _put_jars(tmp_path, "a.jar")
     jvm = Jvm(tmp_path)
     assert not any("SharedArchiveFile" in word for word in jvm.command("kafka.Kafka", []))
     jvm.archive.touch()
