@@ -1,10 +1,10 @@
 """
 Exactly-once between Kafka and Spark, for any records.
 
-The names here are the library's public face: `Pipeline` to run one, `Record`, `Reject` and `batches` for
+These names are the library's public interface: `Pipeline` to run one, `Record`, `Reject` and `batches` for
 transformations, the modules `brew.formats` and `brew.testing`, the sink of a streaming query, the errors that a caller
-catches, and `brew.__version__`. Importing the package loads no Kafka client, no Spark and no database driver: what
-takes time is loaded at its first use. `brew.errors` draws the whole tree of errors.
+catches, and `brew.__version__`. Importing the package loads no Kafka client, no Spark and no database driver: slow
+imports happen on first use. `brew.errors` draws the whole tree of errors.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ else:
     }
 
     def __getattr__(name: str) -> Any:
-        """What takes time to load, at its first use."""
-        from importlib import import_module  # noqa: PLC0415 - only where it is needed
+        """Import on first use what is slow to import."""
+        from importlib import import_module  # noqa: PLC0415 - only if it is needed
 
         if name in _LATER:
             found = globals()[name] = getattr(import_module(_LATER[name]), name)
@@ -59,8 +59,8 @@ else:
 
 
 def _version() -> str:
-    """The installed package's version, from its metadata; "unknown" where there is none."""
-    from importlib import metadata  # noqa: PLC0415 - takes 30 ms, and few ask
+    """Return the installed package's version from its metadata, or "unknown"."""
+    from importlib import metadata  # noqa: PLC0415 - takes 30 ms, and is rarely needed
 
     try:
         return metadata.version(__name__)

@@ -1,11 +1,11 @@
 """
-The minimal ACLs of each program, and which ACL is missing when a broker refuses; pure.
+The minimal ACLs of each program, and which ACL is missing when a broker refuses a request; pure.
 
-docs/SECURITY.md has the same rows, and a test compares both. Each row was found by removing it: ``seen`` is what the
+docs/SECURITY.md has the same rows, and a test compares the two. Each row was found by removing it: ``seen`` is what the
 program then reports (tests/integration/test_acls.py, `proof campaign --cells F36*`).
 
-Refusals are recognized in the text of errors: they come from two client libraries and from Java, and Spark's workers
-send them as JSON.
+Refusals are recognized by the text of the error: errors come from two client libraries and from Java, and Spark's
+workers send them as JSON.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from brew import names
 from brew.cluster import OFFSETS_TOPIC
 
 SCAN_GROUP = "brew-scan"
-"""The group of readers of whole logs; nothing is committed, but librdkafka looks up its coordinator."""
+"""The group of readers of whole logs. They commit nothing, but librdkafka looks up the group's coordinator."""
 CLAIMS_GROUP = "brew-claims"
-"""The same for claims topics."""
+"""The same, for claims topics."""
 
 
 class Purpose(enum.StrEnum):
-    """Features that need more rights than `RIGHTS`; worded as in docs/SECURITY.md."""
+    """Features that need more rights than `RIGHTS`, in the wording of docs/SECURITY.md."""
 
     MAKE = "missing topics made by the run itself"
     PROFILES = "`TIERS=profiles`"
@@ -45,7 +45,7 @@ class Purpose(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """The type of a resource, as Kafka names it."""
+    """A resource type, by Kafka's name."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -54,7 +54,7 @@ class Kind(enum.StrEnum):
 
 
 class Operation(enum.StrEnum):
-    """An operation, as Kafka names it. Read and Write imply Describe."""
+    """An operation, by Kafka's name. Read and Write imply Describe."""
 
     READ = "Read"
     WRITE = "Write"
@@ -66,10 +66,10 @@ class Operation(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Right:
     """
-    One ACL: ``name`` is filled in from `ResourceNames`; with ``prefix`` it is a prefix of resource names.
+    One ACL. ``name`` is a template that `ResourceNames` fills in; with ``prefix`` it is a prefix of resource names.
 
-    ``seen``: a part of the error message when the ACL is missing; empty if only an answer is missing. ``purpose``: the
-    feature that needs it; None if every run of the program does.
+    ``seen``: part of the error message when the ACL is missing; empty if the only sign is a missing answer.
+    ``purpose``: the feature that needs it; None if every run of the program does.
     """
 
     user: str
@@ -82,12 +82,12 @@ class Right:
     purpose: Purpose | None = None
 
     def for_resources(self, resources: ResourceNames) -> Right:
-        """The row with the actual resource names."""
+        """Return the row with the actual resource names."""
         filled = self.name.format_map(resources.fields())
         return replace(self, name=filled)
 
     def command(self, principal: str) -> str:
-        """The `kafka-acls` command that grants it."""
+        """Return the `kafka-acls` command that grants this right."""
         arguments = ["kafka-acls", "--add", "--allow-principal", principal, "--operation", self.operation.value]
         arguments += ["--resource-pattern-type", "prefixed"] if self.prefix else []
         return shlex.join([*arguments, f"--{self.kind.value}", *([] if self.kind is Kind.CLUSTER else [self.name])])
@@ -99,7 +99,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class ResourceNames:
-    """The resources of one pipeline and its readers; ``downstream`` and ``upstream`` are prefixes of names."""
+    """The resources of one pipeline and its readers; ``downstream`` and ``upstream`` are name prefixes."""
 
     input: str = names.INPUT_TOPIC
     output: str = names.OUTPUT_TOPIC
@@ -161,11 +161,11 @@ RIGHTS = (
     Right(_OPERATOR, Kind.GROUP, "{group}", Operation.DESCRIBE, "at the group's position", _GROUP_DENIED),
     Right(_OPERATOR, Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "`dlq` reads records; no commits", _GROUP_DENIED),
 )
-"""Every right, in the order of docs/SECURITY.md."""
+"""All rights, in the order of docs/SECURITY.md."""
 
 
 def _extra(purpose: Purpose, user: str, *rows: tuple[Kind, str, str, str]) -> Iterator[Right]:
-    """Rows of (kind, name, operations with commas, why); a star behind the name makes it a prefix."""
+    """Expand rows of (kind, name, comma-separated operations, reason); a trailing star makes the name a prefix."""
     for kind, name, operations, why in rows:
         for operation in operations.split(","):
             prefix = name.endswith("*")
@@ -241,7 +241,7 @@ EXTRA_RIGHTS = (
         (Kind.TRANSACTIONAL_ID, "{group}.dlq-replay:*", "Write", "one transaction per letter"),
     ),
 )
-"""The rights that each `Purpose` needs in addition."""
+"""The additional rights that each `Purpose` needs."""
 
 _SINK = "sink"
 _OF_QUERY = "of the query's source, for lag tools, where `source_group` is set"
@@ -261,18 +261,18 @@ SINK_RIGHTS = (
     Right(_SINK, Kind.GROUP, "{source_group}", Operation.READ, f"send-offsets: those {_OF_QUERY}", _GROUP_DENIED),
     Right(_SINK, Kind.TOPIC, "{input}", Operation.READ, f"send-offsets: those {_OF_QUERY}", _TOPIC_DENIED),
 )
-"""Of an exactly-once sink, the same for both ways to write: ``group`` is its name, ``output`` its topic."""
+"""The rights of an exactly-once sink, in either write mode: ``group`` is its name, ``output`` its topic."""
 
 USERS = tuple(dict.fromkeys(right.user for right in RIGHTS))
 
 
 def rights_of(user: str, resources: ResourceNames | None = None) -> list[Right]:
-    """The rights of one user; for the default resource names if ``resources`` is None."""
+    """Return the rights of one user, with the default resource names if ``resources`` is None."""
     return [right.for_resources(resources or ResourceNames()) for right in RIGHTS if right.user == user]
 
 
 def extra_rights(user: str, purposes: Iterable[Purpose], resources: ResourceNames | None = None) -> list[Right]:
-    """The rights that one user needs in addition for ``purposes``."""
+    """Return the rights that one user needs in addition for ``purposes``."""
     wanted = frozenset(purposes)
     return [
         right.for_resources(resources or ResourceNames())
@@ -293,17 +293,17 @@ def _resource(right: Right) -> str:
 
 
 def rights_table() -> str:
-    """The rows as docs/SECURITY.md has them."""
+    """Return the rows of `RIGHTS` as in docs/SECURITY.md."""
     return "\n".join(_rows(RIGHTS))
 
 
 def sink_rights_table() -> str:
-    """The rows of `SINK_RIGHTS`, as docs/SECURITY.md has them."""
+    """Return the rows of `SINK_RIGHTS` as in docs/SECURITY.md."""
     return "\n".join(_rows(SINK_RIGHTS))
 
 
 def extra_rights_table() -> str:
-    """The rows of `EXTRA_RIGHTS` as docs/SECURITY.md has them: one row for all operations on a resource."""
+    """Return the rows of `EXTRA_RIGHTS` as in docs/SECURITY.md: one row for all operations on a resource."""
     operations_of: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
     for right in EXTRA_RIGHTS:
         operations_of.setdefault((right.purpose, right.user, _resource(right), right.why), []).append(right.operation)
@@ -317,23 +317,23 @@ _TOPIC = re.compile(r"\bTOPIC_AUTHORIZATION_FAILED|\bTopicAuthorization|Not auth
 _GROUP = re.compile(r"GROUP_AUTHORIZATION_FAILED|GroupAuthorization")
 _TRANSACTION = re.compile(r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED|TransactionalIdAuthorization")
 _CLUSTER = re.compile(r"CLUSTER_AUTHORIZATION_FAILED|ClusterAuthorization")
-# A client that may write to any topic needs no IdempotentWrite (KIP-679); one that may not gets this error first.
+# A client that may write to any topic needs no IdempotentWrite (KIP-679); any other gets this error first.
 _NO_WRITE = re.compile(r"idempotence PID\b.*CLUSTER_AUTHORIZATION_FAILED")
 _LOGIN = re.compile(r"_AUTHENTICATION\b|SaslAuthenticationException|SASL authentication error|SaslAuthenticationFailed")
 _TLS = re.compile(r"\b_SSL\b|SslAuthenticationException|SSL handshake failed|CERTIFICATE_VERIFY_FAILED")
 _WRITES = re.compile(r"\b(?:produce|begin|send-offsets|commit): |\bappend to ")
-_REFUSED = re.compile(r"\(no Write on topic ([\w., -]+)\)")  # as `brew.kafka.transaction` says it
+_REFUSED = re.compile(r"\(no Write on topic ([\w., -]+)\)")  # the wording of `brew.kafka.transaction`
 _READS = re.compile(r"\b(?:scan|read) of ")
 _CONFIG = re.compile(r"configuration of (?:topic )?'?([\w.-]*[\w-])")
 _NO_TOPIC = re.compile(r"topic '([\w.-]+)' is missing and could not be made")
 _OTHER = re.compile(r"\b(?:topic|scan of|read of(?! topic)) '?([\w.-]*[\w-])")
 _FENCE = re.compile(r"\bfence of (\S+): ")
-_SENT = re.compile(r"\bsend-offsets of group (.+?) in topic ([\w.-]*[\w-]): ")  # as a sink says it
+_SENT = re.compile(r"\bsend-offsets of group (.+?) in topic ([\w.-]*[\w-]): ")  # the wording of a sink
 _AS = re.compile(r"\bas ([\w.-]*[\w-]): ")
-# As `brew.preflight.checks` says it.
+# The wording of `brew.preflight.checks`.
 _PREFLIGHT = re.compile(r"this principal on (topic|group) (\S+) \(kafka-acls\.sh\)\): ([A-Z_, ]+) is not granted")
 WRITTEN = "written"
-"""Prefix of the roles of topics that a command writes and does not read, in the ``names`` of `advice`."""
+"""Prefix of a topic's role in the ``names`` of `advice` if the command writes the topic and does not read it."""
 _OPERATION_NAMES = {one.replace("Configs", "_Configs").upper(): one for one in Operation}
 
 
@@ -346,7 +346,7 @@ class Denial(enum.StrEnum):
 
 
 def denial_in(text: str) -> Denial | None:
-    """The kind of refusal that an error's text reports; None for all other errors."""
+    """Return the kind of refusal that an error's text reports, or None for any other error."""
     if any(pattern.search(text) for pattern in (_TOPIC, _GROUP, _TRANSACTION, _CLUSTER, _PREFLIGHT)):
         return Denial.RIGHT
     if _LOGIN.search(text):
@@ -358,10 +358,10 @@ def advice(
     text: str, user: str, names: Mapping[str, str], source: str | None, *, read_only: bool = False
 ) -> str | None:
     """
-    What to do about a refusal, as one clause; None if ``text`` reports none.
+    Return one clause on what to do about a refusal, or None if ``text`` reports none.
 
-    ``names`` are a program's own: topics by their roles (`input`, `output`, ..., see `WRITTEN`) and `group`.
-    ``source`` is the file of `--client-config`. ``read_only``: the program never moves a position.
+    ``names`` are the program's own: topics by role (`input`, `output`, ..., see `WRITTEN`) and `group`. ``source`` is
+    the file of `--client-config`. ``read_only``: the program never commits an offset.
     """
     kind, file = denial_in(text), source or "the file of --client-config (there is none)"
     if kind is None:
@@ -381,7 +381,7 @@ def advice(
 
 
 def _missing(text: str, names: Mapping[str, str], *, read_only: bool) -> list[Right]:
-    """The missing rights, as far as the error's text names them."""
+    """Return the missing rights, as far as the error's text names them."""
     group = names.get("group", "")
     if _TRANSACTION.search(text) and (match := _FENCE.search(text)) is not None:
         return [Right("", Kind.TRANSACTIONAL_ID, match[1], Operation.WRITE, "")]
@@ -407,14 +407,14 @@ def _missing(text: str, names: Mapping[str, str], *, read_only: bool) -> list[Ri
 
 
 def _topics(text: str, names: Mapping[str, str]) -> list[tuple[str, Operation]]:
-    """The topics that the text names, with the missing operation; if it names none, the topics that are written."""
+    """Return the topics named in the text with the missing operation, or the written topics if it names none."""
     if match := _REFUSED.search(text):
         return [(name, Operation.WRITE) for name in match[1].split(", ")]
     topics = {role: name for role, name in names.items() if role != "group"}
     written = {name for role, name in topics.items() if role.startswith(WRITTEN)}
     named = {name for name in topics.values() if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text)}
     if not named and (match := _CONFIG.search(text) or _OTHER.search(text)):
-        named = {match[1]}  # no option names it, as the replay log of dead letters
+        named = {match[1]}  # a topic that no option names, such as the replay log of dead letters
     if _CONFIG.search(text):
         return [(name, Operation.DESCRIBE_CONFIGS) for name in sorted(named or set(topics.values()))]
     if not _WRITES.search(text):

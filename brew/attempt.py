@@ -1,4 +1,4 @@
-"""One attempt to transact one range, with timings, trace links and a journal; its result is always an `Outcome`."""
+"""One attempt to transact one range, with timings, trace links and a journal; the result is always an `Outcome`."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from brew.transformation import Prepared, Transformation
 from brew.watchdog import MAX_TIMEOUTS, watched
 
 MAX_LINKS = 32
-"""The maximum of distinct links of one transaction; a span with a link for each of 250,000 records is of no use."""
+"""The maximum number of distinct links per transaction; a span with a link for each of 250,000 records is useless."""
 _HEADER = "traceparent"
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class TraceLinks:
-    """The distinct `traceparent` headers of the first records in ``found``, in order, at most `MAX_LINKS`."""
+    """Collects the first `MAX_LINKS` distinct `traceparent` headers, in order, in ``found``."""
 
     def __init__(self) -> None:
         self.found: dict[str, None] = {}
 
     def collecting(self, batches: Iterable[Rows]) -> Iterator[Rows]:
-        """The same batches; collects the headers of each before it is passed on."""
+        """Yield the batches unchanged, after collecting the headers of each."""
         for rows in batches:
             self._note(rows.headers)
             yield rows
@@ -72,7 +72,7 @@ FENCE, LOCATE, BEGIN, PRODUCE, SEND_OFFSETS, COMMIT, ABORT = (
 
 
 class TimedTransaction:
-    """Times a transaction; ``steps`` is step -> seconds in the order of the steps, a failed step last."""
+    """Times a transaction; ``steps`` maps each step to its seconds, in order, with a failed step last."""
 
     def __init__(self, kafka: Transaction, clock: Callable[[], float] = time.perf_counter) -> None:
         self._kafka, self._clock = kafka, clock
@@ -140,7 +140,7 @@ class TimedTransaction:
 
 
 def journaled(kafka: Transaction, folder: str | None, offered: OffsetRange, group: str) -> Transaction:
-    """``kafka`` itself, or the same with a journal in ``folder``."""
+    """Return ``kafka``, wrapped to keep a journal in ``folder`` if there is one."""
     return (
         kafka
         if folder is None
@@ -164,7 +164,7 @@ def journal_outcome(folder: str | None, offered: OffsetRange, group: str, outcom
 
 @functools.cache
 def _journal(folder: str, _pid: int) -> Journal:
-    """The journal of one process; the pid is part of the key because Spark forks its workers."""
+    """Return this process's journal; the pid is part of the cache key because Spark forks its workers."""
     return Journal(Path(folder), "writer")
 
 
@@ -180,7 +180,7 @@ def _range_fields(offered: OffsetRange, group: str) -> dict[str, Any]:
 
 
 class _JournaledTransaction:
-    """Journals a transaction: every step before it begins and after it ended; `produce` by its flush only."""
+    """Journals a transaction: every step before it begins and after it ends; producing is covered by its flush."""
 
     def __init__(self, kafka: Transaction, journal: Journal, range_fields: dict[str, Any]) -> None:
         self._kafka, self._journal, self._range_fields = kafka, journal, range_fields
@@ -225,7 +225,7 @@ class _JournaledTransaction:
             self._kafka.flush(deadline)
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
-        self._range_fields["until"] = until  # the end of a range that was read while it was written
+        self._range_fields["until"] = until  # the end of a range that is still read while it is written
         with self._step(Step.SEND_OFFSETS, offset=until):
             self._kafka.send_offsets(until, metadata, deadline)
 
@@ -245,10 +245,10 @@ class _JournaledTransaction:
 @dataclass(frozen=True)
 class AttemptSpec:
     """
-    One range, where its records go, and how it is to be treated.
+    One range, where its records go, and how to process it.
 
-    ``reached``: of a range that is read while it is written, how far it was read by now; it begins as ``offered``.
-    ``waiting``: goes around each wait for the brokers while records are produced.
+    ``reached``: for a range that is read while it is written, how far it has been read; starts as ``offered``.
+    ``waiting``: wraps each wait for the brokers while records are produced.
     """
 
     offered: OffsetRange
@@ -262,7 +262,7 @@ class AttemptSpec:
 @dataclass(frozen=True)
 class Job:
     """
-    Everything that the tasks of one cycle need; serialized to the executors, so it holds values only.
+    Everything that the tasks of one cycle need; it holds only values because it is serialized to the executors.
 
     ``traced``: spans are exported, so outcomes carry the trace links of their records.
     """
@@ -275,7 +275,7 @@ class Job:
 
 
 def attempt(offer: AttemptSpec, batches: Iterable[Rows], job: Job) -> Outcome:
-    """Run one transaction; whatever goes wrong becomes an outcome, and the driver plans again from Kafka's answer."""
+    """Run one transaction. Every failure becomes an outcome; the driver plans again from the committed offset."""
     offered = offer.offered
     try:
         transaction = job.transaction
@@ -304,7 +304,7 @@ def _tally(outcome: Outcome) -> Tally:
 
 
 def _failure(error: Exception, failed: Outcome, offered: OffsetRange) -> Outcome:
-    """The outcome of an attempt that raised; of an error that is none of ours, the last lines of its traceback."""
+    """Return the outcome of an attempt that raised; an error that is not ours gives the end of its traceback."""
     match error:
         case TransformFailed():
             detail = f"{error}; nothing of {offered} is visible"
@@ -356,7 +356,7 @@ def _attempt(
         tally = crash.tally
         counted = {name: getattr(tally, name) for name in _COUNTED}
         outcome = replace(failed, status=Status.CRASHED, **counted)
-    except Exception as error:  # noqa: BLE001 - a bug must not kill the other ranges of the job; the driver tells it
+    except Exception as error:  # noqa: BLE001 - a bug must not kill the job's other ranges; the driver reports it
         outcome = _failure(error, failed, offered)
     finally:
         if kafka is not None:

@@ -1,8 +1,8 @@
 """
-Read a client configuration file: security settings of the connection to the brokers.
+Read a client configuration file: the security settings of the connection to the brokers.
 
-A value may be a reference: `${env:NAME}` to an environment variable, `${file:PATH}` to the text of a file (one line
-feed at its end is ignored). Relative paths start at the configuration file's folder.
+A value may be a reference: `${env:NAME}` to an environment variable, or `${file:PATH}` to the content of a file (one
+trailing line feed is ignored). Relative paths start at the configuration file's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """
-    A file's settings, with secrets kept apart.
+    The settings of a file, with secrets kept apart.
 
     ``variables``: the environment variables that held secrets, so that they can be removed for child processes.
     """
@@ -40,8 +40,8 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> ClientConfig:
     Load the file at ``path``.
 
     Raises:
-        UsageError: it can't be read, or has a setting that is not allowed.
-        Refused: it, or a file it names, holds a secret and is readable for everybody on this machine.
+        UsageError: the file can't be read, or has a setting that is not allowed.
+        Refused: the file, or a file that it names, holds a secret and is readable by everyone on this machine.
     """
     environ = os.environ if environ is None else environ
     file = str(path)
@@ -84,7 +84,7 @@ def _check_private(path: Path, setting: str) -> None:
 
 
 def _value(path: Path, name: str, line: ConfigLine, environ: Mapping[str, str], variables: set[str]) -> ConfigLine:
-    """The setting with its reference resolved."""
+    """Return the setting with its reference resolved."""
     match = _REFERENCE.fullmatch(line.value)
     location = f"{path}:{line.number}"
     if match is None:
@@ -105,7 +105,7 @@ def _value(path: Path, name: str, line: ConfigLine, environ: Mapping[str, str], 
             _check_private(file, f"{location}: {name}={MASK}")
     if not value.strip():
         raise UsageError(f"{location}: {name}: ${{{kind}:{source}}} is empty")
-    # A referenced value must pass the same check as a literal one.
+    # A referenced value must pass the same checks as a literal one.
     checked = value if name in SECRETS else parse(f"{name}={value}", location)[name].value
     if "\n" in value or "\0" in value:
         raise UsageError(f"{location}: {name}: ${{{kind}:{source}}} holds more than one line")
@@ -113,7 +113,7 @@ def _value(path: Path, name: str, line: ConfigLine, environ: Mapping[str, str], 
 
 
 def _checked_file(path: Path, name: str, line: ConfigLine) -> ConfigLine:
-    """Check a file that the client library reads: it exists, a key is private, a certificate is valid now."""
+    """Check a file that the client library reads: it exists, a key is private, a certificate is valid today."""
     location, file = f"{path}:{line.number}", path.parent / line.value
     text = _text(file, f"{location}: {name}: {file}", name)
     if name == KEY:
@@ -126,7 +126,7 @@ def _checked_file(path: Path, name: str, line: ConfigLine) -> ConfigLine:
 
 
 def _check_dates(location: str, name: str, file: Path, text: str) -> None:
-    from cryptography import x509  # noqa: PLC0415 - a tenth of a second, for those who use certificates
+    from cryptography import x509  # noqa: PLC0415 - takes a tenth of a second, which only users of certificates need
 
     try:
         certificate = x509.load_pem_x509_certificate(text.encode())

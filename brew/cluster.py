@@ -10,7 +10,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The brokers did not answer this request; ``reason`` is their error."""
+    """The brokers did not answer this request; ``reason`` is the error."""
 
     reason: str
 
@@ -18,9 +18,9 @@ class Unknown:
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """
-    One topic: the minimum over its partitions of the replicas, and of the replicas in sync.
+    One topic. Replicas and in-sync replicas are minimums over its partitions.
 
-    ``operations``: this client's authorized operations by Kafka's names (`READ`); None if the brokers do not say.
+    ``operations``: this client's authorized operations by Kafka's names (`READ`); None if the brokers report none.
     """
 
     name: str
@@ -32,17 +32,17 @@ class TopicFacts:
     operations: frozenset[str] | None = None
 
     def number(self, setting: str) -> int | None:
-        """A numeric setting; None if it is unknown."""
+        """Return a numeric setting, or None if it is unknown."""
         return _number(self.config, setting)
 
     def text(self, setting: str) -> str | None:
-        """A setting as text; None if it is unknown."""
+        """Return a setting as text, or None if it is unknown."""
         return None if isinstance(self.config, Unknown) else self.config.get(setting)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A consumer group: its state as the broker names it, and `client-id@host` of each member."""
+    """A consumer group: its state by the broker's name, and `client-id@host` for each member."""
 
     state: str
     members: tuple[str, ...]
@@ -52,9 +52,9 @@ class GroupFacts:
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """
-    ``topics``: None for a topic that does not exist.
+    A cluster's brokers, settings, group and topics.
 
-    ``config``: broker id -> its settings, of all brokers that answered.
+    ``topics``: None for a topic that does not exist. ``config``: broker id -> settings, of each broker that answered.
     """
 
     brokers: int | Unknown
@@ -63,17 +63,17 @@ class ClusterFacts:
     topics: Mapping[str, TopicFacts | Unknown | None] = field(default_factory=dict)
 
     def number(self, setting: str) -> int | None:
-        """The minimum of a numeric setting over all brokers; None if it is unknown."""
+        """Return the minimum of a numeric setting over all brokers, or None if it is unknown."""
         configs = () if isinstance(self.config, Unknown) else self.config.values()
         return min((number for config in configs if (number := _number(config, setting)) is not None), default=None)
 
     def texts(self, setting: str) -> frozenset[str]:
-        """The distinct values of a setting over all brokers; empty if it is unknown."""
+        """Return the distinct values of a setting over all brokers; empty if it is unknown."""
         configs = () if isinstance(self.config, Unknown) else self.config.values()
         return frozenset(config[setting] for config in configs if setting in config)
 
     def number_of(self, topic: str, setting: str) -> int | None:
-        """A topic's numeric setting; None if it, or the topic, is unknown."""
+        """Return a topic's numeric setting, or None if the setting or the topic is unknown."""
         facts = self.topics.get(topic)
         return facts.number(setting) if isinstance(facts, TopicFacts) else None
 
@@ -94,9 +94,9 @@ ONGOING = "Ongoing"
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionTransaction:
     """
-    An open transaction in a partition, as its leader reports it.
+    An open transaction in a partition, as the partition's leader reports it.
 
-    ``last_ms`` is its last record's timestamp, ``coordinator_epoch`` that of the last marker (-1: there was none).
+    ``last_ms`` is the timestamp of its last record, ``coordinator_epoch`` that of the last marker (-1: no marker yet).
     """
 
     topic: str
@@ -114,7 +114,7 @@ class PartitionTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTransaction:
-    """A transactional id as its coordinator reports it (KIP-664); ``began_ms`` is None without an open transaction."""
+    """A transactional id as its coordinator reports it (KIP-664); ``began_ms`` is None if no transaction is open."""
 
     transactional_id: str
     state: str
@@ -129,13 +129,13 @@ class CoordinatorTransaction:
         return self.state == ONGOING or self.state in ENDING
 
     def age_s(self, now_ms: int) -> float | None:
-        """The age of its open transaction, by this machine's clock."""
+        """Return the age of its open transaction, by this machine's clock."""
         return None if self.began_ms is None else max(0.0, (now_ms - self.began_ms) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """A partition's last stable offset and end; a transaction holds back readers while they differ."""
+    """A partition's last stable offset and end offset; while they differ, a transaction holds back readers."""
 
     last_stable: int
     end: int
@@ -150,7 +150,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that holds back the last stable offset of a partition."""
+    """A transaction that holds back a partition's last stable offset."""
 
     partition: int
     producer_id: int
@@ -167,7 +167,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """The header of one record batch; ``marker`` is `commit` or `abort` for the marker that ends a transaction."""
+    """The header of one record batch; ``marker`` is `commit` or `abort` for a marker that ends a transaction."""
 
     base_offset: int
     last_offset: int

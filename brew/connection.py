@@ -1,9 +1,9 @@
 """
-The connection to a cluster: bootstrap servers, the allowed client settings, the same for Java, and masked secrets.
+The connection to a cluster: bootstrap servers, allowed client settings, their Java equivalents, masked secrets.
 
-The configuration file has librdkafka's format: `name=value` lines, `#` or `!` begins a comment, and blanks around name
-and value are ignored. A value has no escapes and no continuation lines. Only listed settings are allowed: librdkafka
-has others that load code, print passwords, or break exactly-once (its CONFIGURATION.md).
+The configuration file has librdkafka's format: `name=value` lines, comments that begin with `#` or `!`, and optional
+blanks around name and value. There are no escapes and no continuation lines. Only listed settings are allowed:
+librdkafka has others that load code, print passwords or break exactly-once (its CONFIGURATION.md).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MASK = "***"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """A value that can be pickled and compared; `repr`, `str` and formats print the mask."""
+    """A value that can be pickled and compared; `repr`, `str` and formatting show only the mask."""
 
     _value: str
 
     def reveal(self) -> str:
-        """The value itself; called only to pass it to a client library."""
+        """Return the value itself; call it only to pass the value to a client library."""
         return self._value
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 _BY_PASSWORD = (*SCRAM, "PLAIN")
 MECHANISMS = (*_BY_PASSWORD, sasl.OAUTHBEARER, sasl.GSSAPI)
 
-# Name -> its allowed values; None: any.
+# Setting -> its allowed values, or None for any value.
 ALLOWED: Mapping[str, tuple[str, ...] | None] = {
     PROTOCOL: ("SASL_SSL", "SSL", "PLAINTEXT"),
     MECHANISM: MECHANISMS,
@@ -132,10 +132,10 @@ class ConfigLine:
 
 def parse(text: str, file: str) -> dict[str, ConfigLine]:
     """
-    Parse the settings of a file and check their names and values; ``file`` is its name in messages.
+    Parse a file's settings and check names and values; ``file`` is the name to show in messages.
 
     Raises:
-        UsageError: a malformed line, a duplicate setting, or a name or value that is not allowed; with its line.
+        UsageError: a malformed line, a duplicate setting, or a name or value that is not allowed; includes the line.
     """
     settings: dict[str, ConfigLine] = {}
     for number, raw in enumerate(text.split("\n"), 1):
@@ -192,10 +192,10 @@ def _checked_value(location: str, name: str, value: str) -> str:
 
 def check_together(settings: Mapping[str, ConfigLine], file: str) -> None:
     """
-    Check that the settings fit together.
+    Check that the settings are consistent with each other.
 
     Raises:
-        UsageError: a setting is missing, or would have no effect; names the file, the setting and what to do.
+        UsageError: a setting is missing or would have no effect; names the file, the setting and what to do.
     """
     protocol = settings[PROTOCOL].value if PROTOCOL in settings else "PLAINTEXT"
     mechanism = next((name for name in (MECHANISM, "sasl.mechanisms") if name in settings), None)
@@ -227,7 +227,7 @@ def _missing(found: Mapping[str, ConfigLine], mechanism: str | None) -> list[str
 
 
 CLIENT_CONFIG = "BREW_CLIENT_CONFIG"
-"""The environment's name for `--client-config`; programs hand it to the programs they start."""
+"""The environment variable for `--client-config`; programs pass it on to the programs they start."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Connection:
     """
     The bootstrap servers, and librdkafka settings (by their dotted names) for every client.
 
-    ``secrets``: settings that are never printed. ``source``: the file of `--client-config` that has the settings.
+    ``secrets``: settings that are never printed. ``source``: the `--client-config` file that the settings come from.
     """
 
     bootstrap: str
@@ -244,12 +244,12 @@ class Connection:
     source: str | None = None
 
     def settings(self) -> dict[str, str | int | bool]:
-        """All settings for a client's constructor, secrets in clear text."""
+        """Return all settings for a client's constructor, with secrets in clear text."""
         return {**self.properties, **{name: secret.reveal() for name, secret in self.secrets.items()}}
 
     @property
     def user(self) -> str:
-        """The client's principal, as ACLs name it."""
+        """Return the client's principal as ACLs name it."""
         named = self.properties.get("sasl.username")
         if named is not None:
             return f"User:{named}"
@@ -270,10 +270,10 @@ _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 def java_settings(connection: Connection) -> dict[str, str]:
     """
-    The same settings for a Java client, without its bootstrap servers; secrets are in clear text, so do not keep it.
+    Return the settings for a Java client, without the bootstrap servers. Secrets are in clear text: do not store it.
 
-    Certificates are passed as PEM (KIP-651): the authority's as a file, which librdkafka needs on every machine, too;
-    the client's as text, since a Java client takes certificate and key together.
+    Certificates are passed as PEM (KIP-651). The authority's is passed as a file, which librdkafka needs on every
+    machine anyway; the client's as text, since a Java client takes certificate and key together.
 
     Raises:
         Refused: the key has a format that Java can't read.
@@ -301,12 +301,12 @@ def java_settings(connection: Connection) -> dict[str, str]:
 
 
 def jaas(mechanism: str, user: str, password: str) -> str:
-    """A JAAS login entry, by password."""
+    """Return a JAAS login entry for a user and password."""
     return f"{_MODULES[mechanism]} required username={sasl.quoted(user)} password={sasl.quoted(password)};"
 
 
 def java_properties(settings: Mapping[str, str]) -> str:
-    """The settings as a file for Java's `Properties`, with any characters escaped."""
+    """Return the settings as a Java `Properties` file, with any characters escaped."""
     return "".join(f"{_escaped(name, ':= #!')}={_escaped(value, '')}\n" for name, value in settings.items())
 
 

@@ -1,4 +1,4 @@
-"""A time budget that is passed down, and calls that are retried within it."""
+"""A time budget that is passed down through calls, and calls that are retried within it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DELIVERY = 0.9
 
 
 def delivery_ms(transaction_s: float) -> int:
-    """The delivery time-out for the records of a transaction, below the transaction time-out."""
+    """Return the delivery time-out for a transaction's records, which is below the transaction time-out."""
     return int(transaction_s * 1000 * _DELIVERY)
 
 
 class Deadline:
-    """A point in monotonic time; `remaining_s()` is never negative, since negative time-outs block for ever."""
+    """A point in monotonic time; `remaining_s()` is never negative: clients block forever on negative time-outs."""
 
     def __init__(self, budget_s: float, now: Callable[[], float] = time.monotonic) -> None:
         if not budget_s > 0:
@@ -28,14 +28,14 @@ class Deadline:
         self._end = now() + budget_s
 
     def remaining_s(self) -> float:
-        """Seconds left, at least 0."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self._end - self._now())
 
     def expired(self) -> bool:
         return self.remaining_s() == 0.0
 
     def part(self, seconds: float) -> Deadline:
-        """A deadline of ``seconds``, or of what is left if that is less; at least a millisecond."""
+        """Return a deadline of ``seconds``, or of the remaining time if that is less; at least a millisecond."""
         return Deadline(max(_MOMENT_S, min(seconds, self.remaining_s())), self._now)
 
     def check(self, step: str) -> None:
@@ -56,7 +56,7 @@ PAUSE_S = 0.02
 
 def retry_until(call: Callable[[], _T], step: str, deadline: Deadline, pause_s: float = PAUSE_S) -> _T:
     """
-    Call repeatedly, ``pause_s`` apart, until it returns or raises an error that is not `Retriable`.
+    Repeat a call every ``pause_s`` until it returns or raises an error that is not `Retriable`.
 
     Raises:
         DeadlineExceeded: the error was still retriable at the deadline.

@@ -3,14 +3,14 @@ The tree of all errors.
 
 BrewError
 ├── UsageError            an invalid argument or setting (exit 64)
-├── Refused               going on could lose or double records; names the value, the need and the setting (exit 3)
+├── Refused               going on could lose or duplicate records; names value, need and setting (exit 3)
 │   ├── Unreachable       no broker answered in time
 │   ├── RegistryUnreachable   the Schema Registry did not answer
-│   └── Denied            the brokers, or who poses as one, do not get or give trust; who asked, and what is missing
-├── TransformFailed       a transformation raised something else than `brew.Reject`: its run ends (exit 3)
+│   └── Denied            no trust between the client and the brokers; names the principal and what is missing
+├── TransformFailed       a transformation raised something other than `brew.Reject`: its run ends (exit 3)
 ├── DeadlineExceeded      a wait ran out of time
 └── KafkaFailure          what the client library reported, classified
-    ├── Retriable         same call again, same arguments, within the deadline
+    ├── Retriable         repeat the same call with the same arguments, within the deadline
     ├── Abortable         abort the transaction, give the range back
     ├── Fenced            a newer holder of the transactional id owns the partition
     └── Fatal             destroy the producer, give the range back (also everything unclassified)
@@ -30,7 +30,7 @@ class UsageError(BrewError):
 
 
 class Refused(BrewError):
-    """Going on could lose or double records; the text says what was found, what is needed and what to do."""
+    """Going on could lose or duplicate records; the text says what was found, what is needed and what to do."""
 
 
 class Unreachable(Refused):
@@ -38,7 +38,7 @@ class Unreachable(Refused):
 
 
 class RegistryUnreachable(Refused):
-    """The Schema Registry did not answer; what it was asked for is tried again."""
+    """The Schema Registry did not answer; the request can be repeated."""
 
 
 class Denied(Refused):
@@ -46,7 +46,7 @@ class Denied(Refused):
 
 
 class TransformFailed(BrewError):
-    """A transformation raised an exception; the text names it, the function and the record."""
+    """A transformation raised an exception; the text names the exception, the function and the record."""
 
 
 class DeadlineExceeded(BrewError):
@@ -54,7 +54,7 @@ class DeadlineExceeded(BrewError):
 
 
 class KafkaFailure(BrewError):
-    """An error of the client library, classified by its own three flags."""
+    """An error of the client library, classified by the library's own three flags."""
 
 
 class Retriable(KafkaFailure):
@@ -62,7 +62,7 @@ class Retriable(KafkaFailure):
 
 
 class Abortable(KafkaFailure):
-    """The transaction has to be aborted; a new one may succeed."""
+    """The transaction must be aborted; a new one may succeed."""
 
 
 class Fenced(KafkaFailure):
@@ -70,7 +70,7 @@ class Fenced(KafkaFailure):
 
 
 class Fatal(KafkaFailure):
-    """The producer can't be used any more."""
+    """The producer can no longer be used."""
 
 
 class ClientError(Protocol):
@@ -83,7 +83,7 @@ class ClientError(Protocol):
     def str(self) -> str: ...
 
 
-# The protocol calls these retriable (kafka.apache.org, "Error codes"); librdkafka's admin calls don't set the flag.
+# The protocol defines these as retriable (kafka.apache.org, "Error codes"); librdkafka's admin calls set no flag.
 _PASSING = {
     "LEADER_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
@@ -94,7 +94,7 @@ _PASSING = {
     "NOT_CONTROLLER",
     "REQUEST_TIMED_OUT",
     "KAFKA_STORAGE_ERROR",
-    # A broker that has just become leader, or lags behind the controller (KIP-320: fetch the metadata and ask again).
+    # A broker that has just become leader, or lags behind the controller (KIP-320: refresh the metadata and retry).
     "UNKNOWN_LEADER_EPOCH",
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_TOPIC_ID",
@@ -105,7 +105,7 @@ _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 
 
 def classify(error: ClientError, step: str) -> KafkaFailure:
-    """Turn a client error into one of the tree's; an error with none of the three flags is `Fatal`."""
+    """Convert a client error to one of this tree; an error with none of the three flags is `Fatal`."""
     text = f"{step}: {error.str()} ({error.name()})"
     if error.name() in _FENCED:
         return Fenced(text)

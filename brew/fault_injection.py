@@ -1,4 +1,4 @@
-"""Crashes on purpose, for tests and demonstrations: which attempts crash, and how a process dies at a crash point."""
+"""Intentional crashes for tests and demonstrations: which attempts crash, and how a process dies at a crash point."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from brew.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 _abandoned: list[Transaction] = []
-"""Transactions left as a killed process leaves them; referenced, so that no destructor tidies them up."""
+"""Transactions as a killed process leaves them; kept referenced, so that no destructor cleans them up."""
 
 _COMMITTED = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 
 
 class CrashInjector:
-    """Decide which ranges crash; a worker's crash strikes a range's start once, so that the run can heal."""
+    """Decides which ranges crash; a worker crash hits each range start only once, so that the run can recover."""
 
     def __init__(self, settings: CrashSettings) -> None:
         self._settings = settings
-        self._random = random.Random(settings.seed)  # noqa: S311 - dice, no secret
+        self._random = random.Random(settings.seed)  # noqa: S311 - dice, not a secret
         self._crashed: set[tuple[int, int]] = set()
 
     def next_crash(self, offered: OffsetRange) -> PlannedCrash | None:
@@ -47,13 +47,13 @@ class CrashInjector:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCrash:
-    """Die at ``point``; travels to the task, which hands it to the kernel."""
+    """Die at ``point``. It is sent with the task, which passes it to the kernel."""
 
     point: CrashPoint
     mode: CrashMode
 
     def at(self, point: CrashPoint, tally: Tally, transaction: Transaction) -> None:
-        """Die here if this is the point: by SIGKILL (worker), or leaving all as it is for the driver's kill."""
+        """Die if this is the point: by SIGKILL (worker), or by leaving everything as is until the driver is killed."""
         if point is not self.point:
             return
         if self.mode is CrashMode.WORKER:
@@ -63,7 +63,7 @@ class PlannedCrash:
         raise CrashedOnPurposeError(tally)
 
     def interrupting(self, batches: Iterable[Rows], half_done: Callable[[], None]) -> Iterator[Rows]:
-        """The same batches; at `mid-produce` the first one comes in two halves, with ``half_done`` between them."""
+        """Yield the batches; at `mid-produce`, split the first one in half and call ``half_done`` in between."""
         batches = iter(batches)
         if self.point is CrashPoint.MID_PRODUCE:
             for rows in batches:
@@ -76,7 +76,7 @@ class PlannedCrash:
 
 
 def die(point: CrashPoint, transaction: Transaction) -> NoReturn:
-    """End this process by SIGKILL; at `commit-in-flight` the commit is sent and nobody waits for its answer."""
+    """Kill this process with SIGKILL; at `commit-in-flight`, first send the commit and do not wait for the answer."""
     _send_commit(point, transaction)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("SIGKILL returns to nobody")
@@ -84,7 +84,7 @@ def die(point: CrashPoint, transaction: Transaction) -> NoReturn:
 
 def _send_commit(point: CrashPoint, transaction: Transaction) -> None:
     if point is CrashPoint.COMMIT_IN_FLIGHT:
-        with contextlib.suppress(BrewError):  # no answer in time is what this point is about
+        with contextlib.suppress(BrewError):  # no answer in time is the purpose of this crash point
             transaction.commit_without_waiting()
 
 
@@ -111,7 +111,7 @@ def _check_probability(probability: float) -> None:
 
 
 class CrashMoment(enum.StrEnum):
-    """Where a consumer can be made to die, in the order in which a batch passes them."""
+    """Where a consumer can be made to die, in the order in which a batch passes these points."""
 
     AFTER_CLAIM = "after-claim"
     BEFORE_COMMIT = "before-commit"
@@ -120,7 +120,7 @@ class CrashMoment(enum.StrEnum):
 
 
 class CrashSignal(enum.StrEnum):
-    """`kill` is SIGKILL; `stop` is SIGSTOP, with every connection and lock kept until somebody sends SIGCONT."""
+    """`kill` is SIGKILL. `stop` is SIGSTOP: connections and locks are kept until someone sends SIGCONT."""
 
     KILL = "kill"
     STOP = "stop"
@@ -128,7 +128,7 @@ class CrashSignal(enum.StrEnum):
 
 @dataclass
 class StoreCrash:
-    """Dies with ``probability`` at each passing of ``moment``; never without a moment. Equal seeds die alike."""
+    """Dies with ``probability`` each time ``moment`` is passed; never if it is None. Equal seeds give equal crashes."""
 
     moment: CrashMoment | None = None
     probability: float = 1.0
@@ -145,18 +145,18 @@ class StoreCrash:
         return moment is self.moment and not self._stopped and self._dice.random() < self.probability
 
     def at(self, moment: CrashMoment) -> None:
-        """Die here, if it is due."""
+        """Die if a crash is due here."""
         if self.due(moment):
             self.die()
 
     def die(self) -> None:
-        """Go down without cleaning up and without a last word to any server; a stop happens once per process."""
+        """Die without cleaning up or telling any server; a stop happens once per process."""
         self._stopped = True
         os.kill(os.getpid(), signal.SIGKILL if self.how is CrashSignal.KILL else signal.SIGSTOP)
 
 
 def message(point: CrashPoint, enriched: int, rejected: int) -> str:
-    """The one line that tells what a crash left behind."""
+    """Return the line that says what a crash left behind."""
     dead_letters = f" (and {rejected} in the dead-letter log)" if rejected else ""
     if point in _COMMITTED:
         return f"💥 crash after commit: {quantity(enriched, 'record')} committed{dead_letters}, not reported"

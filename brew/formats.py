@@ -7,14 +7,14 @@ Formats of values, as decorators: a transformation then takes and returns Python
     def add_domain(click):
         return {**click, "domain": urlsplit(click["url"]).hostname}
 
-The function gets the value, or the value and its `brew.Record` where it takes two arguments. It answers with an object,
-a list of them (fan-out) or None (dropped), or raises `brew.Reject`. An `Output` names another topic, key or headers for
-its object (None: a tombstone); a `brew.Record` goes out as it is. Avro, JSON Schema and Protobuf need the extra
+The function gets the value, or the value and its `brew.Record` if it takes two arguments. It returns an object, a list
+of them (fan-out) or None (dropped), or raises `brew.Reject`. An `Output` sets another topic, key or headers for its
+object (None: a tombstone); a `brew.Record` is written as it is. Avro, JSON Schema and Protobuf need the extra
 `brew[schema-registry]`.
 
-A record that does not fit its schema is a dead letter: `no-schema-id`, `unknown-schema`, `schema-mismatch`, or
-`output-schema-mismatch` for what the function returned. A registry that does not answer is no record's fault: the
-transaction is aborted and tried again.
+A record that does not fit its schema becomes a dead letter: `no-schema-id`, `unknown-schema`, `schema-mismatch`, or
+`output-schema-mismatch` for what the function returned. If the registry does not answer, no record is rejected: the
+transaction is aborted and repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SCHEMA_ID_HEADER = "__value_schema_id"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An object on its way out: to topic ``to`` (None: the run's output); `...` keeps key or headers of its source."""
+    """An output object, for topic ``to`` (None: the run's output); `...` keeps the source's key or headers."""
 
     value: object
     to: str | None = None
@@ -60,7 +60,7 @@ class Format:
 
     def read(self, record: Record) -> Any:
         """
-        The value as an object.
+        Return the value as an object.
 
         Raises:
             Reject: the record's bytes are not of this format, or do not fit their schema.
@@ -69,7 +69,7 @@ class Format:
 
     def write(self, value: Any, topic: str | None) -> bytes:
         """
-        The object's bytes as a record of ``topic`` (None: the run's output).
+        Return the object's bytes as a record of ``topic`` (None: the run's output).
 
         Raises:
             Reject: the object does not fit the schema.
@@ -80,8 +80,8 @@ class Format:
         return using(self, self)(function)
 
 
-def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Callable[[Record], list[Record]]]:  # noqa: A002 - as the options are called
-    """A decorator for functions that read one format and write another."""
+def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Callable[[Record], list[Record]]]:  # noqa: A002 - the options' names
+    """Return a decorator for functions that read one format and write another."""
 
     def decorate(function: Callable[..., Any]) -> Callable[[Record], list[Record]]:
         both = _takes_record(function)
@@ -95,7 +95,7 @@ def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Calla
             many = answer if isinstance(answer, list | tuple | GeneratorType) else (answer,)
             return [item if isinstance(item, Record) else _written(item, record, output) for item in many]
 
-        # With it `inspect.signature` would show the function's parameters, and a run refuse its second one.
+        # Otherwise `inspect.signature` would show the function's parameters, and a run would refuse a second one.
         del transform.__wrapped__
         return transform
 
@@ -137,7 +137,7 @@ class _Json(Format):
 
 @dataclass(frozen=True, slots=True)
 class _Registered(Format):
-    """A format of a Schema Registry; values only, so that it travels to executors."""
+    """A format of a Schema Registry; it holds only values because it is sent to executors."""
 
     settings: SchemaSettings
     output: str | None
@@ -159,7 +159,7 @@ class _Registered(Format):
 
 
 def json() -> Format:
-    """JSON without a schema, as what `orjson` reads and writes."""
+    """JSON without a schema, as the types that `orjson` reads and writes."""
     return _Json()
 
 
@@ -174,9 +174,9 @@ def avro(
     """
     Avro, as dicts.
 
-    Values are read with the schema whose id they carry, resolved to ``reader_schema`` where one is given. They are
-    written with ``schema`` (None: the subject's latest one) of the subject `<output>-value`; the registry gets it if it
-    does not have it, unless ``register`` is False.
+    Values are read with the schema whose id they carry, resolved to ``reader_schema`` if it is given. They are written
+    with ``schema`` (None: the subject's latest one) of the subject `<output>-value`. The schema is registered if the
+    registry does not have it, unless ``register`` is False.
     """
     return _registered("avro", registry, output, schema=schema, reader_schema=reader_schema, register=register)
 
@@ -189,7 +189,7 @@ def json_schema(
     reader_schema: Schema = None,
     register: bool = True,
 ) -> Format:
-    """JSON that is checked against its schema when it is read and when it is written, as dicts; else as `avro`."""
+    """JSON as dicts, validated against its schema on reading and writing; otherwise like `avro`."""
     return _registered("json_schema", registry, output, schema=schema, reader_schema=reader_schema, register=register)
 
 
@@ -201,7 +201,7 @@ def protobuf(
     output_message: type | None = None,
     register: bool = True,
 ) -> Format:
-    """Protobuf, as objects of ``message``, a class that `protoc` made; ``output_message``: of what is written."""
+    """Protobuf, as objects of ``message``, a class generated by `protoc`; ``output_message``: the class for writing."""
     return _registered(
         "protobuf", registry, output, message=message, output_message=output_message or message, register=register
     )
@@ -226,6 +226,6 @@ def _registered(kind: str, registry: Registry, output: str | None, **schemas: An
 
 
 def _codec(settings: SchemaSettings) -> Any:
-    from brew.kafka.schema_registry import codec  # noqa: PLC0415 - the same
+    from brew.kafka.schema_registry import codec  # noqa: PLC0415 - as above
 
     return codec(settings)

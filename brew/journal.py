@@ -1,9 +1,9 @@
 """
 The journal of one process: each step before and after it happens, for the checker to compare with the logs.
 
-One JSON object per line, each written by one `write` call: a SIGKILL loses at most the line being written. Lines of a
-writer have ``step`` (see `Step`) and ``phase`` (see `Phase`) with the range; lines of a reader have the records that
-it received, as runs.
+One JSON object per line, each written with one `write` call, so a SIGKILL loses at most the line being written. A
+writer's lines have ``step`` (see `Step`), ``phase`` (see `Phase`) and the range; a reader's lines have the received
+records, as runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Step(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """A step has an intent line first, then done or failed; after a kill only the intent is there."""
+    """Each step has an intent line, then a done or failed line; after a kill only the intent is there."""
 
     INTENT = "intent"
     DONE = "done"
@@ -44,7 +44,7 @@ class Phase(enum.StrEnum):
 
 
 class Entry(NamedTuple):
-    """One line: wall-clock seconds, the program that wrote it, and its fields."""
+    """One line: wall-clock time in seconds, the program that wrote it, and its fields."""
 
     at: float
     who: str
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 class Run(NamedTuple):
     """
-    ``length`` records read one after another: offsets and source offsets both rise by one.
+    ``length`` consecutive records: offsets and source offsets both rise by one.
 
     ``source_partition`` and ``source_offset`` are -1 for a record without readable source headers.
     """
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 
 class Journal:
-    """Appends to this process's file in ``folder``; for the process that opened it, never used across a fork."""
+    """Appends to this process's file in ``folder``; must not be used across a fork."""
 
     def __init__(self, folder: Path, who: str) -> None:
         self._who, self._pid = who, os.getpid()
@@ -86,7 +86,7 @@ class Journal:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """All complete lines of all journals in ``folder``, file by file; a line cut off by a kill is left out."""
+    """Yield all complete lines of all journals in ``folder``, file by file; a line cut off by a kill is skipped."""
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         with path.open("rb") as file:
             for line in file:
@@ -98,7 +98,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def runs(records: Iterable[tuple[int, int, int]]) -> list[Run]:
-    """Fold (offset, source partition, source offset) in reading order into runs."""
+    """Fold (offset, source partition, source offset) tuples, in reading order, into runs."""
     runs_: list[Run] = []
     for offset, partition, source in records:
         if runs_:

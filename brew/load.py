@@ -1,4 +1,4 @@
-"""Find the function that a setting names: `module:function` or `file.py:function`, with the nearest name for a typo."""
+"""Load the function that a setting names: `module:function` or `file.py:function`; suggests names for a typo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """``target``: a function, or a class; ``name``: what to call it when something is said of it."""
+    """``target``: a function or a class; ``name``: how messages refer to it."""
 
     name: str
     target: Callable[..., Any]
@@ -32,19 +32,19 @@ class Loaded:
 
 def load(reference: str | Callable[..., Any] | None, py_files: tuple[str, ...] = ()) -> Loaded:
     """
-    The function that ``reference`` names, or is; modules are looked for in ``py_files`` and the current folder, too.
+    Return the function that ``reference`` names or is; ``py_files`` and the current folder are searched, too.
 
-    A module or file is loaded once in a process.
+    A module or file is loaded once per process.
 
     Raises:
-        UsageError: it is not there, can't be imported, or takes something else than one argument.
+        UsageError: the function does not exist, can't be imported, or does not take exactly one argument.
     """
     if reference is None:
         raise UsageError(f"no transformation is given; set {SETTING} to module:function or file.py:function")
     if callable(reference):
         found = Loaded(getattr(reference, "__qualname__", type(reference).__name__), reference)
     else:
-        with _lock:  # two threads that import a file at once would run it twice
+        with _lock:  # two threads that import a file at the same time would run it twice
             found = _load(reference, py_files)
     if not isinstance(found.target, type):
         _check_signature(found)
@@ -60,7 +60,7 @@ def _load(reference: str, py_files: tuple[str, ...]) -> Loaded:
         if not Path(path).exists():
             raise UsageError(f"--py-files is {path!r}: there is no such file; give modules (.py), archives or wheels")
         _importable(Path(path).parent if path.endswith(".py") else Path(path))
-    _importable(Path.cwd())  # a console script's own folder stands there instead
+    _importable(Path.cwd())  # for a console script, the path has the script's folder instead
     importlib.invalidate_caches()
     module = _from_file(reference, Path(place)) if place.endswith(".py") else _from_module(reference, place)
     target: Any = module
@@ -88,7 +88,7 @@ def _from_file(reference: str, path: Path) -> ModuleType:
     known = sys.modules.get(full.stem)
     if known is not None and getattr(known, "__file__", None) == str(full):
         return known
-    # A file may be called as a module that is loaded already, such as `json.py`.
+    # A file may have the name of a module that is already loaded, such as `json.py`.
     name = full.stem if known is None else f"brew_transform_{full.stem}"
     spec = importlib.util.spec_from_file_location(name, full)
     if spec is None or spec.loader is None:
@@ -128,7 +128,7 @@ def _nearest(name: str, there: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f"; it has {', '.join(names[:8])}" if 0 < len(names) <= 8 else ""  # noqa: PLR2004 - a line's worth
+    return f"; it has {', '.join(names[:8])}" if 0 < len(names) <= 8 else ""  # noqa: PLR2004 - what fits on a line
 
 
 def _check_signature(found: Loaded) -> None:

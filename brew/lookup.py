@@ -1,5 +1,5 @@
 """
-A topic as a table that a transformation looks up in: the row of a key that was in force at a record's time.
+A topic as a lookup table for transformations: the row of a key that was in force at a record's time.
 
 ::
 
@@ -8,11 +8,11 @@ A topic as a table that a transformation looks up in: the row of a key that was 
     def in_euros(record):
         rate = RATES.at(b"USD", record.timestamp)
 
-A row is in force from its own timestamp on, until the next row of its key; a tombstone ends it. That makes a
-transformation deterministic, whenever it is called, as long as nobody writes rows with timestamps of the past and
-nothing removes rows that older records still need (`retention.ms=-1` and `cleanup.policy=delete`, not `compact`).
+A row is in force from its own timestamp until the next row of its key; a tombstone ends it. That makes a transformation
+deterministic, whenever it is called, as long as no rows with past timestamps are written and no rows that older records
+still need are removed (`retention.ms=-1` and `cleanup.policy=delete`, not `compact`).
 
-Each process reads the topic once, and again up to its end when it is asked about a time after that.
+Each process reads the topic once, and again up to its end when asked about a later time.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _AGAIN_MS = 1000
 @dataclass(frozen=True, slots=True)
 class Table:
     """
-    A table in ``topic``; values only, so that it travels to executors.
+    A table in ``topic``; it holds only values because it is sent to executors.
 
-    ``client_config``: user, password and certificates, as `--client-config`. ``timeout_s``: how long one reading of the
-    topic may take.
+    ``client_config``: user, password and certificates, as for `--client-config`. ``timeout_s``: the maximum time for
+    reading the topic once.
     """
 
     topic: str
@@ -51,16 +51,16 @@ class Table:
 
     def at(self, key: bytes, timestamp: int) -> bytes | None:
         """
-        The value of the row of ``key`` in force at ``timestamp`` (milliseconds since the epoch); None without one.
+        Return the value for ``key`` in force at ``timestamp`` (milliseconds since the epoch), or None.
 
         Raises:
-            BrewError: the topic can't be read; the transaction is tried again.
+            BrewError: the topic can't be read; the transaction is repeated.
         """
         return _rows_of(self).at(key, timestamp)
 
 
 class Rows:
-    """The rows that one process holds; several threads may ask at once."""
+    """The rows that one process holds. Thread-safe."""
 
     def __init__(self, refresh: Callable[[Rows], None], now_ms: Callable[[], int]) -> None:
         self._refresh, self._now_ms = refresh, now_ms
@@ -69,17 +69,17 @@ class Rows:
         self._rows: dict[bytes, tuple[list[int], list[bytes | None]]] = {}
 
     def add(self, key: bytes, timestamp: int, value: bytes | None) -> None:
-        """A row of the topic; of two with one timestamp the one that was added last counts."""
+        """Add a row; of two rows with the same timestamp, the one added last counts."""
         times, values = self._rows.setdefault(key, ([], []))
         place = bisect_right(times, timestamp)
         times.insert(place, timestamp)
         values.insert(place, value)
 
     def at(self, key: bytes, timestamp: int) -> bytes | None:
-        """As `Table.at`."""
+        """Look up a value like `Table.at`."""
         with self._lock:
             now = self._now_ms()
-            # A record that claims to come from the future is no reason to read for each of its kind.
+            # Records with timestamps in the future must not trigger a read each.
             if self._read_at is None or (timestamp >= self._read_at and now - self._read_at >= _AGAIN_MS):
                 self._refresh(self)
                 self._read_at = now

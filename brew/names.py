@@ -22,7 +22,7 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 
 SINK_NAME = "brew.sink.name"
-"""A header on records of an exactly-once sink: which one. `SINK_BATCH`: the batch that they belong to."""
+"""A header on the records of an exactly-once sink: the sink's name. `SINK_BATCH` has the batch number."""
 SINK_BATCH = "brew.sink.batch"
 
 STEPS = ("fence", "locate", "begin", "produce", "send-offsets", "commit")
@@ -60,12 +60,12 @@ class CrashMode(enum.StrEnum):
 
 
 def quantity(number: float | Decimal, noun: str, spec: str = "") -> str:
-    """A number with its noun, `1 record` or `2 records`; ``spec`` formats the number."""
+    """Return a number with its noun, `1 record` or `2 records`; ``spec`` formats the number."""
     return f"{number:{spec}} {noun}" if number == 1 else f"{number:{spec}} {noun}s"
 
 
 def checked_topic(name: str, setting: str) -> str:
-    """Return ``name`` when Kafka accepts it as a topic's name; raise `UsageError` naming ``setting`` otherwise."""
+    """Return ``name`` if it is a valid topic name; otherwise raise `UsageError` naming ``setting``."""
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
         raise UsageError(
             f"{setting} is {name!r}: a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ - ; set {setting}"
@@ -87,7 +87,7 @@ class TransactionalId:
     @classmethod
     def parse(cls, text: str) -> TransactionalId:
         """
-        Parse a whole id; a topic's name has no colon, so the group may have some.
+        Parse a complete id. The group may contain colons, since a topic name can't.
 
         Raises:
             ValueError: ``text`` is not an id that `str()` of this class returns.
@@ -104,7 +104,7 @@ class TransactionalId:
 
 @dataclass(frozen=True, slots=True)
 class SinkTransactionalId:
-    """The stable transactional id of an exactly-once sink: `<name>:<topic>:sink`; ``topic`` is that of its position."""
+    """The stable transactional id of an exactly-once sink: `<name>:<topic>:sink`, with the topic of its position."""
 
     name: str
     topic: str
@@ -115,7 +115,7 @@ class SinkTransactionalId:
     @classmethod
     def parse(cls, text: str) -> SinkTransactionalId:
         """
-        Parse a whole id; a topic's name has no colon, so the sink's may have some.
+        Parse a complete id. The sink's name may contain colons, since a topic name can't.
 
         Raises:
             ValueError: ``text`` is not an id that `str()` of this class returns.

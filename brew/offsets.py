@@ -13,8 +13,8 @@ HEADER_TOPIC = "source.topic"
 HEADER_PARTITION = "source.partition"
 HEADER_OFFSET = "source.offset"
 HEADER_INDEX = "source.index"
-"""Which of several outputs of one input: the second has 1. The first, and an only one, go without it."""
-_MAX_DIGITS = 19  # digits of the largest offset; Python refuses to read some thousands
+"""The index among several outputs of one input: 1 for the second. The first or only output has no such header."""
+_MAX_DIGITS = 19  # digits of the largest offset; Python refuses to parse thousands of digits
 
 _POSITION = re.compile(r"([a-zA-Z0-9._-]{1,249})/(\d{1,9})/(\d{1,18})(?:#(\d{1,9}))?")
 
@@ -23,7 +23,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourcePosition:
-    """A record's identity: the place in the input log where its source stands, and which of its outputs it is."""
+    """A record's identity: the position of its source in the input log, and which of the source's outputs it is."""
 
     topic: str
     partition: int
@@ -35,12 +35,12 @@ class SourcePosition:
 
     @classmethod
     def parse(cls, text: str) -> SourcePosition | None:
-        """Read it as people write it, with slashes between; None where it is no place."""
+        """Parse the form `topic/partition/offset` (or with `#index`); None if the text is not a position."""
         match = _POSITION.fullmatch(text)
         return cls(match[1], int(match[2]), int(match[3]), int(match[4] or 0)) if match else None
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Three headers, and the index where there is one, values as UTF-8 text; they follow the record's own."""
+        """Return three headers, and the index if there is one, with UTF-8 values; they go after the record's own."""
         source = [
             (HEADER_TOPIC, self.topic.encode()),
             (HEADER_PARTITION, b"%d" % self.partition),
@@ -61,7 +61,7 @@ class SourcePosition:
             return None
         index = values.get(HEADER_INDEX)
         if index is not None and _is_number(index) and headers is not None:
-            # One that stands before our three headers came with the input: it tells of the input's own source.
+            # An index before our three headers came with the input, and refers to the input's own source.
             last = {name: place for place, (name, _) in enumerate(headers)}
             ours = int(index) if last[HEADER_INDEX] > last[HEADER_OFFSET] else 0
             return cls(topic.decode("utf-8", "replace"), int(partition), int(offset), ours)
@@ -74,7 +74,7 @@ def _is_number(text: bytes | None) -> TypeGuard[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """What an exactly-once sink wrote a record in: the batch ``number`` of the sink ``name``."""
+    """The batch in which an exactly-once sink wrote a record: batch ``number`` of the sink ``name``."""
 
     name: str
     number: int
@@ -84,7 +84,7 @@ class SinkBatch:
 
     @classmethod
     def of(cls, headers: Headers | None) -> SinkBatch | None:
-        """Parse a sink's headers; None if they are missing, or came with the input of a pipeline that wrote behind."""
+        """Parse a sink's headers; None if they are missing, or came with the input of a pipeline's output."""
         last = {name: (place, value) for place, (name, value) in enumerate(headers or ())}
         (_, name), (place, number), (source, _) = (
             last.get(one, (-1, None)) for one in (SINK_NAME, SINK_BATCH, HEADER_OFFSET)
@@ -113,7 +113,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class LogOffsets:
-    """One partition's log: first offset kept, last stable offset (LSO), and end (high watermark)."""
+    """One partition's log: first retained offset, last stable offset (LSO), and end (high watermark)."""
 
     first: int
     last_stable: int
@@ -122,7 +122,7 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's committed offset in one partition, with the text that was committed beside it."""
+    """A group's committed offset in one partition, with its metadata."""
 
     offset: int
     metadata: str

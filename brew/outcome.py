@@ -21,21 +21,21 @@ class Status(enum.StrEnum):
 
 
 GOOD = {Status.COMMITTED, Status.ALREADY_DONE, Status.AHEAD}
-"""The committed offset is past the range now, whoever committed it."""
+"""The committed offset is now past the range, whoever committed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
-    A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
+    A range and its result; ``position`` is the committed offset that *locate* found (-1: none).
 
-    ``enriched``, ``rejected`` and ``dropped`` count input records by what became of them; ``written`` counts records of
-    the output topics, where one input may have several.
-    ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
-    rejected -> how many; ``examples``: reason -> the first one's offset. ``read_bytes``: of Spark's Arrow batches.
-    ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
-    ``malformed_profiles``: in the table of profiles that the task used; None without one.
-    ``traces``: `traceparent` headers of its records, where somebody asked (`brew.attempt`).
+    ``enriched``, ``rejected`` and ``dropped`` count input records by their result; ``written`` counts records of the
+    output topics, where one input may have several.
+    ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: reason for
+    rejection -> number of records; ``examples``: reason -> its first offset. ``read_bytes``: of Spark's Arrow batches.
+    ``newest_ms``: the timestamp of the last record of a committed range, if it has one.
+    ``malformed_profiles``: in the profile table that the task used; None if there is none.
+    ``traces``: `traceparent` headers of its records, if requested (`brew.attempt`).
     """
 
     partition: int

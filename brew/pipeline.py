@@ -1,8 +1,8 @@
 """
 A pipeline from a script or a notebook: `brew.Pipeline(input=..., output=..., transform=...).run()`.
 
-It is the same run as on the command line, with the same checks, on the Spark session of this process if there is one.
-The function may be a lambda or one that was written in a cell: Spark's tasks get it by value.
+It is the same run as on the command line, with the same checks, on this process's Spark session if there is one. The
+function may be a lambda or defined in a notebook cell: Spark's tasks get it by value.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Transform = Callable[[Record], Any] | str
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    What a run has done: input records by what became of them, and the records that it wrote to its output topics.
+    The result of a run: input records by their result, and the number of records written to its output topics.
 
-    ``reasons``: why records were rejected -> how many. ``failed``: transactions that were tried again.
+    ``reasons``: reason for rejection -> number of records. ``failed``: transactions that were repeated.
     """
 
     transformed: int
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def records(self) -> int:
-        """Input records that are done."""
+        """The number of input records done."""
         return self.transformed + self.rejected + self.dropped
 
 
@@ -73,7 +73,7 @@ class Pipeline:
     def __init__(
         self,
         *,
-        input: str,  # noqa: A002 - the command line's word
+        input: str,  # noqa: A002 - the option's name
         output: str,
         transform: Transform,
         bootstrap: str = names.BOOTSTRAP,
@@ -89,14 +89,14 @@ class Pipeline:
         **more: Any,
     ) -> None:
         """
-        Check the settings; no broker is asked yet.
+        Check the settings, without contacting a broker.
 
-        ``group`` is `brew-<output>` unless it is given, ``dead_letter`` is `<output>.dlq`. ``master``: where Spark
-        runs, unless there is a session; `none` runs without Spark. ``conf``: Spark's own settings. ``more``: fields of
+        ``group`` defaults to `brew-<output>`, ``dead_letter`` to `<output>.dlq`. ``master``: where Spark runs, unless
+        there is a session; `none` runs without Spark. ``conf``: Spark's own settings. ``more``: fields of
         `brew.settings.PipelineSettings`, such as `max_records_per_transaction=10_000`.
 
         Raises:
-            UsageError: a setting that can't be, or a function that can't be loaded.
+            UsageError: an invalid setting, or a function that can't be loaded.
         """
         _check_names(more)
         known = ClientConfig() if client_config is None else load(Path(client_config))
@@ -118,22 +118,22 @@ class Pipeline:
 
     def run(self) -> Result:
         """
-        Work on all that is there now; return when it is done.
+        Process all records that are there now, then return.
 
         Raises:
-            BrewError: refused, unreachable, or the function raised; what was committed before counts.
+            BrewError: refused, unreachable, or the function raised; earlier commits remain.
         """
         progress = _RunProgress()
         _work(self.settings, threading.Event(), progress)
         return progress.result()
 
     def start(self) -> PipelineRun:
-        """Follow the input in the background, until `stop` is called."""
+        """Follow the input in the background until `stop` is called."""
         return PipelineRun(replace(self.settings, follow=True))
 
 
 class PipelineRun:
-    """A run in the background; as a context manager it is stopped at the block's end."""
+    """A run in the background; as a context manager, it is stopped at the end of the block."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._board, self._stop = _RunProgress(), threading.Event()
@@ -144,7 +144,7 @@ class PipelineRun:
     def _run(self, settings: PipelineSettings) -> None:
         try:
             _work(settings, self._stop, self._board)
-        except BaseException as error:  # noqa: BLE001 - `wait` raises it where somebody listens
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it in the caller's thread
             self._error = error
             _log.error("the pipeline ended: %s", error)
         finally:
@@ -152,13 +152,13 @@ class PipelineRun:
 
     @property
     def status(self) -> RunStatus:
-        """What it is at, now."""
+        """The current state."""
         state = "failed" if self._error is not None else self._board.state.value
         return RunStatus(state, self._board.lag(), self._board.result())
 
     def stop(self, timeout_s: float = _STOP_S) -> Result:
         """
-        Finish the transactions that run, and end.
+        Finish the running transactions, then stop.
 
         Raises:
             BrewError: as `wait`.
@@ -168,11 +168,11 @@ class PipelineRun:
 
     def wait(self, timeout_s: float | None = None) -> Result:
         """
-        Wait for the end.
+        Wait for the end of the run.
 
         Raises:
-            DeadlineExceeded: it still runs after ``timeout_s``.
-            BrewError: why it ended by itself.
+            DeadlineExceeded: it is still running after ``timeout_s``.
+            BrewError: the error that ended it.
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -193,13 +193,13 @@ class PipelineRun:
 
 
 def work(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
-    """Run alone, or as one of several drivers, as the settings say; as `brew.driver.run.run`."""
+    """Run alone or as one of several drivers, depending on the settings; like `brew.driver.run.run`."""
     if settings.stand_by is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - what a run does not use is not imported
+        from brew.driver import coordination  # noqa: PLC0415 - imports only what the run uses
 
         return coordination.run(settings, stop, progress, view)
     if settings.share is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - the same
+        from brew.driver import coordination  # noqa: PLC0415 - as above
 
         return coordination.run_sharing(settings, stop, progress, view)
     return run(settings, stop, progress, view)
@@ -214,13 +214,13 @@ def _work(settings: PipelineSettings, stop: threading.Event, progress: _RunProgr
 
 
 class _RunProgress(RunProgress):
-    """The run's counters, and what it is at."""
+    """The run's counters and its phase."""
 
     def __init__(self) -> None:
         super().__init__()
         self.state, self.seconds = Phase.STARTING, 0.0
 
-    def phase(self, phase: Phase, detail: str = "") -> None:  # noqa: ARG002 - for who watches from outside
+    def phase(self, phase: Phase, detail: str = "") -> None:  # noqa: ARG002 - for observers
         self.state = phase
 
     def lag(self) -> int:
@@ -253,7 +253,7 @@ _OWN = {"connection", "input", "output", "dead_letter", "group", "spark", "follo
 def _check_names(more: Mapping[str, Any]) -> None:
     """
     Raises:
-        UsageError: a setting that there is not; names the nearest one.
+        UsageError: an unknown setting; names the nearest one.
     """
     known = [field.name for field in fields(PipelineSettings) if field.name not in _OWN]
     for name in more:

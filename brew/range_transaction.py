@@ -1,4 +1,4 @@
-"""One range of one input partition, its records transformed, in one Kafka transaction; free of Spark and of readers."""
+"""One range of an input partition, transformed and written in one Kafka transaction; free of Spark and of readers."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from brew.transaction import Transaction, Write, queue, transact
 
 RecordHeaders = list[tuple[str, bytes | None]] | None
 Enrich = Callable[[bytes | None, bytes | None], bytes | Reject]
-"""Key and value of a record -> the value of its only output; the quick way, for those who change nothing else."""
+"""Key and value of a record -> the value of its only output; the fast path if nothing else changes."""
 Evidence = Callable[[], tuple[str, bytes | None]]
-"""A header that says what the record enriched last was enriched with."""
+"""A header that says which data the last record was enriched with."""
 
 
 class Rows(NamedTuple):
@@ -53,24 +53,24 @@ class Rows(NamedTuple):
     timestamps: list[int]
 
     def part(self, start: int, end: int) -> Rows:
-        """Rows ``start`` to ``end`` of this batch."""
+        """Return rows ``start`` to ``end`` (exclusive)."""
         offsets, keys, values, headers, timestamps = self
         cut = slice(start, end)
         return Rows(offsets[cut], keys[cut], values[cut], headers[cut], timestamps[cut])
 
 
 Answer = tuple[Record, ...] | Reject
-"""What became of one record: its outputs (none: it was dropped), or why it was rejected."""
+"""The result of one record: its outputs (none: it was dropped), or why it was rejected."""
 Transform = Callable[[str, int, Rows], Sequence[Answer]]
-"""Topic, partition and records -> an answer for each."""
+"""Topic, partition and records -> an answer for each record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """
-    Where records go; a partition of -1 leaves it to the key's murmur2 hash.
+    Where records go; with partition -1 the key's murmur2 hash decides.
 
-    ``also``: further output topics that a record may be routed to, and the partition there.
+    ``also``: further output topics that a record may be routed to, each with its partition.
     """
 
     output: str
@@ -83,7 +83,7 @@ class Targets:
 
 
 MAX_REASONS = 50
-"""Dead letters of a transaction are counted by so many reasons; what comes behind them is `OTHER_REASONS`."""
+"""The maximum number of reasons by which a transaction's dead letters are counted; the rest is `OTHER_REASONS`."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Tally:
     """
     What the running transaction has queued so far.
 
-    ``enriched``, ``rejected`` and ``dropped`` are input records, ``written`` those of the output topics.
+    ``enriched``, ``rejected`` and ``dropped`` count input records, ``written`` those of the output topics.
     """
 
     enriched: int = 0
@@ -111,7 +111,7 @@ class Tally:
 
 
 class CrashedOnPurposeError(BaseException):
-    """Leaves the kernel past every handler that would tidy up, as a kill would; carries what was queued by then."""
+    """Leaves the kernel past every cleanup handler, as a kill would; carries the tally at that moment."""
 
     def __init__(self, tally: Tally) -> None:
         super().__init__("crashed on purpose")
@@ -131,11 +131,11 @@ _BYTES, _GROWTH, _ROWS = 640 * 1024, 160, 2500
 
 def produce_chunks(rows: Rows) -> Iterator[Rows]:
     """
-    As much at a time as one request takes, by the mean size of a value.
+    Yield chunks that each fit into one produce request, estimated from the mean size of a value.
 
-    Whoever queues a piece waits for its acknowledgement: while a batch is ready and the one before it is on its way,
-    librdkafka's thread polls without pause (docs/decisions/0009), and a few such threads leave brokers on the same
-    machine no processor to answer with.
+    The caller waits for the acknowledgement of each chunk before it queues the next: if a batch is ready while the
+    previous one is in flight, librdkafka's thread polls without pause (docs/decisions/0009), and a few such threads
+    leave brokers on the same machine no processor time to answer.
     """
     count = len(rows.offsets)
     if not count:
@@ -149,7 +149,7 @@ def produce_chunks(rows: Rows) -> Iterator[Rows]:
 
 
 def chunk_size(mean_bytes: float) -> int:
-    """How many records of that mean size a piece has."""
+    """Return the number of records per chunk for this mean size."""
     return max(1, min(_ROWS, int(_BYTES / (mean_bytes + _GROWTH))))
 
 
@@ -158,7 +158,7 @@ _HEADER_ROOM = 4096
 
 @dataclass(slots=True)
 class _Run:
-    """One transaction's working values."""
+    """The state of one transaction."""
 
     offered: OffsetRange
     targets: Targets
@@ -216,23 +216,23 @@ def transact_range(
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
     """
-    Write one range's records and the offset behind it in one Kafka transaction (`brew.transaction.transact`).
+    Write one range's records and the offset after them in one Kafka transaction (`brew.transaction.transact`).
 
-    Rows below the committed offset are already out; each record carries its source position in its headers; the
-    offset is the range's end, under the pipeline's group.
+    Rows below the committed offset were already written and are skipped. Each record carries its source position in its
+    headers. The offset is the range's end, under the pipeline's group.
 
-    ``transform`` is asked where it is given, else ``enrich``.
-    ``batches`` have to end by themselves: the range counts as read only after natural exhaustion.
-    ``first_time`` says that the driver found no committed offset, and no output from this partition.
-    ``reached`` tells of a range that is still being read how far it was read by now: further than ``offered.until``,
-    which then only says where its first batch ends.
-    ``waiting`` goes around each wait for acknowledgements between two pieces of a batch (`produce_chunks`).
+    ``transform`` is used if given, otherwise ``enrich``.
+    ``batches`` must end by themselves: the range counts as read only after natural exhaustion.
+    ``first_time``: the driver found no committed offset, and no output from this partition.
+    ``reached``: for a range that is still being read, returns how far it has been read, which is past
+    ``offered.until``; the latter then only says where the first batch ends.
+    ``waiting`` wraps each wait for acknowledgements between two chunks of a batch (`produce_chunks`).
     ``evidence`` gives one more header to each enriched record, before those of its source.
 
     Raises:
         Fenced: a newer attempt owns this partition.
-        Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
-        TransformFailed: the transformation can't go on; nothing is visible.
+        Abortable, Fatal, DeadlineExceeded: either nothing or all of this attempt is visible; the next one finds out.
+        TransformFailed: the transformation can't continue; nothing is visible.
     """
     began = time.monotonic()
     reached = reached or (lambda: offered.until)
@@ -255,9 +255,9 @@ def transact_range(
 
 
 def _settled(committed: Committed | None, offered: OffsetRange, *, first_time: bool) -> Status | None:
-    """What *locate* already decides; None when there is something to write."""
+    """Return what *locate* already decides, or None if there is something to write."""
     if committed is None:
-        # The group's offset vanished after the driver planned: writing could double what is out.
+        # The group's offset disappeared after the driver planned: writing could duplicate visible records.
         return None if first_time else Status.OFFSET_GAP
     if committed.offset == offered.until:
         return Status.ALREADY_DONE
@@ -274,7 +274,7 @@ def _produce_all(run: _Run, batches: Iterable[Rows], position: int) -> None:
     for rows in batches:
         for piece in produce_chunks(rows):
             _check_order(run, piece.offsets)
-            if run.transform is not None:  # outside of `mapped`: what it raises is no error of the client
+            if run.transform is not None:  # outside `mapped`: what it raises is not an error of the client
                 _produce_transformed(run, run.transform, piece, position)
             elif run.enrich is not None:
                 with kafka.mapped("produce"):
@@ -286,7 +286,7 @@ def _produce_all(run: _Run, batches: Iterable[Rows], position: int) -> None:
 
 
 def _produce_enriched(run: _Run, enrich: Enrich, rows: Rows, position: int) -> None:
-    """Queue one batch, an output for each record; rows below ``position`` are already out."""
+    """Queue one batch with an output for each record; rows below ``position`` were already written."""
     topic, partition = run.offered.topic, run.offered.partition
     output, target = run.targets.output, run.targets.output_partition
     source_topic: tuple[str, bytes | None] = (HEADER_TOPIC, topic.encode())
@@ -315,11 +315,11 @@ def _produce_enriched(run: _Run, enrich: Enrich, rows: Rows, position: int) -> N
 
 
 def _produce_transformed(run: _Run, transform: Transform, rows: Rows, position: int) -> None:
-    """Queue one batch, whatever becomes of each record; rows below ``position`` are already out."""
+    """Queue the results of one batch, whatever they are; rows below ``position`` were already written."""
     rows = rows.part(bisect_left(rows.offsets, position), len(rows.offsets))
     if not rows.offsets:
         return
-    run.deadline.check("produce")  # a slow function is given fewer records next time
+    run.deadline.check("produce")  # a slow function gets fewer records next time
     topic, partition = run.offered.topic, run.offered.partition
     answers = transform(topic, partition, rows)
     place: list[tuple[str, bytes | None]] = [(HEADER_TOPIC, topic.encode()), (HEADER_PARTITION, b"%d" % partition)]
@@ -338,7 +338,7 @@ def _produce_transformed(run: _Run, transform: Transform, rows: Rows, position: 
                 if index:
                     source.append((HEADER_INDEX, b"%d" % index))
                 to, same = routes[output.destination]
-                # A new key decides on its own: equal keys have to meet in one partition.
+                # A new key determines the partition: equal keys must go to the same one.
                 where = same if output.key == key else -1
                 queue(
                     run.kafka, run.deadline, to, output.value, output.key, where, output.timestamp or timestamp, source
@@ -348,7 +348,7 @@ def _produce_transformed(run: _Run, transform: Transform, rows: Rows, position: 
 
 
 def _routes(targets: Targets) -> dict[str | None, tuple[str, int]]:
-    """A record's destination -> topic, and the partition there of a record that keeps its key."""
+    """Map a record's destination to its topic, and the partition for records that keep their key."""
     named = {targets.output: targets.output_partition, **targets.also}
     return {None: (targets.output, targets.output_partition)} | {name: (name, same) for name, same in named.items()}
 
@@ -362,7 +362,7 @@ def _reject(
     headers: RecordHeaders,
     timestamp: int,
 ) -> None:
-    """Queue a rejected record for the dead-letter topic, bytes unchanged."""
+    """Queue a rejected record for the dead-letter topic, with its bytes unchanged."""
     source = SourcePosition(run.offered.topic, run.offered.partition, offset)
     at = b"%d" % source.offset
     errors = [
@@ -374,7 +374,7 @@ def _reject(
         (ERROR_OFFSET, at),
     ]
     if value is not None and len(value) + len(key or b"") + _HEADER_ROOM > run.targets.dead_letter_max_bytes:
-        # The dead-letter topic can't hold it: a reference goes there, the bytes stay in the input.
+        # Too large for the dead-letter topic: it gets a reference, and the bytes stay in the input.
         errors.append((ERROR_OMITTED, b"%d" % len(value)))
         value = None
     dead_letter = run.targets.dead_letter
@@ -384,7 +384,7 @@ def _reject(
 
 
 def _check_order(run: _Run, offsets: list[int]) -> None:
-    """A reader that hands over anything but its range, in order, has lost or mixed up rows."""
+    """Raise if the reader returns anything but its range, in order: it has lost or mixed up rows."""
     rising = all(map(operator.lt, offsets, islice(offsets, 1, None)))
     if not rising or offsets[0] < run.next_offset or offsets[-1] >= run.reached():
         raise Fatal(f"produce: the reader left {run.offered}: it gave offsets {offsets[0]} to {offsets[-1]}")

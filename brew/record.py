@@ -1,8 +1,8 @@
 """
-One record as a transformation sees it, and what a transformation may answer.
+A record as a transformation sees it, and what a transformation may return.
 
-A transformation is a function of one `Record`: it returns a record, a list of them (fan-out) or None (dropped), or
-raises `Reject` for the dead-letter topic. `apply` calls it and turns every answer into one form, which the runs, the
+A transformation is a function of one `Record`. It returns a record, a list of records (fan-out) or None (dropped), or
+raises `Reject` for the dead-letter topic. `apply` calls it and converts every answer to one form, which the runs, the
 checker and `brew.testing` share. Pure: no Kafka, no Spark.
 """
 
@@ -23,14 +23,14 @@ TOO_LARGE = "too-large"
 TRANSFORM_ERROR = "transform-error"
 """Reasons that the library itself gives; all others are the transformation's own."""
 OTHER_REASONS = "other"
-"""What dead letters count as where there are more reasons than are counted apart: each is a label of metrics."""
+"""The reason that counts dead letters beyond the limit on distinct reasons, since each is a label of metrics."""
 
 _OF_BATCHES = "__brew_batches__"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def why_not_json(value: bytes, error: orjson.JSONDecodeError) -> str:
-    """What is wrong with a text; of invalid UTF-8 the parser only says that surrogates are not allowed."""
+    """Return what is wrong with a text; for invalid UTF-8 the parser only says that surrogates are not allowed."""
     try:
         value.decode()
     except UnicodeDecodeError as wrong:
@@ -42,8 +42,8 @@ class Reject(Exception):
     """
     Raised by a transformation: the record goes to the dead-letter topic, its bytes unchanged.
 
-    ``reason`` is a short code that dead letters and metrics are counted by, such as `no-url`; ``message`` is a sentence
-    for people and may hold values of the record.
+    ``reason`` is a short code by which dead letters are counted in reports and metrics, such as `no-url`; ``message``
+    is a sentence for people and may contain values of the record.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
@@ -57,10 +57,10 @@ class Reject(Exception):
 @dataclass(frozen=True, slots=True)
 class Record:
     """
-    A record of Kafka; ``timestamp`` in milliseconds since the epoch.
+    A Kafka record; ``timestamp`` in milliseconds since the epoch.
 
-    ``topic``, ``partition`` and ``offset`` tell where an input record stands; outputs that are made of it with the
-    methods below keep them. ``destination`` is the topic that an output goes to (None: the run's `--output`).
+    ``topic``, ``partition`` and ``offset`` give the position of an input record; outputs made from it with the methods
+    below keep them. ``destination`` is the topic that an output goes to (None: the run's `--output`).
     """
 
     topic: str = ""
@@ -90,16 +90,16 @@ class Record:
             raise Reject(NOT_JSON, why_not_json(self.value, error)) from error
 
     def header(self, name: str) -> bytes | None:
-        """The value of the last header of that name; None where there is none."""
+        """Return the value of the last header of that name, or None."""
         return next((value for known, value in reversed(self.headers) if known == name), None)
 
     def with_json(self, value: object) -> Record:
-        """The same record with ``value``, written as JSON."""
+        """Return a copy with ``value``, encoded as JSON."""
         return self.with_value(orjson.dumps(value))
 
     def with_value(self, value: bytes | None) -> Record:
-        """The same record with other bytes; None is a tombstone."""
-        # Not `dataclasses.replace`, here and below: that takes three times as long.
+        """Return a copy with other bytes; None is a tombstone."""
+        # Not `dataclasses.replace`, here and below, which takes three times as long.
         return Record(
             self.topic,
             self.partition,
@@ -112,7 +112,7 @@ class Record:
         )
 
     def with_key(self, key: bytes | None) -> Record:
-        """The same record with another key; its output partition then follows from the key."""
+        """Return a copy with another key, which then determines the output partition."""
         return Record(
             self.topic,
             self.partition,
@@ -125,7 +125,7 @@ class Record:
         )
 
     def with_headers(self, headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]) -> Record:
-        """The same record with these headers instead of its own."""
+        """Return a copy with these headers instead of its own."""
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         return Record(
             self.topic,
@@ -139,7 +139,7 @@ class Record:
         )
 
     def to(self, topic: str) -> Record:
-        """The same record for another output topic, one of the run's `--also-output`."""
+        """Return a copy for another output topic, one of the run's `--also-output`."""
         return Record(
             self.topic,
             self.partition,
@@ -168,23 +168,23 @@ def batches(function: _F) -> _F:
 
 
 def takes_batches(function: object) -> bool:
-    """Whether ``function`` is marked so."""
+    """Return whether ``function`` is marked with `batches`."""
     return getattr(function, _OF_BATCHES, False) is True
 
 
 def apply(function: Function, record: Record) -> tuple[Record, ...] | Reject:
     """
-    Call a transformation: its outputs in order (none: the record is dropped), or why it rejects the record.
+    Call a transformation and return its outputs in order (none: the record is dropped), or why it rejects the record.
 
-    A function that yields its outputs works like one that returns a list of them; one of batches is given a batch of
-    this record alone.
+    A generator of outputs works like a function that returns a list of them; a function of batches gets a batch of this
+    record alone.
 
     Raises:
-        TypeError: the answer is none of these, or an output holds something else than bytes.
-        Exception: whatever the function raises but `Reject`.
+        TypeError: the answer is none of these, or an output holds something other than bytes.
+        Exception: whatever else the function raises.
     """
     if takes_batches(function):
-        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, only if it is used
 
         return apply_batch(function, [record])[0]
     try:
@@ -201,7 +201,7 @@ def apply(function: Function, record: Record) -> tuple[Record, ...] | Reject:
 
 
 def _checked(output: object) -> Record:
-    """The record itself, if Kafka can hold it as it is: others would be encoded by the client, unseen."""
+    """Return the record if Kafka can hold it as it is; other types would be encoded silently by the client."""
     if type(output) is not Record:
         raise TypeError(f"a list that it returned holds {_kind(output)}; each output has to be a brew.Record")
     if not isinstance(output.value, bytes | None) or not isinstance(output.key, bytes | None):

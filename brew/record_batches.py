@@ -1,13 +1,13 @@
 """
-Transformations of whole batches: records as a `pyarrow.RecordBatch`, and the answers in the batch that comes back.
+Transformations of whole batches: records as a `pyarrow.RecordBatch`, and the answers in the batch that is returned.
 
 A function marked with `brew.batches` gets the columns `topic`, `partition`, `offset`, `key`, `value`, `headers` (a list
-of structs of `name` and `value`) and `timestamp`. It returns a batch whose `offset` says which input each row came
-from: an offset that is missing was dropped, one that stands several times fans out. Columns that are not returned keep
-the input's value. Three more may be: `destination` (an output topic), `reject` (the reason for a dead letter) and
-`message` (what to say with it).
+of structs of `name` and `value`) and `timestamp`. It returns a batch whose `offset` column says which input each row
+came from: a missing offset means dropped, a repeated one fans out. Columns that are not returned keep the input's
+value. Three more are allowed: `destination` (an output topic), `reject` (the reason for a dead letter) and `message`
+(its message).
 
-Each row has to depend on its own record only: where batches begin and end differs from attempt to attempt.
+Each row must depend on its own record only: where batches begin and end differs from attempt to attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ANSWERED = {*SCHEMA.names, "destination", "reject", "message"}
 
 
 def batch_of(records: Sequence[Record]) -> pa.RecordBatch:
-    """Records as the function gets them; where a record has no headers, the cell is null."""
+    """Return records as the function gets them; the headers cell of a record without headers is null."""
     plain = not any(record.headers for record in records)
     headers = (
         pa.nulls(len(records), _HEADERS)
@@ -62,12 +62,12 @@ def batch_of(records: Sequence[Record]) -> pa.RecordBatch:
 
 def apply_batch(function: Callable[..., Any], records: Sequence[Record]) -> Answers:
     """
-    Call a function of batches; an answer for each record, as `brew.record.apply` gives it.
+    Call a function of batches; return an answer for each record, as `brew.record.apply` does.
 
     Raises:
-        TypeError: it returned something else than a batch, or one without `offset` or with columns nobody knows.
-        ValueError: an offset that it was not given.
-        Exception: whatever the function raises but `Reject`, which rejects all records of the batch.
+        TypeError: it returned something other than a batch, or a batch without `offset` or with unknown columns.
+        ValueError: the batch has an offset that was not in the input.
+        Exception: whatever the function raises except `Reject`, which rejects all records of the batch.
     """
     try:
         answered = function(batch_of(records))
@@ -91,7 +91,7 @@ def apply_batch(function: Callable[..., Any], records: Sequence[Record]) -> Answ
 
 
 def _rows(answered: pa.RecordBatch, inputs: dict[int, Record]) -> Iterator[tuple[int, Record | Reject]]:
-    """Each row's offset, and the output or the rejection that it is."""
+    """Yield each row's offset and its output or rejection."""
     offsets = answered.column("offset").to_pylist()
     foreign = [offset for offset in offsets if offset not in inputs]
     if foreign:
@@ -127,5 +127,5 @@ def _cells(answered: pa.RecordBatch, name: str, kind: pa.DataType | None = None)
 
 
 def _bytes(answered: pa.RecordBatch, name: str) -> list[bytes | None] | None:
-    """Text is taken for its UTF-8, which pyarrow's functions of strings return."""
+    """Return a column as bytes; text, which pyarrow's string functions return, is encoded as UTF-8."""
     return _cells(answered, name, pa.binary())

@@ -1,4 +1,4 @@
-"""Headers of dead letters, and of records that were written back from them."""
+"""Headers of dead letters, and of records that were replayed from them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ERROR_PARTITION = "__streams.errors.partition"
 ERROR_OFFSET = "__streams.errors.offset"
 ERROR_OMITTED = "__streams.errors.omitted-bytes"
 
-# What a record carries that was written back from the dead-letter topic.
+# Headers of a record that was replayed from the dead-letter topic.
 REPLAYED_FROM = "replayed.from"
 REPLAYED_COUNT = "replayed.count"
 REPLAYED_TIMESTAMP = "replayed.timestamp"
 REPLAY_GROUP = ".dlq-replay"
-"""Behind the pipeline's group: the group whose offsets and transactional ids replays use."""
+"""Suffix of the pipeline's group: the group whose offsets and transactional ids replays use."""
 MARKS_TOPIC = ".replayed"
-"""Behind the dead-letter topic's name: the compacted topic that says which dead letters have been written back."""
+"""Suffix of the dead-letter topic's name: the compacted topic that records which dead letters were replayed."""

@@ -1,8 +1,8 @@
 """
-Logins without a password for Kafka: tokens (OAUTHBEARER, by OIDC or from AWS) and tickets (GSSAPI, which is Kerberos).
+Kafka logins without a password: tokens (OAUTHBEARER, by OIDC or from AWS) and Kerberos tickets (GSSAPI).
 
-The settings that each needs, by librdkafka's names where it has them, what their values may be, and the same in Java's
-words. A token's request is `brew.kafka.oauth`.
+The settings that each needs, by librdkafka's names if it has them, their allowed values, and their Java equivalents.
+`brew.kafka.oauth` requests the tokens.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ ALLOWED: Mapping[str, tuple[str, ...] | None] = {
     KEYTAB: None,
 }
 _METHODS = {OIDC: (CLIENT_ID, CLIENT_SECRET, TOKEN_URL), AWS: (REGION,)}
-# librdkafka hands these to a shell (`kinit`), and so does a region to a host's name.
+# librdkafka passes these to a shell (`kinit`); a region becomes part of a host name.
 _WORDS = {SERVICE: r"[\w.-]+", PRINCIPAL: r"[\w.@/-]+", KEYTAB: r"[\w./-]+", REGION: r"[a-z0-9-]+"}
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _AWS = "software.amazon.msk.auth.iam"
 
 
 def wrong_value(name: str, value: str) -> str | None:
-    """Why a value is refused, as a clause; None where it may be."""
+    """Return why a value is refused, as a clause, or None if it is allowed."""
     pattern = _WORDS.get(name)
     if pattern is not None and not re.fullmatch(pattern, value):
         return "it may hold letters, digits and . - _ / @ only, since a command or a host's name is made of it"
@@ -61,7 +61,7 @@ def _loopback(host: str) -> bool:
 
 
 def missing(mechanism: str, given: Mapping[str, str]) -> list[str]:
-    """The settings that a mechanism needs and that are not ``given``."""
+    """Return the settings that a mechanism needs and that are not ``given``."""
     if mechanism == GSSAPI:
         pair = {PRINCIPAL, KEYTAB}
         needed: list[str] = [SERVICE, *sorted(pair if pair & given.keys() else ())]
@@ -71,7 +71,7 @@ def missing(mechanism: str, given: Mapping[str, str]) -> list[str]:
 
 
 def owner(settings: Mapping[str, Any]) -> str | None:
-    """Whose login it is, for messages about missing rights; the brokers alone know the principal."""
+    """Return whose login it is, for messages about missing rights; only the brokers know the principal."""
     if CLIENT_ID in settings:
         return f"the principal of client {settings[CLIENT_ID]}"
     if REGION in settings:
@@ -82,7 +82,7 @@ def owner(settings: Mapping[str, Any]) -> str | None:
 
 
 def java_settings(mechanism: str, ours: Mapping[str, Any]) -> dict[str, str]:
-    """The login of a Java client; that of AWS takes the jar `software.amazon.msk:aws-msk-iam-auth`."""
+    """Return the login settings of a Java client; AWS needs the jar `software.amazon.msk:aws-msk-iam-auth`."""
     if mechanism == GSSAPI:
         options = {
             "useKeyTab": "true",
@@ -112,7 +112,7 @@ def java_settings(mechanism: str, ours: Mapping[str, Any]) -> dict[str, str]:
 
 
 def extensions(ours: Mapping[str, Any]) -> dict[str, str]:
-    """`name=value,name=value` of the login's extensions, as a mapping."""
+    """Parse the login's extensions, `name=value,name=value`, into a mapping."""
     pairs = (one.partition("=") for one in str(ours.get(EXTENSIONS, "")).split(",") if one)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
@@ -124,7 +124,7 @@ def _jaas(module: str, options: Mapping[str, Any]) -> str:
 
 def quoted(text: str) -> str:
     """
-    A value of JAAS: Kafka reads it with Java's StreamTokenizer.
+    Quote a JAAS value, which Kafka reads with Java's StreamTokenizer.
 
     Between quotes a backslash begins an escape, and a quote ends the text.
     """

@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CrashSettings:
-    """Crashes on purpose: the probability for each transaction (0 to 1), the point, the mode and the random seed."""
+    """Intentional crashes: the probability for each transaction (0 to 1), the point, the mode and the random seed."""
 
     probability: float = 0.0
     point: CrashPoint = CrashPoint.AFTER_FLUSH
@@ -71,7 +71,7 @@ class ClaimsSettings:
     """
     Coordination of several drivers: each sends a heartbeat to the topic ``claims`` every ``interval_s``.
 
-    ``client_id``: this driver's id; keep it over a restart to continue at once. Empty: host and pid.
+    ``client_id``: this driver's id; keep it across a restart to continue at once. Empty: host and pid.
     """
 
     interval_s: float = INTERVAL_S
@@ -96,7 +96,7 @@ class ClaimsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProfilesSettings:
-    """Tiers come from the compacted ``topic``; ``load_timeout_s`` is how long a worker may take to read all of it."""
+    """Tiers come from the compacted ``topic``; a worker may take up to ``load_timeout_s`` to read all of it."""
 
     topic: str = CUSTOMERS_TOPIC
     load_timeout_s: float = 120.0
@@ -106,7 +106,7 @@ class ProfilesSettings:
 
 
 class OnError(enum.StrEnum):
-    """What becomes of a record over which a transformation raises something else than `brew.Reject`."""
+    """What to do with a record when a transformation raises something other than `brew.Reject`."""
 
     END = "end"
     DEAD_LETTER = "dead-letter"
@@ -131,9 +131,9 @@ class Compilers(enum.StrEnum):
 @dataclass(frozen=True)
 class SparkSettings:
     """
-    Where tasks run; ``conf`` are Spark's own dotted names, on top of ours.
+    Where tasks run; ``conf`` holds Spark's own dotted names and overrides ours.
 
-    ``packages``: those of ours that tasks import; ``py_files``: modules, archives and wheels of the caller's.
+    ``packages``: our packages that tasks import; ``py_files``: the caller's modules, archives and wheels.
     """
 
     master: str = "local[*]"
@@ -153,27 +153,27 @@ class SparkSettings:
 
     @property
     def master_with_retries(self) -> str:
-        """The same master; plain `local[...]` retries no failed task unless it has a number of attempts."""
+        """The master; plain `local[...]` gets a number of attempts, without which it retries no failed task."""
         slots = re.fullmatch(r"local(?:\[(\*|\d+)\])?", self.master)
         return f"local[{slots[1] or 1},4]" if slots else self.master
 
     @property
     def absent(self) -> bool:
-        """True when this process does the work alone."""
+        """True if this process does the work without Spark."""
         return self.master == "none"
 
     @property
     def local(self) -> bool:
-        """True when tasks run as children of the driver's own JVM."""
+        """True if tasks run as children of the driver's own JVM."""
         return self.master.startswith("local") and not self.master.startswith("local-cluster")
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
     """
-    Everything that one run needs to know.
+    All settings of one run.
 
-    ``transform``: a function or the name of one (`brew.transformation`); None where nothing is run. ``also_output``:
+    ``transform``: a function or the name of one (`brew.transformation`); None if nothing is run. ``also_output``:
     further topics that it may send records to.
     """
 

@@ -15,11 +15,11 @@ from types import FrameType
 logger = logging.getLogger(__name__)
 
 SAME_REQUEST_S = 0.3
-"""A second signal within this time is the same request: `make` and `timeout` forward what their whole group got."""
+"""A second signal within this time is the same request: `make` and `timeout` forward signals sent to their group."""
 
 
 class Stopped(BaseException):
-    """Raised when SIGTERM or SIGINT interrupts the program; no `except Exception` catches it. ``code``: exit code."""
+    """Raised when SIGTERM or SIGINT interrupts the program; not caught by `except Exception`. ``code``: exit code."""
 
     def __init__(self, number: int = signal.SIGTERM, code: int | None = None) -> None:
         self.number, self.code = number, 128 + number if code is None else code
@@ -66,7 +66,7 @@ _signal_state: SignalState | None = None
 
 
 def _install(state: SignalState) -> SignalState:
-    global _signal_state  # noqa: PLW0603 - handlers are the process's, too
+    global _signal_state  # noqa: PLW0603 - handlers are process-wide, too
     _signal_state = state
     signal.signal(signal.SIGTERM, state.handle)
     signal.signal(signal.SIGINT, state.handle)
@@ -74,16 +74,16 @@ def _install(state: SignalState) -> SignalState:
 
 
 def raise_on_signals() -> SignalState:
-    """SIGTERM and SIGINT raise `Stopped` in the main thread. A second one ends the process as it is."""
+    """Make SIGTERM and SIGINT raise `Stopped` in the main thread. A second signal ends the process without cleanup."""
     return _install(SignalState(None, None, follow=False))
 
 
 def stop_on_signals(stop: threading.Event, grace_s: float | None = None, *, follow: bool = False) -> SignalState:
     """
-    SIGTERM and SIGINT set ``stop``, so that the program finishes its work. A second one ends the process at once.
+    Make SIGTERM and SIGINT set ``stop``, so that the program finishes its work. A second one ends the process at once.
 
-    ``grace_s``: the first signal ends the process after that many seconds, too; for programs that may be interrupted
-    at any point. ``follow``: the program never ends by itself, so a stop is not premature (exit code 0).
+    ``grace_s``: the first signal also ends the process after that many seconds; for programs that may be interrupted at
+    any point. ``follow``: the program never ends by itself, so a stop is not premature (exit code 0).
 
     A new thread sets the event: the handler runs within the main thread, which may hold the event's lock, and would
     deadlock. It is a bare thread, since `threading` takes a lock to start one.
@@ -94,7 +94,7 @@ def stop_on_signals(stop: threading.Event, grace_s: float | None = None, *, foll
 @contextmanager
 def interruptible() -> Iterator[None]:
     """
-    Around code that may be interrupted at any point, as the preflight checks: a signal raises `Stopped` at once.
+    Let a signal raise `Stopped` at once in code that may be interrupted at any point, such as the preflight checks.
 
     Does nothing outside the main thread, or if this module does not handle the signals of this process.
     """
@@ -124,8 +124,8 @@ def check_stopped(code: int = 0) -> None:
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Around a command: restore the caller's signal handlers afterwards."""
-    global _signal_state  # noqa: PLW0603 - handlers are the process's, too
+    """Restore the caller's signal handlers after a command."""
+    global _signal_state  # noqa: PLW0603 - handlers are process-wide, too
     handlers, state = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, _signal_state
     try:
         yield
@@ -137,6 +137,6 @@ def handlers_kept() -> Iterator[None]:
 
 
 def end_at_once(code: int) -> None:
-    """From now on a signal ends the process with ``code``: the work is done, and Python is shutting down."""
+    """Make every later signal end the process with ``code``: the work is done, and Python is shutting down."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(code))

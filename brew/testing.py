@@ -1,5 +1,5 @@
 """
-Test a transformation without Kafka and Spark: records in; records out, drops and rejects.
+Test a transformation without Kafka and Spark: records in; outputs, drops and rejects out.
 
 ::
 
@@ -8,8 +8,8 @@ Test a transformation without Kafka and Spark: records in; records out, drops an
         assert [one.json()["domain"] for one in result.outputs] == ["a.example"]
         assert [one.reason for one in result.rejected] == ["no-url"]
 
-What the function answers is read as a run reads it: a return of something else is a `TypeError`, as is a record sent to
-a topic that the run does not have.
+Answers are interpreted as in a run: returning anything else is a `TypeError`, and so is a record sent to a topic that
+the run does not have.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class RejectedRecord:
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    What became of each input.
+    The results of all inputs.
 
-    ``outputs``: all records that are written, in order. ``by_topic``: the same, by where they go (`output` where the
+    ``outputs``: all records that are written, in order. ``by_topic``: the same, by destination (`output` if the
     function names no topic). ``dropped``: inputs without any output.
     """
 
@@ -59,7 +59,7 @@ def record(
     offset: int = 0,
     timestamp: int = 0,
 ) -> Record:
-    """A record: bytes (or None, a tombstone) as they are, anything else as JSON; texts of key and headers in UTF-8."""
+    """Create a record: bytes (or None, a tombstone) as they are, other values as JSON; key and headers as UTF-8."""
     content = value if isinstance(value, bytes | None) else orjson.dumps(value)
     pairs = tuple((name, _bytes(one)) for name, one in (headers or {}).items())
     return Record(topic, partition, offset, _bytes(key), content, pairs, timestamp)
@@ -73,17 +73,17 @@ def transform(
     function: Callable[..., Any], records: Iterable[Record], *, also_output: Iterable[str] | None = None
 ) -> Result:
     """
-    Call ``function`` for each record, or once for all of them where it is one of batches (`brew.batches`).
+    Call ``function`` for each record, or once for all if it is a function of batches (`brew.batches`).
 
     ``also_output``: the topics of the run's `--also-output`; None allows any.
 
     Raises:
-        TypeError: it answers with something that a run does not take.
-        Exception: whatever the function raises but `brew.Reject`; a run would end there (`--on-error end`).
+        TypeError: it returned something that a run does not accept.
+        Exception: whatever the function raises except `brew.Reject`; a run would end there (`--on-error end`).
     """
     given = list(records)
     if takes_batches(function):
-        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, only if it is used
 
         answers = apply_batch(function, given)
     else:

@@ -1,5 +1,5 @@
 """
-The kernel: six steps that make records and the offset behind them visible together, or never.
+The kernel: six steps that make records and the offset after them visible together, or never.
 
 Every exactly-once writer of the library goes through `transact`: a range of an input partition
 (`brew.range_transaction`), totals, replays of dead letters, restored positions, the sink.
@@ -39,11 +39,11 @@ class Transaction(Protocol):
 @dataclass(frozen=True, slots=True)
 class Write:
     """
-    What there is to write, decided between *locate* and *begin*.
+    What to write, decided between *locate* and *begin*.
 
-    ``produce`` queues all records within the deadline it is given, or raises; ``until`` is asked behind it for the
-    offset to commit, with ``metadata``. ``deadline`` is for steps 3 to 6: preparing may take its time while no
-    transaction is open that readers would wait for.
+    ``produce`` queues all records within the deadline it gets, or raises; afterwards ``until`` returns the offset to
+    commit, with ``metadata``. ``deadline`` is for steps 3 to 6: preparation may take long, while no open transaction
+    makes readers wait.
     """
 
     produce: Callable[[Deadline], None]
@@ -59,7 +59,7 @@ def transact(
     may_crash: Callable[[CrashPoint], None] = lambda _point: None,
 ) -> bool:
     """
-    Commit records and the offset behind them in one Kafka transaction; False when ``decide`` finds nothing to write.
+    Commit records and the offset after them in one Kafka transaction; False if ``decide`` finds nothing to write.
 
     1. fence: `init_transactions` ends any lingering transaction of this id.
     2. locate: read the stable committed offset; ``decide`` gets it (None: there is none) and may refuse by raising.
@@ -68,11 +68,11 @@ def transact(
     5. send offsets.
     6. commit.
 
-    ``deadline`` is for steps 1 and 2. ``may_crash`` is called at each crash point but those inside of ``produce``.
+    ``deadline`` is for steps 1 and 2. ``may_crash`` is called at each crash point except those inside ``produce``.
 
     Raises:
         Fenced: a newer holder has the transactional id.
-        Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next locate tells.
+        Abortable, Fatal, DeadlineExceeded: either nothing or all of this attempt is visible; the next locate finds out.
     """
     kafka.fence(deadline)  # 1
     committed = kafka.locate(deadline)  # 2
@@ -92,7 +92,7 @@ def transact(
         abort_at_once(kafka)
         raise
     may_crash(CrashPoint.COMMIT_IN_FLIGHT)
-    # A commit that fails may have been applied: nothing is sent after it, the next attempt's locate tells.
+    # A commit that fails may have been applied: send nothing after it, the next attempt's locate finds out.
     kafka.commit(write.deadline)  # 6
     may_crash(CrashPoint.AFTER_COMMIT)
     return True
@@ -112,7 +112,7 @@ def queue(
     headers: object = None,
 ) -> None:
     """
-    Queue one record, waiting for room: a BufferError that is passed over is a lost record.
+    Queue one record, waiting for room: ignoring a BufferError would lose the record.
 
     ``timestamp`` in milliseconds since the epoch; 0 is now.
     """
@@ -126,7 +126,7 @@ def queue(
 
 
 def abort_at_once(kafka: Transaction) -> None:
-    """End the transaction if the broker lets us, so that readers need not wait; if not, the next fence does it."""
+    """Abort the transaction if the broker answers, so that readers need not wait; otherwise the next fence does it."""
     try:
         kafka.abort(Deadline(_ABORT_S))
     except BrewError:

@@ -1,4 +1,4 @@
-"""What an application does with a record: the seam between the library and applications, and functions behind it."""
+"""What an application does with a record: the interface to the library, and its implementation for functions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ REASONS = (NO_VALUE, NOT_JSON, TOO_LARGE, TRANSFORM_ERROR)
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """
-    What one transaction transforms its records with: ``transform``, or ``enrich`` where only values change.
+    How one transaction transforms its records: ``transform``, or ``enrich`` if only values change.
 
-    ``evidence``: the header that each result carries. ``malformed``: records of the table that it looks up in which
-    could not be used; None without a table.
+    ``evidence``: the header that each result carries. ``malformed``: the number of unusable records in its lookup
+    table; None without a table.
     """
 
     enrich: Enrich | None = None
@@ -39,10 +39,10 @@ class Prepared:
 
 class Transformation(Protocol):
     """
-    What becomes of a record. Travels to the workers, so it holds values only.
+    What an application does with records. It holds only values because it is sent to the workers.
 
-    ``whole_input_first``: all records of a transaction are read before it begins, since what they are transformed with
-    has to be newer than they are. ``reasons``: why it may reject records, as far as that is known beforehand.
+    ``whole_input_first``: read all records of a transaction before it begins, since the data that transforms them has
+    to be newer than they are. ``reasons``: why it may reject records, as far as known in advance.
     """
 
     @property
@@ -56,13 +56,13 @@ class Transformation(Protocol):
         Prepare one transaction; called before its first step.
 
         Raises:
-            BrewError: what the records are transformed with can't be had in time; nothing was begun.
+            BrewError: the data that transforms the records is not available in time; nothing was begun.
         """
         ...
 
     def check(self, connection: Connection, deadline: Deadline) -> None:
         """
-        Look before a run whether the cluster has what the transformation needs.
+        Check before a run that the cluster has what the transformation needs.
 
         Raises:
             Refused: something is missing; says what to do.
@@ -70,17 +70,17 @@ class Transformation(Protocol):
         ...
 
     def advice(self, reason: str) -> str:
-        """Where all records are rejected for ``reason``: what that says of them, and what a good one looks like."""
+        """Return, if all records are rejected for ``reason``, what that means and what a good record looks like."""
         ...
 
     def release(self, *, loading_only: bool = False) -> None:
-        """Let go of what this process keeps for it; ``loading_only``: give up loads that run, and keep the rest."""
+        """Release what this process keeps for it; with ``loading_only``, cancel running loads and keep the rest."""
         ...
 
 
 def transformation(settings: PipelineSettings) -> Transformation:
     """
-    The transformation that the settings name: a class that is one, or a function of a record or of batches.
+    Return the transformation that the settings name: a class of its own, or a function of a record or of batches.
 
     Raises:
         UsageError: there is none, or it can't be loaded; says what was looked for, and the nearest name.
@@ -95,9 +95,9 @@ def transformation(settings: PipelineSettings) -> Transformation:
 
 def for_executors(made: Transformation, pickled: Callable[[Any], bytes]) -> Transformation:
     """
-    What travels to other processes: a function as bytes, so that each of them loads it once, and keeps its state.
+    Return what to send to other processes: a function becomes bytes, which each process loads once and keeps.
 
-    ``pickled``: writes a function down by value or by name (`brew.spark.shipping`).
+    ``pickled``: serializes a function by value or by name (`brew.spark.shipping`).
     """
     if not isinstance(made, FunctionTransformation) or made.payload:
         return made
@@ -107,10 +107,10 @@ def for_executors(made: Transformation, pickled: Callable[[Any], bytes]) -> Tran
 @dataclass(frozen=True)
 class FunctionTransformation:
     """
-    A function of a `Record`, or of batches; several threads of a process may call it at once.
+    A function of a `Record`, or of batches; several threads of a process may call it at the same time.
 
-    ``topics``: the output topics, the only ones that a record may be sent to. ``max_bytes``: what the smallest of them
-    holds. ``payload``: the function on its way to executors.
+    ``topics``: the output topics, the only ones that a record may be sent to. ``max_bytes``: the limit of the smallest
+    of them. ``payload``: the function as bytes, for executors.
     """
 
     name: str
@@ -129,7 +129,7 @@ class FunctionTransformation:
         return REASONS
 
     def ready(self, connection: Connection, group: str, timeout_s: float) -> Prepared:  # noqa: ARG002 - the protocol's
-        """As `Transformation` says."""
+        """Prepare the function as `Transformation` describes."""
         function = self.function
         if function is None:
             try:
@@ -140,37 +140,37 @@ class FunctionTransformation:
                     f"{error}; ship the module with --py-files (a .py file or a wheel), or install it there"
                 ) from error
         if takes_batches(function):
-            import brew.record_batches  # noqa: F401, PLC0415 - pyarrow takes its time: not while a transaction is open
+            import brew.record_batches  # noqa: F401, PLC0415 - pyarrow imports slowly: not while a transaction is open
 
         return Prepared(transform=functools.partial(self.answers, function))
 
     def check(self, connection: Connection, deadline: Deadline) -> None:
-        """Nothing of the cluster is needed."""
+        """Do nothing: a function needs nothing of the cluster."""
 
     def advice(self, reason: str) -> str:  # noqa: ARG002 - the protocol's
-        """The codes are the function's own."""
+        """Return a generic sentence, because the codes are the function's own."""
         return f"{self.name} rejected them"
 
     def release(self, *, loading_only: bool = False) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def answers(self, function: Callable[..., Any], topic: str, partition: int, rows: Rows) -> list[Answer]:
         """
-        What becomes of each record.
+        Return the answer to each record.
 
         Raises:
-            TransformFailed: the function raised, and the run is to end then; or it sent a record to a topic of no run.
+            TransformFailed: the function raised and the run must end, or it sent a record to a topic that is no output.
         """
         records = [
             Record(topic, partition, offset, key, value, headers or (), timestamp)
             for offset, key, value, headers, timestamp in zip(*rows, strict=True)
         ]
         if takes_batches(function):
-            from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+            from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, only if it is used
 
             try:
                 answers = apply_batch(function, records)
-            except Exception:  # noqa: BLE001 - which record it was, a batch does not tell: each alone does
+            except Exception:  # noqa: BLE001 - a batch does not show which record failed, single records do
                 return [self._answer(function, record) for record in records]
             return [self._checked(answer, record) for answer, record in zip(answers, records, strict=True)]
         return [self._answer(function, record) for record in records]
@@ -179,7 +179,7 @@ class FunctionTransformation:
         try:
             answer = apply(function, record)
         except BrewError:
-            raise  # no fault of the record: the transaction is tried again
+            raise  # not the record's fault: the transaction is repeated
         except (Exception, SystemExit) as error:
             if self.on_error is OnError.END:
                 raise TransformFailed(
@@ -193,7 +193,7 @@ class FunctionTransformation:
         return self._checked(answer, record)
 
     def _checked(self, answer: Answer, record: Record) -> Answer:
-        """The answer, if the output topics take it."""
+        """Return the answer, or a rejection if an output is too large."""
         if isinstance(answer, Reject):
             return answer
         for output in answer:
@@ -215,7 +215,7 @@ _loading = threading.Lock()
 
 
 def _unpickled(payload: bytes) -> Callable[..., Any]:
-    """The function, the same one for all transactions of this process: it may keep what is costly to make."""
+    """Return the function, one object for all transactions of this process: it may keep what is costly to create."""
     with _loading:
         return _unpickled_once(payload)
 
@@ -227,7 +227,7 @@ def _unpickled_once(payload: bytes) -> Callable[..., Any]:
 
 
 def _told(error: BaseException) -> str:
-    """The exception, and the line that it came from."""
+    """Return the exception's name and text, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = str(error)

@@ -16,17 +16,17 @@ from brew.names import ExitCode
 logger = logging.getLogger(__name__)
 
 MAX_TIMEOUTS = 2
-"""How many transaction time-outs an attempt may take; all its waits end within the first."""
+"""The maximum length of an attempt in transaction time-outs; all its waits end within the first."""
 _TICK_S = 0.25
 
 
 @contextlib.contextmanager
 def watched(task: str, limit_s: float) -> Iterator[None]:
     """
-    Kill this process if the block takes longer than ``limit_s``; all its waits have deadlines well below.
+    Kill this process if the block takes longer than ``limit_s``; all its waits have much shorter deadlines.
 
-    Spark restarts a Python worker with its task; a run without Spark ends with exit code 3. The next attempt fences
-    an open transaction. The stacks of all threads go to stderr. Time in which the whole process was suspended
+    Spark restarts a Python worker with its task; a run without Spark ends with exit code 3. The next attempt fences an
+    open transaction. The stacks of all threads go to stderr. Time during which the whole process was suspended
     (SIGSTOP, a sleeping machine) does not count.
     """
     watchdog = _watchdog(os.getpid())
@@ -68,7 +68,7 @@ class _Watchdog:
 
 @functools.cache
 def _watchdog(_pid: int) -> _Watchdog:
-    """The watchdog of one process; Spark forks its workers, and a fork has no threads."""
+    """Return this process's watchdog; Spark forks its workers, and a fork has no threads."""
     return _Watchdog()
 
 

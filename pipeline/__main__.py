@@ -88,13 +88,13 @@ def cli() -> None:
 
 
 def settings_of(option: dict[str, Any]) -> PipelineSettings:
-    """The settings of a run; its transformation is the orders' unless `--transform` names another."""
+    """Return the settings of a run; its transformation is the orders' unless `--transform` names another."""
     settings = settings_with(option, ORDERS, ("brew", "pipeline"))
     if settings.profiles is not None and settings.transform != ORDERS:
         raise UsageError(
             "TIERS (--tiers) is 'profiles' and --transform is set: only orders have tiers; unset one of them"
         )
-    transformation(settings)  # a typo is told before anything starts
+    transformation(settings)  # reports a typo before anything starts
     return settings
 
 
@@ -137,10 +137,10 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
 
 def _probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSettings | None:
     """
-    The probes' settings from a run's options; an attempt may take twice its time-out before the watchdog ends it.
+    Return the probes' settings; an attempt may take twice its time-out before the watchdog ends it.
 
     Raises:
-        UsageError: a value that can't be.
+        UsageError: an invalid value.
     """
     return probe_settings(option, follow=settings.follow, longest_work_s=2 * settings.transaction_timeout_s)
 
@@ -150,7 +150,7 @@ def _observed_progress(
     settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = _NO_SPANS
 ) -> Iterator[RunProgress]:
     """
-    The progress of a run, served by probes and exported as spans during the block if the options ask for it.
+    Yield the progress of a run, with probes and exported spans during the block if the options ask for them.
 
     Raises:
         UsageError: the requested port is in use, or spans can't be exported.
@@ -158,8 +158,8 @@ def _observed_progress(
     if probes is None and exporter == _NO_SPANS:
         yield RunProgress()
         return
-    from brew.driver.telemetry import ObservedProgress, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
-    from brew.observability.server import Producers, serving  # noqa: PLC0415 - the same
+    from brew.driver.telemetry import ObservedProgress, recorder_of  # noqa: PLC0415 - a tenth of a second, only if observed
+    from brew.observability.server import Producers, serving  # noqa: PLC0415 - as above
 
     recorder = recorder_of(settings, probes or ProbeSettings())
     with contextlib.ExitStack() as ending:
@@ -176,7 +176,7 @@ def _observed_progress(
 
 
 def _became(totals: Totals) -> str:
-    """What became of a run's records."""
+    """Describe the results of a run's records."""
     dropped = f", {totals.dropped} dropped" if totals.dropped else ""
     written = f" into {totals.written}" if totals.written != totals.enriched else ""
     return f"{totals.enriched} enriched{written}, {totals.rejected} rejected{dropped}"
@@ -190,7 +190,7 @@ def _warn(text: str, *, as_json: bool) -> None:
 
 
 def _broker_watch(settings: PipelineSettings, view: ProgressView) -> AbstractContextManager[None]:
-    """A run that follows says when no broker answers, and when one does again."""
+    """Report, during a run that follows, when no broker answers, and when one answers again."""
     if not settings.follow:
         return nullcontext()
     consequence = "this run waits, and continues from the committed offsets"
@@ -210,7 +210,7 @@ def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -
     settings = settings_of(option)
     if settings.spark.absent:
         raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `brew run`")
-    _probes_of(option, settings)  # refused here, and not where Spark puts the driver
+    _probes_of(option, settings)  # refused here, not where Spark runs the driver
     line = [*spark_submit(settings), *probe_words(option), "--spans", spans]
     if not dry_run:
         os.execv(submitter(), line)  # noqa: S606 - no shell in between, signals reach spark-submit
@@ -225,7 +225,7 @@ def _view(kind: str, progress: RunProgress) -> ProgressView:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     brew.cli.run(cli, "pipeline")
 
 

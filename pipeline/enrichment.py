@@ -37,11 +37,11 @@ class OrderEnrichment:
 
     @property
     def whole_input_first(self) -> bool:
-        """The profiles that a transaction looks up in are newer than its orders."""
+        """True with profiles, so that they are newer than the orders that look them up."""
         return self.profiles is not None
 
     def ready(self, connection: Connection, group: str, timeout_s: float) -> Prepared:
-        """As `Transformation` says; with profiles it waits until they have been read to their end."""
+        """Prepare as `Transformation` describes; with profiles, wait until they have been read to their end."""
         if self.profiles is None:
             return Prepared(enricher(self.limits))
         from pipeline import profiles  # noqa: PLC0415 - most runs have none
@@ -51,24 +51,24 @@ class OrderEnrichment:
         return Prepared(enricher(self.limits, resolve), evidence, table.malformed)
 
     def check(self, connection: Connection, deadline: Deadline) -> None:
-        """As `Transformation` says."""
+        """Check that the run can use its profiles."""
         if self.profiles is not None:
-            from pipeline import profiles  # noqa: PLC0415 - the same
+            from pipeline import profiles  # noqa: PLC0415 - as above
 
             profiles.check(self.profiles, connection, deadline)
 
     @property
     def reasons(self) -> Sequence[str]:
-        """As `Transformation` says."""
+        """All reasons for a rejected order."""
         return tuple(Reason)
 
     def advice(self, reason: str) -> str:
-        """As `Transformation` says."""
+        """Return what the orders lack, and an example."""
         return f"they {_LACK[Reason(reason)]}; an order looks like {EXAMPLE} (customer_id is what it must have)"
 
     def release(self, *, loading_only: bool = False) -> None:
-        """As `Transformation` says."""
+        """Close the tables of profiles."""
         if self.profiles is not None:
-            from pipeline import profiles  # noqa: PLC0415 - the same
+            from pipeline import profiles  # noqa: PLC0415 - as above
 
             profiles.close_tables(loading_only=loading_only)

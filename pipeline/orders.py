@@ -17,26 +17,26 @@ from brew.settings import Limits
 _KINDS = bytes.maketrans(b"0123456789.E", b"00000000000e")
 _LONG_RUN = b"0" * 16
 _EXPONENT = re.compile(rb"[:,\[]\s*-?[0-9.]+[eE]")
-# Strings as in `pipeline.orders.depth`: one without an end must not be read again from each of its quotes.
+# Strings as in `pipeline.orders.depth`: an unterminated one must not be scanned again from each of its quotes.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL)
 
 
 def may_round(value: bytes) -> bool:
-    """True when a number of the text could change its value; a translation and two searches: a regex costs 5 us."""
+    """Return whether a number of the text could change; translates and searches, since a regex costs 5 us."""
     kinds = value.translate(_KINDS)
     return _LONG_RUN in kinds or (b"0e" in kinds and _EXPONENT.search(value) is not None)
 
 
 class NumberPlaceholders:
-    """Numbers outside of strings stand behind marked strings while the order is parsed, so that nothing rounds them."""
+    """Replaces numbers outside strings with marked strings while an order is parsed, so that nothing rounds them."""
 
     def __init__(self, value: bytes) -> None:
         self._numbers: list[bytes] = []
-        # A text can't hold a hash of itself, so no string of the order can pass for a mark.
+        # A text can't contain its own hash, so no string of the order equals a mark.
         self._mark = f"number-{blake2b(value, digest_size=12).hexdigest()}-"
         text = _TOKEN.sub(self._swap, value)
         as_name = re.search(f'"{self._mark}[0-9]+"\\s*:'.encode(), text)
-        self.text = value if as_name else text  # a bare number can't be a member's name: let the parser say so
+        self.text = value if as_name else text  # a bare number can't be a member's name: the parser reports it
 
     def _swap(self, match: re.Match[bytes]) -> bytes:
         if match[1] is None:
@@ -45,16 +45,16 @@ class NumberPlaceholders:
         return f'"{self._mark}{len(self._numbers) - 1}"'.encode()
 
     def restore(self, enriched: bytes) -> bytes:
-        """Put the numbers back, digit by digit as they came."""
+        """Put the numbers back, with their original digits."""
         return re.sub(f'"{self._mark}([0-9]+)"'.encode(), lambda match: self._numbers[int(match[1])], enriched)
 
 
 Resolver = Callable[[bytes | None, dict[str, object]], str]
-"""(record key, order) -> loyalty tier; the seam for customer profiles."""
+"""(record key, order) -> loyalty tier; the interface for customer profiles."""
 
 
 def resolve_by_key(key: bytes | None, _order: dict[str, object]) -> str:
-    """The default resolver: the record key's prefix before the first `-`."""
+    """Return the tier from the record key's prefix before the first `-`; the default resolver."""
     return tier_of_key(key)
 
 
@@ -68,7 +68,7 @@ def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
             return Reject(Reason.NO_VALUE, "the record has no value (a tombstone)")
         if len(value) > max_bytes:
             return Reject(Reason.TOO_LARGE, f"{len(value)} bytes, the limit is {max_bytes} (--max-record-bytes)")
-        # Flat orders have no opener behind the first byte; of others the openers bound the depth; the rest is measured.
+        # Flat orders have no opener after the first byte; of others the openers bound the depth; the rest is measured.
         if (
             (_BRACKET in value or value.find(b"{", 1) > 0)
             and value.count(b"{") + value.count(b"[") > max_depth
@@ -79,7 +79,7 @@ def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
             order = loads(value)
         except orjson.JSONDecodeError:
             return anew(key, value)
-        # What reading and writing gives back byte by byte hides nothing; most texts are written that way.
+        # A text that a round trip reproduces byte by byte hides nothing; most texts are like that.
         if (
             type(order) is dict
             and (dumps(order) == value or _members_show(value, order))
@@ -96,7 +96,7 @@ def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
 
 
 def _reserialized(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Reject]:
-    """Read, add, write: for what is not written the usual way, and for what is to be rejected."""
+    """Return a function that parses, extends and serializes: for unusual formatting, and for orders to be rejected."""
 
     def enrich(key: bytes | None, value: bytes) -> bytes | Reject:
         # A number that no double holds is still a number.
@@ -123,20 +123,20 @@ _BRACE, _BRACKET, _LINE_FEED, _TAB, _RETURN = b"}[\n\t\r"
 _TAILS = {
     tier: b"," + orjson.dumps({TIER_FIELD: tier, DISCOUNT_FIELD: discount})[1:] for tier, discount in DISCOUNTS.items()
 }
-"""Tier -> what stands behind an order's text instead of its last brace."""
+"""Tier -> the bytes that replace an order's last brace."""
 
 
 def _members_show(value: bytes, order: dict[str, object]) -> bool:
     """
-    True when two fields, put behind the text as it came, give what reading and writing would give: value by value.
+    Return whether appending two fields to the text gives the same values as parsing, extending and serializing it.
 
-    Each member's name is followed by a colon at once, so names can be counted in the text: as many as were read means
-    that no object holds a name twice. What a text holds beyond that (spaces, escapes, long numbers) stays as it is.
+    Each member's name is directly followed by a colon, so names can be counted in the text: if as many were parsed, no
+    object has a duplicate name. Everything else in the text (spaces, escapes, long numbers) is kept.
     """
     if value[-1] != _BRACE:
         return False
-    # Strings hold no raw line feeds, tabs or returns: these are there between the tokens, perhaps behind a name.
-    # (`count` takes two thirds of the time that `in` does for two bytes.)
+    # Strings have no raw line feeds, tabs or returns, so these are between tokens, perhaps after a name. (`count` takes
+    # two thirds of the time of `in` for two bytes.)
     if value.count(b'" ') or _LINE_FEED in value or _TAB in value or _RETURN in value:
         return False
     names = value.count(b'":')
@@ -144,18 +144,18 @@ def _members_show(value: bytes, order: dict[str, object]) -> bool:
 
 
 def _members(value: object) -> int:
-    """How many members all objects in it hold together."""
+    """Return the total number of members of all objects in it."""
     if type(value) is dict:
         return len(value) + sum(_members(member) for member in value.values())
     return sum(_members(member) for member in value) if type(value) is list else 0
 
 
-# A string takes all it can and gives nothing back: a megabyte of \" without an end was read again from each quote on.
+# Possessive: otherwise a megabyte of \" without an end would be scanned again from each quote.
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 def depth(value: bytes, enough: int | None = None) -> int:
-    """How deep objects and arrays nest outside of strings; looks no further once it is deeper than ``enough``."""
+    """Return how deep objects and arrays nest outside strings; stops once it is deeper than ``enough``."""
     deepest = level = 0
     for token in _TOKENS.finditer(value):
         if token[0] in {b"{", b"["}:

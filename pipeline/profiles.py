@@ -1,4 +1,4 @@
-"""Customers' profiles from a compacted topic: read to the end before each transaction, held as a table."""
+"""Customer profiles from a compacted topic: read to the end before each transaction, held as a table."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _TIERS = tuple(DISCOUNTS)
 _NUMBERS = {tier: bytes([number]) for number, tier in enumerate(_TIERS)}
 _TOLD = 5
 NOT_A_PROFILE = "not-a-profile"
-"""Why `check_profile` rejects a record."""
+"""The reason for which `check_profile` rejects a record."""
 Resolve = Callable[[bytes | None, dict[str, object]], str]
 Evidence = Callable[[], tuple[str, bytes | None]]
 
 
 class MalformedProfileError(ValueError):
-    """The record is no profile; the text says why."""
+    """The record is not a profile; the text says why."""
 
 
 def tier_of(customer: str, value: bytes) -> str:
     """
-    The tier that a profile's value names; ``customer`` is the record's key.
+    Return the tier in a profile's value; ``customer`` is the record's key.
 
     Raises:
-        MalformedProfileError: not a JSON object with a known tier, or it speaks of another customer than its key.
+        MalformedProfileError: not a JSON object with a known tier, or its customer differs from its key.
     """
     if not customer:
         raise MalformedProfileError("the key is empty, it has to be the customer_id")
@@ -59,10 +59,10 @@ def tier_of(customer: str, value: bytes) -> str:
 
 def check_profile(record: Record) -> None:
     """
-    A transformation of the profiles' topic: drops what is a profile, and makes a dead letter of what is none.
+    Drop valid profiles and reject all other records: a transformation of the profiles' topic.
 
-    A run of its own writes those, because it has a position: every process that holds a table reads all profiles, and
-    would write each dead letter once more.
+    A separate run writes these dead letters, because it has a position: every process that holds a table reads all
+    profiles, and would write each dead letter again.
     """
     try:
         customer = (record.key or b"").decode()
@@ -76,11 +76,11 @@ def check_profile(record: Record) -> None:
 
 class Table:
     """
-    Customer -> tier and the place of the profile that says so.
+    Customer -> tier, and the position of the profile that says so.
 
-    An entry is one bytes object, the tier's number and the header's text: measured at 150 bytes a customer with key and
-    dictionary. Replaced as a whole, so that a thread which looks up while another folds sees the old or the new one.
-    ``malformed`` counts records that were no profile; the first ones are named in ``complaints``.
+    An entry is one bytes object, the tier's number and the header's text: measured at 150 bytes per customer with key
+    and dictionary. Entries are replaced as a whole, so that a thread that looks up while another one updates sees the
+    old or the new one. ``malformed`` counts records that are not profiles; the first ones are in ``complaints``.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Table:
         self.complaints: list[str] = []
 
     def take(self, place: str, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Fold one record in; ``place`` is the topic's name. A tombstone, or no profile, removes the customer."""
+        """Apply one record; ``place`` is the topic's name. A tombstone or a malformed profile removes the customer."""
         try:
             customer = (key or b"").decode()
         except UnicodeDecodeError:
@@ -102,14 +102,14 @@ class Table:
         try:
             tier = tier_of(customer, value)
         except MalformedProfileError as error:
-            # The one before is not kept: whoever loads after compaction could not know it.
+            # The previous profile is not kept: a process that loads after compaction would not know it.
             self.entries.pop(customer, None)
             self._complain(f"{place}[{partition}] offset {offset}: {error}")
             return
         self.entries[customer] = b"%b%d/%d" % (_NUMBERS[tier], partition, offset)
 
     def read_to(self, positions: Mapping[int, int]) -> None:
-        """All visible records below these offsets are folded in."""
+        """Record that all visible records below these offsets have been applied."""
         self.nobody = _no_profile(positions)
 
     def _complain(self, what: str) -> None:
@@ -119,16 +119,16 @@ class Table:
 
 
 def _no_profile(positions: Mapping[int, int]) -> bytes:
-    """The entry of a customer without a profile: how far the table had been read when it held none."""
+    """Return the entry of a customer without a profile: how far the table had been read."""
     read = b",".join(b"%d" % positions[partition] for partition in sorted(positions))
     return b"%b%b %b" % (_NUMBERS[STANDARD], NO_PROFILE, read)
 
 
 def lookup(table: Table) -> tuple[Resolve, Evidence]:
     """
-    A resolver, and what tells the profile that its last answer came from, as a header; for one thread.
+    Return a resolver, and a function that returns its last answer's profile as a header; for one thread.
 
-    A customer_id that is no text has no profile.
+    A customer_id that is not text has no profile.
     """
     get = table.entries.get
     tiers, last = _TIERS, b""
@@ -148,10 +148,10 @@ def lookup(table: Table) -> tuple[Resolve, Evidence]:
 
 def check(settings: ProfilesSettings, connection: Connection, deadline: Deadline) -> None:
     """
-    Return if the run can hold its profiles.
+    Check that the run can use its profiles.
 
     Raises:
-        Refused: the topic is missing, or would lose profiles with time.
+        Refused: the topic is missing, or would lose profiles over time.
     """
     name, client = settings.topic, admin(connection)
     with mapped("check of the profiles"):
@@ -190,21 +190,21 @@ class GlobalTable:
 
     def ready(self, timeout_s: float) -> Table:
         """
-        The table, with every profile that was visible when this was called; loading it the first time.
+        Return the table with every profile that was visible at the time of the call; the first call loads it.
 
-        A transaction takes longer than one question about the topic's end, so an order that was written after its
-        customer's profile is enriched with that profile, or with a newer one.
+        A transaction takes longer than one query of the topic's end, so an order that was written after its customer's
+        profile is enriched with that profile, or with a newer one.
 
         Raises:
-            DeadlineExceeded: it could not be read in time; what was read is kept, and the next call goes on.
-            Refused, KafkaFailure: the topic is not there, or can't be read.
+            DeadlineExceeded: it could not be read in time; the next call continues from there.
+            Refused, KafkaFailure: the topic does not exist, or can't be read.
         """
         arrived = time.monotonic()
         deadline = Deadline(timeout_s if self.loaded else self._settings.load_timeout_s)
         if not self._lock.acquire(timeout=deadline.remaining_s()):
             raise DeadlineExceeded(f"profiles: another thread has been reading them for {deadline.budget_s:g} s")
         try:
-            if self._asked_at < arrived:  # else somebody asked for the end while this one waited
+            if self._asked_at < arrived:  # else another thread queried the end while this one waited
                 self._read(deadline)
         except (Fatal, Refused):
             self._forget()
@@ -218,7 +218,7 @@ class GlobalTable:
         if self._stop.is_set():
             raise DeadlineExceeded("profiles: left because the run stops")
         began = time.monotonic()
-        asking = deadline.part(_ASK_S)  # a stop is not heard meanwhile
+        asking = deadline.part(_ASK_S)  # a stop is not noticed meanwhile
         if self._source is None:
             self._source = FullTopicReader(self._connection, self._settings.topic, self._group, asking)
         source, table = self._source, self._table
@@ -241,13 +241,13 @@ class GlobalTable:
         self._asked_at, self.loaded = began, True
 
     def _forget(self) -> None:
-        """Begin anew the next time."""
+        """Load again from the start next time."""
         if self._source is not None:
             self._source.close()
         self._source, self._table, self.loaded = None, Table(), False
 
     def close(self) -> None:
-        """Give a load up that runs, and let the client go."""
+        """Cancel a running load and close the client."""
         self._stop.set()
         if self._lock.acquire(timeout=_LEAVE_S):
             self._forget()
@@ -255,7 +255,7 @@ class GlobalTable:
 
 
 class _Progress:
-    """Says on stderr how far a load is that takes its time."""
+    """Reports the progress of a slow load on stderr."""
 
     def __init__(self, topic: str, ends: Mapping[int, int], began: float) -> None:
         self._topic, self._ends, self._began = topic, ends, began
@@ -283,7 +283,7 @@ _guard = threading.Lock()
 
 
 def ready(settings: ProfilesSettings, connection: Connection, group: str, timeout_s: float) -> Table:
-    """The table of this process; as `Held.ready`."""
+    """Return this process's table, like `GlobalTable.ready`."""
     # Spark forks its workers, so the process is part of the key.
     key = (os.getpid(), connection.bootstrap, settings.topic)
     with _guard:
@@ -294,7 +294,7 @@ def ready(settings: ProfilesSettings, connection: Connection, group: str, timeou
 
 
 def close_tables(*, loading_only: bool = False) -> None:
-    """Close what this process holds; ``loading_only``: give up loads that run, and keep what is loaded."""
+    """Close this process's tables; with ``loading_only``, cancel running loads and keep the rest."""
     with _guard:
         gone = [key for key, held in _tables.items() if not (loading_only and held.loaded)]
         given = [_tables.pop(key) for key in gone]

@@ -18,12 +18,12 @@ from brew.spark.session import CONNECTOR, package_archive, spark_conf
 from pipeline.enrichment import ORDERS
 
 _NAME = "spark-submit"
-_NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml beside the driver adds nothing
+_NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml next to the driver adds nothing
 
 
 def submitter() -> str:
     """
-    The `spark-submit` of PATH, else the one that pip put beside this Python, which looks for its Spark by it.
+    Return the `spark-submit` of PATH, else the one installed by pip, which locates its Spark by this Python.
 
     Raises:
         Refused: there is neither.
@@ -38,13 +38,13 @@ def submitter() -> str:
 
 
 def spark_submit(settings: PipelineSettings) -> list[str]:
-    """`spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
+    """Return `spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
     line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
     files = [_kept_archive(settings.spark.packages), *settings.spark.py_files]
     reference = settings.transform
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
-        files.append(file)  # found by its name where the driver will be
+        files.append(file)  # found by its name on the driver's machine
         settings = replace(settings, transform=f"{Path(file).stem}:{reference.rpartition(':')[2]}")
     if wheels := [file for file in files if file.endswith(".whl")]:
         raise UsageError(f"--py-files is {wheels[0]!r}: spark-submit takes .py, .zip and .egg; copy it to a .zip")
@@ -59,9 +59,9 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
 
 def _kept_archive(packages: tuple[str, ...]) -> str:
     """
-    Our packages' zip in the user's cache, one for each state of the code.
+    Return our packages' zip in the user's cache, one for each state of the code.
 
-    spark-submit takes this process's place, so nobody could remove a temporary file behind it.
+    spark-submit replaces this process, so a temporary file could not be removed afterwards.
     """
     made = Path(package_archive(packages))
     try:
@@ -78,13 +78,13 @@ def _kept_archive(packages: tuple[str, ...]) -> str:
 
 
 def _connector(settings: SparkSettings) -> list[str]:
-    """The jars that were set up here; without any, what Spark's own Ivy may find."""
+    """Return the options for the jars that were set up here; if there are none, for Spark's own Ivy."""
     jars = dependencies.jars(Part.SPARK, Path(settings.jvm_dir)) if settings.jvm_dir else []
     return ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
 
 
 def same_options(settings: PipelineSettings) -> list[str]:
-    """The options of `python -m pipeline run` that give the same run."""
+    """Return the options of `python -m pipeline run` that give the same run."""
     options = {
         "--bootstrap": settings.connection.bootstrap,
         "--input": settings.input,

@@ -1,4 +1,4 @@
-"""What spark-submit is given to run: the same command line, with the package from --py-files."""
+"""What spark-submit runs: the same command line, with the package from --py-files."""
 
 from pipeline.__main__ import main
 

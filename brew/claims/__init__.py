@@ -1,1 +1,1 @@
-"""Who owns which partition, agreed on through a Kafka topic alone."""
+"""Which driver owns which partition, agreed on through a Kafka topic alone."""

@@ -1,7 +1,7 @@
 """
-A member in a thread of its own, and what it is good for: partitions of a worker, leader election for stand-by.
+A member with its own heartbeat thread, and what uses it: a driver's share of partitions, leader election for stand-by.
 
-A driver asks its `Ownership` before each range: all partitions are its own, or those that its member has claimed.
+A driver asks its `Ownership` before each range: it owns all partitions, or those that its member has claimed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CALL_INTERVALS = 2
 
 class Heartbeater:
     """
-    Keeps what one member holds; every method may be called from any thread, and none but `give_back`,
-    `claim_messages` and the ends of the `with` block waits for a broker.
+    Keeps one member's partitions; any thread may call its methods. Only `release_partitions`, `claim_messages`, `leave`
+    and the ends of the `with` block wait for a broker.
 
-    ``healthy``: while it says no (the work hangs, though the process lives), no heart beats, and others take over.
+    ``healthy``: while it returns False (the process lives but its work hangs), no heartbeat is sent; others take over.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Heartbeater:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self.owners: Mapping[int, str] = {}
-        """Who owns which partition, as far as the log was read; those that are free are left out."""
+        """The owner of each partition, as far as the log was read, without free partitions."""
         self.trouble: str | None = None
-        """Why the last turn failed, while it does; the next one tries again."""
+        """Why the last turn failed; the next one tries again. None after a success."""
 
     def __enter__(self) -> Self:
         self._log = self._open_log()
@@ -74,7 +74,7 @@ class Heartbeater:
         self.leave()
 
     def leave(self) -> None:
-        """Release what is still held, at the positions that were told last, and end the thread; once or twice."""
+        """Release all held partitions, at the positions last reported, and end the thread. Idempotent."""
         if self._end.is_set() or self._thread is None:
             return
         self._end.set()
@@ -89,36 +89,36 @@ class Heartbeater:
 
     def held(self) -> dict[int, Holding]:
         """
-        What is surely ours now.
+        Return the partitions that this member certainly owns now.
 
         Raises:
-            BrewError: the keeper had to give up; nothing is ours any more.
+            BrewError: the heartbeater had to give up; nothing is owned any more.
         """
         if self._failure is not None:
             raise self._failure
         return {p: holding for p, holding in self._held.items() if self._now() < holding.confirmed_until}
 
     def to_release(self) -> frozenset[int]:
-        """Partitions to `give_back` once the work at hand is done."""
+        """Return the partitions to release once the current work on them is done."""
         return self._wanted & self._held.keys()
 
     def set_partitions(self, partitions: tuple[int, ...]) -> None:
-        """These may be claimed from now on: the topic has grown."""
+        """Set the partitions that may be claimed from now on, because the topic has grown."""
         with self._lock:
             self.membership = replace(self.membership, partitions=partitions)
             self._member.who = self.membership
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something may have changed, or after that long."""
+        """Return when something may have changed, or after that time."""
         with self._news:
             self._news.wait(timeout_s)
 
     def progress(self, done: Mapping[int, Holding]) -> None:
-        """Work on these holdings is done up to their positions; the next heartbeat says so."""
+        """Record that these holdings are processed up to their positions; the next heartbeat reports it."""
         self._done = {**self._done, **done}
 
     def claim_messages(self, partition: int, holding: Holding, proposed: int) -> bool:
-        """Whether everything below ``proposed`` is now ours to work on, and nobody else's ever."""
+        """Return whether everything below ``proposed`` is now this member's to work on, and never anyone else's."""
         with self._lock:
             try:
                 return self._member.claim_messages(partition, holding, proposed, Deadline(self._patience_s()))
@@ -128,7 +128,7 @@ class Heartbeater:
                 self._publish()
 
     def release_partitions(self, done: Mapping[int, Holding]) -> None:
-        """Release these holdings at their positions; one that can't be told goes stale by itself."""
+        """Release these holdings at their positions; one whose release can't be sent becomes stale by itself."""
         with self._lock:
             for partition in done:
                 self._done.pop(partition, None)
@@ -154,7 +154,7 @@ class Heartbeater:
                     self.trouble = None
                 except (DeadlineExceeded, KafkaFailure) as error:
                     self.trouble = str(error)
-                except BaseException as error:  # noqa: BLE001 - leaves from `held`, in the thread that works
+                except BaseException as error:  # noqa: BLE001 - `held` raises it, in the thread that works
                     self._failure = error
                     self._held = {}
                 self._publish()
@@ -162,7 +162,7 @@ class Heartbeater:
                 return
 
     def _publish(self) -> None:
-        """Hand copies to the other threads; called with the lock held, since they never look at the member itself."""
+        """Publish copies for the other threads, which never access the member itself; call it with the lock held."""
         if self._failure is None:
             self._held, self._wanted = dict(self._member.holdings), self._member.give_back_wanted
             owned = self._member.owned()
@@ -173,9 +173,9 @@ class Heartbeater:
 
 class HeldPartitions:
     """
-    Follows one keeper for who works by it; used by one thread at a time. Only these calls change what is in hand.
+    Tracks the partitions that the user of one heartbeater works on; for one thread at a time.
 
-    Each may raise what made the keeper give up, as `Heartbeater.held`.
+    Only these calls change the set. Each may raise the error that made the heartbeater give up, as `Heartbeater.held`.
     """
 
     def __init__(self, keeper: Heartbeater) -> None:
@@ -187,31 +187,31 @@ class HeldPartitions:
         return frozenset(self._tokens)
 
     def lost(self) -> list[int]:
-        """Those that are surely ours no more, or by another claim; they are out of hand from now on."""
+        """Return and drop the partitions that are no longer certainly owned, or owned by another claim."""
         held = self._heartbeater.held()
         gone = [p for p, token in self._tokens.items() if p not in held or held[p].token != token]
         self.drop(gone)
         return gone
 
     def due(self) -> list[int]:
-        """Those in hand that others are due, to be given back once the work on them is done."""
+        """Return the partitions in the set that are due to others, to be released once the work on them is done."""
         return sorted(self._heartbeater.to_release() & self._tokens.keys())
 
     def gained(self, but: Collection[int] = ()) -> list[int]:
-        """Those that are ours and were not in hand, without ``but``; they are in hand from now on."""
+        """Return and add the partitions that are owned but not in the set, except those in ``but``."""
         held = self._heartbeater.held()
         new = sorted(held.keys() - self._tokens.keys() - set(but))
         self._tokens |= {p: held[p].token for p in new}
         return new
 
     def release_partitions(self, partitions: Collection[int]) -> None:
-        """Release these at the positions that the log knows; whoever is due them has them at once."""
+        """Release these partitions at the positions in the log; their next owners can claim them at once."""
         held = self._heartbeater.held()
         self._heartbeater.release_partitions({p: held[p] for p in partitions if p in held})
         self.drop(partitions)
 
     def drop(self, partitions: Iterable[int]) -> None:
-        """These are out of hand, whoever released them."""
+        """Drop these partitions, whoever released them."""
         for partition in partitions:
             self._tokens.pop(partition, None)
 
@@ -221,9 +221,9 @@ _POLL_S = 0.25
 
 class StandBy:
     """
-    The seat of a topic's one worker: `wait` for it, look at `holds` before each piece of work, leave with the block.
+    Leadership of a topic: `wait` for it, check `holds` before each piece of work, leave with the block.
 
-    Two processes may both believe for a moment that they hold it; what they write has to be fenced by other means.
+    Two processes may both believe for a moment that they lead; their writes must be fenced by other means.
     """
 
     def __init__(
@@ -245,11 +245,11 @@ class StandBy:
         self.leave()
 
     def leave(self) -> None:
-        """Give the seat up; the next one has it at once."""
+        """Give up leadership; the next leader can claim it at once."""
         self._heartbeater.leave()
 
     def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Wait until the seat is ours, calling ``meanwhile`` at each look; False when ``stop`` was set before."""
+        """Wait for leadership, calling ``meanwhile`` before each pause; False if ``stop`` was set first."""
         while not stop.is_set():
             if self.holds():
                 return True
@@ -258,17 +258,17 @@ class StandBy:
         return False
 
     def holds(self) -> bool:
-        """Whether the seat is surely ours now; raises what made the keeper give up."""
+        """Return whether leadership is certain now; raises the error that made the heartbeater give up."""
         return WHOLE_TOPIC in self._heartbeater.held()
 
     @property
     def owner(self) -> str | None:
-        """The client id of who has the seat, as far as the log was read; None where nobody has, or he is stale."""
+        """The leader's client id, as far as the log was read; None if there is none, or it is stale."""
         return self._heartbeater.owners.get(WHOLE_TOPIC)
 
     @property
     def token(self) -> int | None:
-        """The fencing token, None while the seat is not ours."""
+        """The fencing token; None while this process is not the leader."""
         holding = self._heartbeater.held().get(WHOLE_TOPIC)
         return None if holding is None else holding.token
 
@@ -278,18 +278,18 @@ IsIdle = Callable[[int], bool]
 
 
 class Ownership(Protocol):
-    """Checked before each range; it only avoids conflicts, the fence decides what becomes visible."""
+    """Which partitions a driver owns. It only avoids conflicts; the fence decides what becomes visible."""
 
     def refresh(self, idle: IsIdle) -> Container[int]:
         """
-        Hand over idle partitions that are due to other drivers; return the partitions that are owned now.
+        Hand over idle partitions that are due to other drivers; return the partitions owned now.
 
         Raises:
             BrewError: this driver owns nothing any more, and never will again.
         """
 
     def current_partitions(self) -> Container[int]:
-        """The partitions that are owned now, without handing any over; never raises."""
+        """Return the partitions owned now, without handing any over; never raises."""
 
     def set_partitions(self, partitions: Iterable[int]) -> None:
         """Set the partitions that the input has now."""
@@ -316,14 +316,14 @@ class FullOwnership:
 
 
 class ClaimedOwnership:
-    """The partitions that a heartbeater holds; all lanes use it. ``report`` gets a line for each change."""
+    """The partitions that a heartbeater holds, for all lanes; ``report`` gets a line for each change."""
 
     def __init__(self, heartbeater: Heartbeater, report: Callable[[str], None]) -> None:
         self._heartbeater, self._held, self._report = heartbeater, HeldPartitions(heartbeater), report
         self._lock = threading.Lock()
 
     def refresh(self, idle: IsIdle) -> Container[int]:
-        """As `Ownership.refresh`."""
+        """Hand over partitions as `Ownership.refresh` describes."""
         with self._lock:
             held = self._held
             lost, gained, due = held.lost(), held.gained(), held.due()

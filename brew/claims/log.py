@@ -1,4 +1,4 @@
-"""What the claims protocol asks of a log: append with the brokers' time, and read to the end. The port."""
+"""The interface between the claims protocol and a log: append with the brokers' timestamps, and read to the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Item(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a record stands now, and the brokers' time in ms."""
+    """Where a record was appended, and the brokers' timestamp in ms."""
 
     partition: int
     offset: int
@@ -25,7 +25,7 @@ class Appended(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record as it was read; the time is the brokers', in ms."""
+    """A record that was read; the timestamp is the brokers', in ms."""
 
     partition: int
     offset: int
@@ -35,39 +35,39 @@ class Entry(NamedTuple):
 
 
 class Log(Protocol):
-    """A log of one or more partitions, each with offsets that only rise. Used by one thread at a time."""
+    """A log of one or more partitions with increasing offsets. For one thread at a time."""
 
     @property
     def partitions(self) -> int: ...
 
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         """
-        Append all, in order per partition; return once the brokers have each safely.
+        Append all items, in order per partition; return once the brokers have stored each of them safely.
 
         Raises:
-            DeadlineExceeded, KafkaFailure: some may be there, some not; only reading tells.
+            DeadlineExceeded, KafkaFailure: some may have been appended; only reading shows which.
         """
         ...
 
     def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
-        """Per partition the first offset and the end."""
+        """Return each partition's first offset and end."""
         ...
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
-        """What is left of `[start, until)` of each partition, in order of offsets per partition."""
+        """Return the remaining records of `[start, until)` of each partition, in offset order per partition."""
         ...
 
     def tail(self, starts: Mapping[int, int]) -> None:
-        """From here on `read` begins at these offsets."""
+        """Set the offsets at which `read` begins."""
         ...
 
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
         """
-        All that came since the last call, at least up to the offsets ``until`` (partition -> end).
+        Return all records since the last call, at least up to the offsets ``until`` (partition -> end).
 
         Raises:
-            DeadlineExceeded: they were not reached in time; what was read is handed out by the next call.
-            Refused: the log is not what it was: made again, or with times of its writers.
+            DeadlineExceeded: they were not reached in time; the next call returns what was read.
+            Refused: the log was recreated, or has timestamps set by its writers.
         """
         ...
 

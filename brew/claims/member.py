@@ -43,7 +43,7 @@ from brew.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
 
 
 class Plan(NamedTuple):
-    """Partitions to claim now, and partitions to give back after the work at hand."""
+    """Partitions to claim now, and partitions to release after the current work."""
 
     claims: list[int]
     release_partitions: list[int]
@@ -53,9 +53,9 @@ def plan_claims(
     owned: Mapping[int, OwnedPartition], members: Collection[str], me: str, *, paused: bool, share: bool
 ) -> Plan:
     """
-    What ``me`` claims and gives back.
+    Plan what ``me`` claims and releases.
 
-    ``paused``: the group is, by somebody else. ``share``: take a fair part; else all that is free.
+    ``paused``: another client has paused the group. ``share``: take a fair part; otherwise everything free.
     """
     mine = sorted(p for p, claim in owned.items() if claim.owner == me and not claim.free)
     if paused:
@@ -76,19 +76,19 @@ def plan_claims(
 
 
 def fair_counts(held: Mapping[str, int], partitions: int) -> dict[str, int]:
-    """How many of the partitions each member should hold; what doesn't divide stays with those that hold the most."""
+    """Return how many partitions each member should hold; the remainder stays with those that hold the most."""
     each, over = divmod(partitions, len(held))
     order = sorted(held, key=lambda name: (-held[name], name))
     return {name: each + (place < over) for place, name in enumerate(order)}
 
 
 WINDOW = 2 * SNAPSHOT_RECORDS
-"""So many records before the end are searched for a snapshot; one is due in half of them."""
+"""The number of records before the end to search for a snapshot; one is due in half of them."""
 
 
 def read_to_end(log: Log, deadline: Deadline) -> ClaimsView:
     """
-    The world as it stands at the log's end; the log's `read` goes on from there.
+    Return the state at the log's end; the log's `read` continues from there.
 
     Raises:
         DeadlineExceeded: it took too long.
@@ -120,7 +120,7 @@ def read_to_end(log: Log, deadline: Deadline) -> ClaimsView:
 
 
 def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
-    """The last snapshot among the records, if there is one."""
+    """Return the last snapshot among the records, or None."""
     for entry in reversed(entries):
         if entry.key == SNAPSHOT_KEY:
             snapshot = decode(entry.value)
@@ -130,7 +130,7 @@ def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
 
 
 INTERVAL_S = 3.0
-"""Unless told otherwise, an owner means to be heard this often; others take over after two of them."""
+"""The default interval within which an owner sends a heartbeat; others take over after two of them."""
 HEARTBEATS_PER_INTERVAL = 2
 _BEATEN = {RecordEffect.REFRESHED, RecordEffect.RESUMED, RecordEffect.ADOPTED}
 
@@ -140,9 +140,9 @@ class Membership:
     """
     Who takes part in what.
 
-    ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` takes a topic as a whole, and is never shared.
-    ``client_id``: stable over restarts, if the process should take its partitions back at once.
-    ``works``: False for an administrator, for whom no share is kept.
+    ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` claims a topic as a whole, and is never shared.
+    ``client_id``: keep it across restarts if the process should take its partitions back at once.
+    ``works``: False for an administrator, who gets no share.
     """
 
     client_id: str
@@ -169,7 +169,7 @@ class Membership:
         return self.partitions != (WHOLE_TOPIC,)
 
     def presence(self) -> list[Message]:
-        """I am there; nothing of one who does not work."""
+        """Return the member's own heartbeat; nothing for one that does not work."""
         return [self._presence()] if self.works else []
 
     def _presence(self) -> Heartbeat:
@@ -181,9 +181,9 @@ class Membership:
 @dataclass(frozen=True, slots=True)
 class Holding:
     """
-    A partition that is ours: its fencing token, and the position that the log knows, or will be told.
+    A partition that this member owns: its fencing token, and the position that the log has or will be sent.
 
-    ``sure_until``: monotonic seconds; later than that nobody has heard us for two intervals, and others may own it.
+    ``confirmed_until``: monotonic seconds; after that no heartbeat counted for two intervals, and others may own it.
     """
 
     token: int
@@ -192,7 +192,7 @@ class Holding:
 
 
 class Member:
-    """Holds partitions by claim; what it does not hear back it does not hold."""
+    """Holds partitions by claim; it holds only what it has read back from the log."""
 
     def __init__(self, log: Log, membership: Membership, now: Callable[[], float] = time.monotonic) -> None:
         self._log, self.who, self._now = log, membership, now
@@ -202,7 +202,7 @@ class Member:
         self._next_beat = self._may_claim_at = -math.inf
 
     def join(self, deadline: Deadline) -> None:
-        """Read to the end, say that we are there, and take back what this ``client_id`` still owns."""
+        """Read to the end, announce this member, and take back what its ``client_id`` still owns."""
         self.world = read_to_end(self._log, deadline)
         for partition, table in enumerate(self.world.tables):
             self.clock.heard(partition, table.clock)
@@ -218,7 +218,7 @@ class Member:
         )
 
     def _check_way(self, deadline: Deadline) -> None:
-        """Refuse where others take the topic as a whole and we would share it, or the other way round."""
+        """Refuse to join if others claim the topic as a whole and this member would share it, or the reverse."""
         who = self.who
         places = self.world.places(who.group_id, who.topic) if who.works else []
         others = [p for p in places if (p == WHOLE_TOPIC) is who.share]
@@ -233,10 +233,10 @@ class Member:
                 )
 
     def turn(self, deadline: Deadline) -> None:
-        """Beat if it is time, take in what is new, claim what is due; `holdings` and `give_back_wanted` follow."""
+        """Send due heartbeats, apply new records, claim what is due; updates `holdings` and `give_back_wanted`."""
         if self._now() >= self._next_beat:
             self._next_beat = self._now() + self.who.interval_s / HEARTBEATS_PER_INTERVAL
-            self._beat(dict(self.holdings), deadline)  # what others took meanwhile is dropped from them
+            self._beat(dict(self.holdings), deadline)  # drops what others took meanwhile
         else:
             self._take(self._log.read({}, deadline))
         paused_by = self.world.paused_by(self.who.group_id, self.clock)
@@ -253,19 +253,19 @@ class Member:
             self.claim(plan.claims, deadline)
 
     def read_new(self, deadline: Deadline) -> None:
-        """Take in what is new, and nothing else."""
+        """Apply new records, and nothing else."""
         self._take(self._log.read({}, deadline))
 
     def owned(self) -> dict[int, OwnedPartition]:
-        """Each partition as the world has it now."""
+        """Return the current owner of each partition."""
         return self.world.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
 
     def held(self) -> dict[int, Holding]:
-        """The holdings that we are sure of."""
+        """Return the holdings that are certain now."""
         return {p: holding for p, holding in self.holdings.items() if self._now() < holding.confirmed_until}
 
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
-        """Claim all at once, read back, heartbeat at once; returns those that were granted."""
+        """Claim the partitions together, read back, send heartbeats at once; return those that were granted."""
         who, sent = self.who, self._now()
         written = self._write(
             [ClaimingPartition(who.client_id, who.group_id, who.topic, p, who.interval_ms) for p in partitions],
@@ -281,7 +281,7 @@ class Member:
         return [p for p in gained if p in self.holdings]
 
     def progress(self, done: Mapping[int, Holding]) -> None:
-        """Work on these holdings is done up to their positions; the next beat says so."""
+        """Record that these holdings are processed up to their positions; the next heartbeat reports it."""
         for partition, reached in done.items():
             if self._still(partition, reached):
                 self.holdings[partition] = replace(self.holdings[partition], position=reached.position)
@@ -290,7 +290,7 @@ class Member:
         return partition in self.holdings and self.holdings[partition].token == holding.token
 
     def claim_messages(self, partition: int, holding: Holding, proposed: int, deadline: Deadline) -> bool:
-        """Claim everything below ``proposed``, read back, verify, heartbeat; only after True it may be worked on."""
+        """Claim everything below ``proposed``, read back, verify, heartbeat; work on it is allowed only after True."""
         if not self._still(partition, holding) or partition not in self.held():
             return False
         who = self.who
@@ -303,7 +303,7 @@ class Member:
         return self._still(partition, holding) and partition in self.held()
 
     def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
-        """Release these holdings at their positions; what was lost meanwhile is none of ours to release."""
+        """Release these holdings at their positions, except those lost meanwhile."""
         who = self.who
         ours = {p: position for p, position in done.items() if self._still(p, position)}
         for partition in ours:
@@ -318,13 +318,13 @@ class Member:
         )
 
     def leave(self, deadline: Deadline) -> None:
-        """Release all that is held, and the membership."""
+        """Release everything held, and the membership."""
         who = self.who
         self.release_partitions(dict(self.holdings), deadline)
         self._write([ReleasingPartition(who.client_id, who.group_id, who.topic, None, NOTHING, NOTHING)], deadline)
 
     def pause_group(self, for_s: float, deadline: Deadline) -> None:
-        """Pause the whole group for so long, by the brokers' clock; 0 ends a pause."""
+        """Pause the whole group for this time, by the brokers' clock; 0 ends a pause."""
         who = self.who
         self._write([ReleaseGroup(who.client_id, who.group_id, 0)], deadline)
         if for_s > 0:
@@ -332,7 +332,7 @@ class Member:
             self._write([ReleaseGroup(who.client_id, who.group_id, latest + int(for_s * 1000))], deadline)
 
     def _beat(self, beating: Mapping[int, Holding], deadline: Deadline, *, resume: bool = False) -> None:
-        """Heartbeats of these, and of the member itself; those whose record counted are sure for two intervals."""
+        """Send heartbeats for these holdings and the member; those whose record counted are sure for two intervals."""
         who, sent = self.who, self._now()
         beats: list[Message] = [
             Heartbeat(
@@ -349,7 +349,7 @@ class Member:
                 self.holdings[partition] = Holding(token, position, sent + 2 * who.interval_s)
 
     def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[RecordEffect, int]]:
-        """Append, read back, and return what the fold made of each, and its offset; where copied, of the first."""
+        """Append, read back, and return each message's effect in the fold and its offset (of the first copy)."""
         items: list[Item] = []
         first = []
         for message in messages:
@@ -377,7 +377,7 @@ class Member:
         return [self.world.home(self.who.topic, partition)]
 
     def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
-        """Apply what was read, and drop what the log now gives to others."""
+        """Apply the records, and drop what the log now gives to others."""
         answers = {}
         for entry in entries:
             answers[entry.partition, entry.offset] = self.world.apply(entry)

@@ -1,4 +1,4 @@
-"""The messages of the claims topic, their bytes, and which partition coordinates what."""
+"""The messages of the claims topic, their encoding, and which partition coordinates what."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ CONFIG = {
     "segment.bytes": "67108864",
 }
 WHOLE_TOPIC = -1
-"""In place of a partition's number: the topic as a whole."""
+"""In place of a partition number: the topic as a whole."""
 
 
 @functools.lru_cache(4096)
 def coordinating_partition(topic: str, partition: int, of: int) -> int:
-    """The partition of a log with ``of`` partitions in which all that concerns this partition stands."""
+    """Return the partition, of ``of``, of the log that has all records about this partition."""
     return zlib.crc32(f"{topic}:{partition}".encode()) % of
 
 
 VERSION = 1
 NOTHING = -1
-"""A position or token that says nothing."""
+"""A position or token with no meaning."""
 MAX_ID = 255
 MAX_PARTITION = 1_000_000
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 50, 600_000
 
 
 class Heartbeat(NamedTuple):
-    """I am there, and stand at ``last_offset``; without a partition: the member itself is there."""
+    """The sender is alive, and its position is ``last_offset``; without a partition: the member itself is alive."""
 
     client_id: str
     group_id: str
@@ -53,7 +53,7 @@ class Heartbeat(NamedTuple):
 
 
 class ClaimingPartition(NamedTuple):
-    """I want this partition; the record's offset becomes the fencing token if it is granted."""
+    """Request a partition; if it is granted, the record's offset becomes the fencing token."""
 
     client_id: str
     group_id: str
@@ -63,7 +63,7 @@ class ClaimingPartition(NamedTuple):
 
 
 class ReleasingPartition(NamedTuple):
-    """I give the partition back at ``last_offset``; without a partition: the member leaves."""
+    """Release the partition at ``last_offset``; without a partition: the member leaves."""
 
     client_id: str
     group_id: str
@@ -74,7 +74,7 @@ class ReleasingPartition(NamedTuple):
 
 
 class ClaimingMessages(NamedTuple):
-    """I am about to work on everything below ``proposed_last_offset``, and nobody else ever shall."""
+    """The sender will work on everything below ``proposed_last_offset``, and no one else ever may."""
 
     client_id: str
     group_id: str
@@ -85,7 +85,7 @@ class ClaimingMessages(NamedTuple):
 
 
 class ReleaseGroup(NamedTuple):
-    """All members of the group give back and claim nothing before ``msg_expire_time`` (ms of the brokers' clock)."""
+    """All members of the group release and claim nothing before ``msg_expire_time`` (ms of the brokers' clock)."""
 
     client_id: str
     group_id: str
@@ -93,7 +93,7 @@ class ReleaseGroup(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a fold knew before the offset ``until``; ``state`` is `brew.claims.state`'s own."""
+    """What a fold knew before the offset ``until``; the format of ``state`` is defined by `brew.claims.state`."""
 
     client_id: str
     until: int
@@ -154,7 +154,7 @@ def _within(made: type[Message], field: str) -> Callable[[Any], bool]:
 
 
 _CHECKS = {made: tuple(_within(made, field) for field in made._fields) for made in TYPES.values()}
-# Looked up once: a newcomer without a snapshot decodes a million of them.
+# Looked up once: a new member without a snapshot decodes a million of them.
 _FIELDS: dict[type[Message], frozenset[str]] = {made: frozenset(made._fields) for made in TYPES.values()}
 _VALUES: dict[type[Message], Callable[[dict[str, Any]], tuple[Any, ...]]] = {
     made: operator.itemgetter(*made._fields) for made in TYPES.values()
@@ -163,7 +163,7 @@ _VALUES: dict[type[Message], Callable[[dict[str, Any]], tuple[Any, ...]]] = {
 
 def encode(message: Message) -> tuple[bytes, bytes]:
     """
-    A record's key and value.
+    Return a record's key and value.
 
     Raises:
         UsageError: a field is out of its limits.
@@ -178,10 +178,10 @@ def encode(message: Message) -> tuple[bytes, bytes]:
 
 def decode(value: bytes | None) -> Message | None:
     """
-    A record's value as a message; None for what is none, which all readers pass over alike.
+    Decode a record's value; None if it is not a message, which all readers skip alike.
 
     Raises:
-        Refused: a version or type that this reader does not know; its world would differ from the others'.
+        Refused: a version or type that this reader does not know; its state would differ from the others'.
     """
     try:
         fields = orjson.loads(value or b"")
@@ -205,7 +205,7 @@ def decode(value: bytes | None) -> Message | None:
 
 
 def _invalid_field(made: type[Message], values: Sequence[Any]) -> str | None:
-    """The first field that is out of its limits."""
+    """Return the first field that is out of its limits, or None."""
     for index, within in enumerate(_CHECKS[made]):
         if not within(values[index]):
             return made._fields[index]

@@ -1,7 +1,7 @@
 """
-Who owns what: a fold over the claims topic, its snapshots, and the view over all its partitions; pure.
+Who owns what: a fold over the claims topic, its snapshots, and the view over all its partitions.
 
-Pure: the time is that of the records. All who have applied the same records hold the same table.
+Pure: time comes only from the records. All readers that have applied the same records have the same table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTIAL_MS = 2 * MAX_INTERVAL_MS
 
 
 class Status(enum.StrEnum):
-    """How long an owner was not heard, in its own intervals."""
+    """How long ago an owner was last heard, in its own intervals."""
 
     FRESH = "fresh"
     UNKNOWN = "unknown"
@@ -43,7 +43,7 @@ class Status(enum.StrEnum):
 
 
 class RecordEffect(enum.StrEnum):
-    """What the fold makes of a record."""
+    """The effect of a record on the fold."""
 
     GRANTED = "granted"
     HELD = "held"
@@ -60,7 +60,7 @@ class RecordEffect(enum.StrEnum):
 
 
 def status(heard: int, interval_ms: int, now: int) -> Status:
-    """Fresh below one interval, unknown up to two, stale beyond; who was heard in the future is fresh."""
+    """Fresh below one interval, unknown up to two, stale beyond; an owner heard in the future is fresh."""
     age = now - heard
     if age < interval_ms:
         return Status.FRESH
@@ -68,7 +68,7 @@ def status(heard: int, interval_ms: int, now: int) -> Status:
 
 
 class GroupPartition(NamedTuple):
-    """A partition that is worked on, for one group."""
+    """An input partition, for one group."""
 
     group: str
     topic: str
@@ -77,7 +77,7 @@ class GroupPartition(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionOwner:
-    """Who has a place; ``owner`` is None when it was given back. Times in ms of the brokers' clock."""
+    """The owner of a partition; ``owner`` is None if it was released. Times in ms of the brokers' clock."""
 
     owner: str | None
     token: int
@@ -91,7 +91,7 @@ class PartitionOwner:
 
 @dataclass(slots=True)
 class Presence:
-    """When a member was last heard of itself."""
+    """When a member itself was last heard."""
 
     heard: int
     interval_ms: int
@@ -107,9 +107,9 @@ class Pause:
 
 class Table:
     """
-    What one partition of the claims topic says up to the offset ``next``, not included.
+    The state of one partition of the claims topic up to the offset ``next``, exclusive.
 
-    ``begin``: the offset of the first record that will be applied; above 0 without a snapshot the table is partial.
+    ``begin``: the offset of the first record to be applied; above 0 without a snapshot, the table is partial.
     """
 
     def __init__(self, begin: int = 0) -> None:
@@ -125,17 +125,17 @@ class Table:
 
     @property
     def partial(self) -> bool:
-        """Claims may be missing: the log began before what was read."""
+        """Whether claims may be missing, because the log began before what was read."""
         return self._complete_at != 0
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether who writes now should write a snapshot, too."""
+        """Whether the next writer should also write a snapshot."""
         since = (self.next - self.snapshot_until, self.clock - self.snapshot_clock)
         return not self.partial and (since[0] >= SNAPSHOT_RECORDS or since[1] >= SNAPSHOT_MS)
 
     def apply(self, offset: int, time_ms: int, message: Message | None) -> RecordEffect:
-        """Take in the record at ``offset``, which the broker appended at ``time_ms``; None is no message."""
+        """Apply the record at ``offset``, which the broker appended at ``time_ms``; None if it is not a message."""
         if time_ms < self.clock:
             self._turn_back(time_ms)
         if self.clock == 0:
@@ -149,7 +149,7 @@ class Table:
         return _RULES[type(message)](self, message, offset, time_ms)
 
     def _turn_back(self, time_ms: int) -> None:
-        """The brokers' clock went back: whoever was heard in its future was heard now."""
+        """Handle a brokers' clock that went back: owners heard in its future count as heard now."""
         for seat in self.seats.values():
             seat.heard = min(seat.heard, time_ms)
         for known in self.members.values():
@@ -172,7 +172,7 @@ class Table:
     def _owned(
         self, message: Heartbeat | ReleasingPartition | ClaimingMessages, partition: int
     ) -> PartitionOwner | None:
-        """The seat that this write may touch: its owner and its token are the current ones."""
+        """Return the owner entry that this message may change, or None: owner and token must be the current ones."""
         seat = self.seats.get((message.group_id, message.topic, partition))
         if seat is None or seat.token != message.token or seat.owner != message.client_id:
             return None
@@ -202,7 +202,7 @@ class Table:
         return answer
 
     def _adoptable(self, place: GroupPartition, token: int, time_ms: int) -> bool:
-        """A partial table takes a heartbeat for the claim that it could not read."""
+        """Return whether a partial table accepts a heartbeat in place of the claim that it could not read."""
         if not self.partial or not NOTHING < token < self._begin:
             return False
         seat = self.seats.get(place)
@@ -267,7 +267,7 @@ _RULES: dict[type, Callable[[Table, Any, int, int], RecordEffect]] = {
 
 
 def snapshot_of(table: Table, client_id: str) -> Snapshot:
-    """All that the table knows now."""
+    """Return everything that the table knows now."""
     return Snapshot(
         client_id,
         table.next,
@@ -289,10 +289,10 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
 
 def table_from(snapshot: Snapshot) -> Table:
     """
-    The table that stood when the snapshot was taken; its history counts as complete.
+    Restore the table from a snapshot; its history counts as complete.
 
     Raises:
-        Refused: the state is not one that this program writes.
+        Refused: the state has a format that this program does not write.
     """
     table = Table()
     table.next = table.snapshot_until = snapshot.until
@@ -315,7 +315,7 @@ def table_from(snapshot: Snapshot) -> Table:
 
 
 class OwnedPartition(NamedTuple):
-    """One partition as the group sees it; ``owner`` is None where nobody has it, ``age_ms`` since he was heard."""
+    """One partition as the group sees it; ``owner`` is None if there is none, ``age_ms`` since it was last heard."""
 
     owner: str | None
     token: int
@@ -329,14 +329,14 @@ class OwnedPartition(NamedTuple):
 
 
 class BrokerClock:
-    """A guess of the brokers' clock between records: the newest record's time, and what has passed here since."""
+    """Estimates the brokers' clock between records: the newest record's time plus the local time since then."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._newest: dict[int, tuple[int, float]] = {}
 
     def heard(self, partition: int, time_ms: int) -> None:
-        """A record of that time just came in, or just was appended."""
+        """Record the time of a record that was just read or appended."""
         self._newest[partition] = (time_ms, self._now())
 
     def now_ms(self, partition: int) -> int:
@@ -345,7 +345,7 @@ class BrokerClock:
 
 
 class ClaimsView:
-    """The tables of all partitions; ``apply`` keeps them going."""
+    """The tables of all partitions, updated by ``apply``."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = list(tables)
@@ -356,10 +356,10 @@ class ClaimsView:
 
     def apply(self, entry: Entry) -> RecordEffect:
         """
-        Take in a record.
+        Apply a record.
 
         Raises:
-            Refused: another version, or a log that has grown partitions.
+            Refused: another version, or a log that has gained partitions.
         """
         message = decode(entry.value)
         if message is not None:
@@ -381,7 +381,7 @@ class ClaimsView:
         return coordinating_partition(topic, partition, len(self.tables))
 
     def owned(self, group: str, topic: str, partitions: Sequence[int], clock: BrokerClock) -> dict[int, OwnedPartition]:
-        """Each of the partitions, also those that nobody ever claimed."""
+        """Return each of the partitions, including those that were never claimed."""
         claims = {}
         for partition in partitions:
             home = self.home(topic, partition)
@@ -395,11 +395,11 @@ class ClaimsView:
         return claims
 
     def places(self, group: str, topic: str) -> list[int]:
-        """The partitions that anybody of the group ever claimed."""
+        """Return the partitions that any member of the group ever claimed."""
         return sorted({p for table in self.tables for g, t, p in table.seats if (g, t) == (group, topic)})
 
     def members(self, group: str, topic: str, clock: BrokerClock) -> list[str]:
-        """The members that are not stale in every partition of the log, sorted."""
+        """Return the members that are not stale in every partition of the log, sorted."""
         there: set[str] = set()
         for partition, table in enumerate(self.tables):
             now = clock.now_ms(partition)
@@ -410,7 +410,7 @@ class ClaimsView:
         return sorted(there)
 
     def paused_by(self, group: str, clock: BrokerClock) -> str | None:
-        """The client that has paused the group in any partition of the log, if one has."""
+        """Return the client that has paused the group in any partition of the log, or None."""
         for partition, table in enumerate(self.tables):
             pause = table.pauses.get(group)
             if pause is not None and clock.now_ms(partition) < pause.until:
@@ -418,5 +418,5 @@ class ClaimsView:
         return None
 
     def ends(self) -> Mapping[int, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         return {partition: table.next for partition, table in enumerate(self.tables)}

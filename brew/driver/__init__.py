@@ -1,1 +1,1 @@
-"""What the driver decides: which partitions, which ranges, who works on them, when a run ends."""
+"""What the driver decides: which partitions, which ranges, which worker, and when a run ends."""

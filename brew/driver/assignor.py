@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 _BETTER = 0.9
-"""A partition is moved if the busiest slot's load then falls below this share of its present load."""
+"""A partition is moved only if the busiest slot's load then falls below this fraction of its current load."""
 
 
 def loads(lags: Mapping[int, int]) -> dict[int, int]:
-    """The load of each partition: its lag plus a share of the mean lag, so that idle partitions are spread, too."""
+    """Return each partition's load: its lag and a fraction of the mean lag, so that idle partitions are spread, too."""
     base = 1 + sum(lags.values()) // (4 * max(1, len(lags)))
     return {partition: lag + base for partition, lag in lags.items()}
 
 
 def assign(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
     """
-    Assign each unassigned partition of ``lags``, the heaviest first, to the slot with the least load.
+    Assign each unassigned partition of ``lags``, heaviest first, to the slot with the least load.
 
     ``held`` (partition -> slot) is not changed. Empty if there is no slot.
     """
@@ -34,10 +34,10 @@ def assign(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int
 
 
 def partition_to_move(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> int | None:
-    """The partition to move from the busiest slot to the idlest one; None if the load is balanced."""
+    """Return the partition to move from the busiest slot to the idlest one, or None if the load is balanced."""
     weights = loads(lags)
     slot_loads = _slot_loads(weights, held, slots)
-    if len(slot_loads) < 2:  # noqa: PLR2004 - moving takes at least two slots
+    if len(slot_loads) < 2:  # noqa: PLR2004 - a move needs two slots
         return None
     busiest = max(slot_loads, key=lambda candidate: (slot_loads[candidate], -candidate))
     idlest = min(slot_loads, key=lambda candidate: (slot_loads[candidate], candidate))

@@ -26,7 +26,7 @@ _POLL_S = 0.02
 
 
 class Leadership(Protocol):
-    """The leadership of one driver, as `brew.claims.heartbeater.StandBy` implements it."""
+    """The leadership of one driver, implemented by `brew.claims.heartbeater.StandBy`."""
 
     @property
     def owner(self) -> str | None: ...
@@ -37,7 +37,7 @@ class Leadership(Protocol):
 
 def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """
-    As `brew.driver.run.run`, but only while this driver is the leader; a replaced driver stands by again.
+    Run as `brew.driver.run.run` does, but only while this driver is the leader; a replaced driver stands by again.
 
     Raises:
         BrewError: refused, or there was no progress for too long.
@@ -71,7 +71,7 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
 
 
 def _start_spark(preflight: PreflightResult, view: ProgressView) -> WarmSpark | None:
-    """Start Spark before the leadership is claimed, so that the leader can work at once."""
+    """Start Spark before claiming leadership, so that the leader can work at once."""
     if preflight.settings.spark.absent:
         return None
     from brew.driver.warm_up import WarmSpark  # noqa: PLC0415 - a third of a second
@@ -88,9 +88,9 @@ def alternate(
     view: ProgressView,
 ) -> None:
     """
-    Wait and work alternately until ``work_on`` returns True, or ``stop`` is set.
+    Wait and work alternately until ``work_on`` returns True or ``stop`` is set.
 
-    The leadership is given up after each turn: a driver that still has to clean up must not get it again.
+    Leadership is given up after each turn: a driver that still has to clean up must not get it again.
 
     Raises:
         BrewError: from the work, or the claims topic was unavailable for longer than --patience.
@@ -110,7 +110,7 @@ def alternate(
 
 @dataclass
 class Driver:
-    """One driver: ``wait`` for the leadership, then ``work``."""
+    """One driver: ``wait`` for leadership, then ``work``."""
 
     preflight: PreflightResult
     warm_spark: WarmSpark | None
@@ -120,7 +120,7 @@ class Driver:
     name: str
 
     def wait(self, leadership: Leadership) -> bool:
-        """Wait for the leadership, reporting the leader; False if the run was stopped."""
+        """Wait for leadership, reporting the current leader; False if the run was stopped."""
         announced: str | None = None
         warm = False
 
@@ -163,7 +163,7 @@ class Driver:
             run_loops(shared, runner, workers)
             if shared.crashed:
                 self.view.stop()
-                crash_on_purpose(self.preflight.settings, shared.crashed)  # as a kill would: the leadership is not left
+                crash_on_purpose(self.preflight.settings, shared.crashed)  # like a kill: leadership is not given up
         except BrewError:
             if not shared.replaced.is_set():
                 raise
@@ -183,7 +183,7 @@ class Driver:
 
 
 def watch(leadership: Leadership, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
-    """Stop the work when the run is stopped, or when the leadership is lost."""
+    """Stop the work when the run is stopped or leadership is lost."""
     while not ended.wait(_POLL_S):
         if not _is_leader(leadership):
             shared.replaced.set()
@@ -202,7 +202,7 @@ def run_sharing(
     settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView
 ) -> ExitCode:
     """
-    As `brew.driver.run.run`, on a share of the partitions; a drain ends when all partitions are drained.
+    Run as `brew.driver.run.run` does, on a share of the partitions; a drain ends when all partitions are drained.
 
     Raises:
         BrewError: refused, or there was no progress for too long.
@@ -218,7 +218,7 @@ def run_sharing(
     )
     shared = create_context(preflight, stop, progress, view)
     shared.ownership = ClaimedOwnership(heartbeater, view.note)
-    runner, workers = create_workers(preflight, shared)  # Spark starts before the first claim: who holds can work
+    runner, workers = create_workers(preflight, shared)  # Spark before the first claim, so that a holder can work
     try:
         view.start()
         try:
@@ -226,7 +226,7 @@ def run_sharing(
                 with ExitStack() as membership:
                     membership.callback(heartbeater.leave)
                     run_loops(shared, runner, workers)
-                    _die_if_crashed(shared, view)  # as a kill would: nothing is given back
+                    _die_if_crashed(shared, view)  # like a kill: nothing is released
         finally:
             view.stop()
     finally:
@@ -235,7 +235,7 @@ def run_sharing(
 
 
 def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
-    """Join, retrying while the claims topic is unavailable; False if the run was stopped before."""
+    """Join, retrying while the claims topic is unavailable; False if the run was stopped first."""
     give_up = GiveUpPolicy(shared.settings)
     while not shared.stop.is_set():
         try:

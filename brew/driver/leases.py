@@ -34,8 +34,8 @@ class Assignments:
     """
     The assignment of partitions to workers.
 
-    ``sessions``: slot -> its worker's session; ``held``: partition -> slot; ``releasing``: partitions whose worker was
-    asked to release them; ``owned``: the partitions that this driver may grant.
+    ``sessions``: slot -> its worker's session. ``held``: partition -> slot. ``releasing``: partitions whose worker was
+    asked to release them. ``owned``: the partitions that this driver may grant.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -65,16 +65,16 @@ class Assignments:
         return self._complete and self._partitions <= self._done and not self.held
 
     def unfinished(self) -> int:
-        """The number of owned partitions that have not reached their goal."""
+        """Return the number of owned partitions that have not reached their goal."""
         return sum(p in self.owned for p in self._partitions - self._done)
 
     def free(self, now: float) -> set[int]:
-        """Owned partitions without a worker that may be granted now."""
+        """Return the owned partitions that have no worker and may be granted now."""
         waiting = self._partitions - self._done - self.held.keys()
         return {p for p in waiting if p in self.owned and self._backoff_until.get(p, 0.0) <= now}
 
     def back_off(self, partition: int, until: float) -> None:
-        """After a failure: do not grant the partition before ``until`` (monotonic clock)."""
+        """Do not grant a failed partition before ``until`` (monotonic clock)."""
         self._backoff_until[partition] = until
 
     def assign(self, partition: int, slot: int) -> None:
@@ -82,7 +82,7 @@ class Assignments:
         self._backoff_until.pop(partition, None)
 
     def exempt_from_crash(self, partition: int) -> bool:
-        """True once after the partition's worker died."""
+        """Return True once after the partition's worker died."""
         exempt = partition in self._exempt
         self._exempt.discard(partition)
         return exempt
@@ -95,7 +95,7 @@ class Assignments:
             self._done.add(partition)
 
     def disconnected(self, session: WorkerSession) -> bool:
-        """Free the partitions of the session's worker; False if another session has the slot already."""
+        """Free the partitions of the session's worker; False if another session already has the slot."""
         if self.sessions.get(session.slot) is not session:
             return False
         del self.sessions[session.slot]
@@ -143,7 +143,7 @@ _SURVEY_INTERVAL_S = 1.0
 _POLL_S = 0.02
 _REPORT_INTERVAL_S = 0.25
 _STARTUP_WAIT_S = 1.0
-"""How long the first workers wait for the others, so that the partitions are distributed only once."""
+"""How long the first workers wait for the others, so that partitions are distributed only once."""
 
 
 class LeaseWorkers(Runner, Protocol):
@@ -152,13 +152,13 @@ class LeaseWorkers(Runner, Protocol):
     server: LeaseServer
 
     def slots(self) -> int:
-        """The current number of task slots."""
+        """Return the current number of task slots."""
 
     def open(self, count: int) -> None:
         """Start workers in those of slots 0 to ``count`` - 1 that have none."""
 
     def stop_restarts(self) -> None:
-        """Restart no worker any more."""
+        """Stop restarting workers."""
 
     def check(self) -> None:
         """
@@ -185,7 +185,7 @@ class LeaseCoordinator:
         Coordinate until drained or stopped.
 
         Raises:
-            Refused: going on could lose or double records, or there was no progress for too long.
+            Refused: going on could lose or duplicate records, or there was no progress for too long.
         """
         try:
             while not self._shared.stop.is_set() and not self._drained():
@@ -234,7 +234,7 @@ class LeaseCoordinator:
         self._check_standstill(facts)
 
     def _release_moved_back(self, facts: Iterable[PartitionFacts], positions: Mapping[int, int]) -> None:
-        """Have partitions whose offset was reset released and granted again: an idle worker would not notice."""
+        """Release partitions whose offset was reset, and grant them again: an idle worker would not notice."""
         moved = [f.partition for f in facts if f.committed is not None and f.position < positions.get(f.partition, 0)]
         self._release(partition for partition in moved if partition in self._assignments.held)
 
@@ -277,7 +277,7 @@ class LeaseCoordinator:
         self._assignments.sessions[slot].connection.send({**grant_message(grant), "share": share})
 
     def _workers_connected(self) -> bool:
-        """True once the workers of all needed slots are connected, or the first one has waited long enough."""
+        """Return True once all needed slots have connected workers, or the first one has waited long enough."""
         if not self._assignments.sessions:
             return False
         now = time.monotonic()
@@ -287,7 +287,7 @@ class LeaseCoordinator:
         return len(self._assignments.sessions) >= expected or now >= self._first_connected_at + _STARTUP_WAIT_S
 
     def _rebalance_if_due(self) -> None:
-        """Have one partition released if a slot has much more work than another."""
+        """Release one partition if a slot has much more work than another."""
         now = time.monotonic()
         if now < self._next_move:
             return
@@ -402,7 +402,7 @@ def lease_workers(
     traced: bool = False,
     context: SparkContext | None = None,
 ) -> LeaseWorkers:
-    """The workers of this run; imports Spark only if it is used. ``context``, or a borrowed one, is not stopped."""
+    """Create this run's workers; imports Spark only if it is used. A given or borrowed ``context`` is not stopped."""
     if settings.spark.absent:
         from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415
 
@@ -411,9 +411,9 @@ def lease_workers(
         return LocalWorker(server, replace(local, watched=watched, traced=traced))
     from brew.readers.direct.executors import SparkWorkers  # noqa: PLC0415
     from brew.spark import session  # noqa: PLC0415 - a third of a second
-    from brew.spark.shipping import pickled  # noqa: PLC0415 - the same
+    from brew.spark.shipping import pickled  # noqa: PLC0415 - as above
 
-    made = for_executors(transformation(settings), pickled)  # before Spark starts: what can't travel is refused
+    made = for_executors(transformation(settings), pickled)  # before Spark starts: refuses what can't be serialized
     borrowed = context or session.borrowed(settings.spark)
     spark_context = borrowed or session.start_context(settings.spark, compilers)
     conf = spark_context.getConf()

@@ -16,7 +16,7 @@ from brew.settings import PipelineSettings
 
 _BACKOFF_S = 0.1
 _DENIED_S = 10.0
-"""A revoked right does not come back by itself; one that was just granted takes effect within seconds."""
+"""A revoked right does not come back by itself; a newly granted one takes effect within seconds."""
 _MAX_BACKOFF_S = 5.0
 
 
@@ -48,14 +48,14 @@ class GiveUpPolicy:
 
     def failed(self, problem: str, detail: str) -> float:
         """
-        Count one failure; return the seconds to wait: exponential with jitter, so that two pipelines get out of step.
+        Count one failure; return the seconds to wait: exponential, with jitter, so that two pipelines get out of step.
 
         Raises:
             Refused: no progress since the first of these failures for longer than --patience.
         """
         now = time.monotonic()
         if self.failures == 0:
-            self._failing_since = now  # time blocked by upstream transactions before the first failure does not count
+            self._failing_since = now  # excludes time blocked by upstream transactions before the first failure
         idle = now - max(self._last_progress, self._failing_since)
         patience_s = (
             self._settings.patience_s if denial_in(detail) is None else min(_DENIED_S, self._settings.patience_s)
@@ -63,11 +63,11 @@ class GiveUpPolicy:
         _check_patience("no progress", idle, patience_s, problem, detail)
         self.failures += 1
         max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**self.failures)
-        return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, no secret
+        return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, not a secret
 
     def check_denial(self, outcome: Outcome) -> None:
         """
-        Note how one attempt ended: other partitions may make progress while a right is missing in this one.
+        Record how one attempt ended: while this partition lacks a right, others may make progress.
 
         Raises:
             Refused: this partition has been denied for ten seconds, or for --patience if that is less.
@@ -82,12 +82,12 @@ class GiveUpPolicy:
             _check_patience(f"no progress in {where}", denied_s, patience_s, problem, outcome.detail)
 
     def keep_denials(self, owned: Container[int]) -> None:
-        """Forget denials of partitions that are another driver's now: what was missing may have been granted since."""
+        """Forget denials of partitions that now belong to another driver: the right may have been granted since."""
         self._denied_since = {p: since for p, since in self._denied_since.items() if p in owned}
 
     def blocked(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
         """
-        Note that a draining run can't progress now; ``elsewhere``: the positions of partitions of other drivers.
+        Record that a draining run can't progress now; ``elsewhere``: positions of partitions of other drivers.
 
         Raises:
             Refused: neither this driver nor the others progressed for longer than --blocked-patience.
@@ -112,7 +112,7 @@ class GiveUpPolicy:
 
 WINDOW = 1000
 FIRST = 100
-"""So many records of a run, all of them rejected, are not what the transformation is for."""
+"""If this many first records of a run are all rejected, the transformation does not fit the topic."""
 MIN_AT_END = 10
 """At the end of a drain, which may have fewer records, this many are enough."""
 
@@ -164,10 +164,10 @@ class CircuitBreaker:
 
 class FirstRecordsCheck:
     """
-    Whether anything comes out of a run at all: one that was pointed at the wrong topic should not go on.
+    Stops a run that rejects all of its records, as when it reads the wrong topic.
 
-    Counts the first committed records of a run, over all partitions, until one was not rejected. ``max_rejected`` of 1
-    allows that all are. ``advice``: what to say of a reason. Used by all threads of a run.
+    Counts the first committed records of a run, over all partitions, until one is not rejected. A ``max_rejected`` of 1
+    allows all to be rejected. ``advice``: returns what to say about a reason. Thread-safe.
     """
 
     def __init__(self, max_rejected: float | None, advice: Callable[[str], str] = lambda _reason: "") -> None:
@@ -181,7 +181,7 @@ class FirstRecordsCheck:
         Count one outcome.
 
         Raises:
-            Refused: `FIRST` records were rejected, and nothing else became of any; said once.
+            Refused: the first `FIRST` records were all rejected; raised once.
         """
         if outcome.status is not Status.COMMITTED:
             return
@@ -194,7 +194,7 @@ class FirstRecordsCheck:
 
     def check_at_end(self) -> None:
         """
-        Called at the end of a drain, which may have fewer records.
+        Check at the end of a drain, which may have fewer records.
 
         Raises:
             Refused: all were rejected, and there were `MIN_AT_END` or more.

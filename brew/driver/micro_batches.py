@@ -1,7 +1,7 @@
 """
 The connector reader's driver: lanes of partitions, each in cycles of plan, read, transact and reconcile.
 
-Spark runs a cycle's transactions (`brew.readers.connector`), or `LocalEngine` does, in this process (`--master none`).
+A cycle's transactions run in Spark (`brew.readers.connector`), or in this process with `LocalEngine` (`--master none`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brew.transformation import Transformation
 
 
 class MicroBatchLane:
-    """The partitions whose number modulo the count of lanes is ``index``; runs in a thread of its own."""
+    """The partitions whose number modulo the count of lanes is ``index``; runs in its own thread."""
 
     def __init__(self, shared: RunContext, engine: Engine, index: int, made: Transformation) -> None:
         self._shared, self._engine, self._index, self._transformation = shared, engine, index, made
@@ -44,7 +44,7 @@ class MicroBatchLane:
         Cycle until drained or stopped.
 
         Raises:
-            Refused: going on could lose or double records, or there was no progress for too long.
+            Refused: going on could lose or duplicate records, or there was no progress for too long.
         """
         stop = self._shared.stop
         try:
@@ -65,7 +65,7 @@ class MicroBatchLane:
 
     def _plan(self) -> tuple[Plan, list[PartitionFacts]]:
         lanes = self._settings.lanes
-        # Between two cycles nothing is running here, so partitions can be handed over to other drivers.
+        # Nothing runs here between two cycles, so partitions can be handed over to other drivers.
         self._planner.take_ownership(lambda partition: partition % lanes == self._index)
         facts, complete = self._planner.survey_partitions(lambda source: range(self._index, source.partitions, lanes))
         return self._planner.plan(facts, self._size.cap, complete=complete), facts
@@ -76,7 +76,7 @@ class MicroBatchLane:
         specs = {r.partition: self._spec(r, facts[r.partition]) for r in ranges}
         job = Job(specs, shared.transaction, self._transformation, settings.journal, traced=shared.progress.traced)
         shared.running.update({r.partition: r for r in ranges})
-        if shared.stop.is_set():  # checked after the line above: whoever stops the run waits for what is in ``running``
+        if shared.stop.is_set():  # checked after the line above: a stop waits for everything in ``running``
             for offered in ranges:
                 shared.running.pop(offered.partition, None)
             return
@@ -84,7 +84,7 @@ class MicroBatchLane:
             shared.progress.begun(offered.partition)
         executed = self._engine.execute(ranges, job)
         outcomes = [executed.get(r.partition) or self._advance(r, job) for r in ranges]
-        # Before they leave ``running``: the run crashes, and reports their counts, once that is empty.
+        # Before they leave ``running``: the run crashes, and reports their counts, once it is empty.
         shared.crashed.extend(outcome for outcome in outcomes if outcome.status is Status.CRASHED)
         for offered, outcome in zip(ranges, outcomes, strict=True):
             if outcome.status is Status.FAILED:
@@ -126,7 +126,7 @@ class MicroBatchLane:
 
 
 class LocalEngine:
-    """One thread and one reader for each partition; a worker crash on purpose kills this process."""
+    """One thread and one reader for each partition; an intentional worker crash kills this process."""
 
     def __init__(self, connection: Connection, group: str, partitions: int, transformation: Transformation) -> None:
         self._connection, self._group, self._transformation = connection, group, transformation

@@ -37,7 +37,7 @@ class LastOutput:
     created_ms: int | None
 
     def came_from(self, record: LogRecord) -> bool:
-        """True if ``record`` may be its source: the same key, and the same timestamp if it was kept."""
+        """Return whether ``record`` may be its source: the same key, and the same timestamp if it was kept."""
         return record.key() == self.key and self.created_ms in {None, record.timestamp()[1]}
 
 
@@ -48,9 +48,9 @@ class HiddenOutputError(BrewError):
 @dataclass
 class OutputWait:
     """
-    The log ends up to which the output has to become visible, kept over retries: later transactions do not matter.
+    The log ends up to which output must become visible; kept over retries, since later transactions do not matter.
 
-    ``deadline``: then an operator has to end the transaction that still hides output.
+    ``deadline``: after it, an operator has to end the transaction that still hides output.
     """
 
     deadline: Deadline
@@ -58,7 +58,7 @@ class OutputWait:
     _logs: Logs = field(default_factory=dict)
 
     def ends(self, partitions: Iterable[int], read_logs: Callable[[], Logs]) -> Logs:
-        """The log offsets at the time when the last of these partitions was fenced."""
+        """Return the log offsets at the time when the last of these partitions was fenced."""
         requested = frozenset(partitions)
         if not self._logs or not requested <= self._partitions:
             self._logs = read_logs()
@@ -74,13 +74,13 @@ def resolve(
     output_wait: OutputWait,
 ) -> set[int]:
     """
-    The partitions of ``facts`` that may start without a committed offset.
+    Return the partitions of ``facts`` that may start without a committed offset.
 
-    ``others`` are owned partitions with a committed offset in which this run is not working: fencing them may end what
-    a dead run left open. ``output_wait`` is passed again on each retry.
+    ``others`` are owned partitions with a committed offset in which this run is not working: fencing them may end a
+    transaction of a dead run. ``output_wait`` is passed again on each retry.
 
-    With `restore`, the position is committed for partitions whose output shows it, and these are left out; so are
-    partitions in which another run has committed meanwhile. The caller surveys both again.
+    With `restore`, the position is committed for partitions whose output shows it. These are left out, and so are
+    partitions in which another run has committed meanwhile; the caller surveys both again.
 
     Raises:
         Refused: `offsets-vanished`, the output has records of a partition without a committed offset.
@@ -124,7 +124,7 @@ def _vanished(settings: PipelineSettings, last_outputs: Mapping[int, LastOutput]
 
 
 def _positioned(settings: PipelineSettings, partitions: Iterable[int]) -> set[int]:
-    """The partitions that have a stable committed offset by now: two runs may start at the same time."""
+    """Return the partitions that now have a stable committed offset: two runs may start at the same time."""
     source = (settings.connection, settings.group, settings.input)
     committed = committed_by(*source, partitions, READ_COMMITTED, Deadline(_REQUEST_S))
     return {partition for partition, position in committed.items() if position is not None}
@@ -141,7 +141,7 @@ def _visible_logs(
     """
     Return ``ends`` once no open transaction hides a part of these logs.
 
-    A transaction that a killed run left open in one of ``others`` hides output, too; fencing ends it.
+    A transaction that a killed run left open in one of ``others`` also hides output; fencing ends it.
 
     Raises:
         HiddenOutputError: a transaction of another driver still hides output.
@@ -174,7 +174,7 @@ def _last_outputs(
     settings: PipelineSettings, partitions: set[int], logs: Logs, *, first_hit: bool
 ) -> dict[int, LastOutput]:
     """
-    The last visible record per input partition, by the headers in output and dead letters.
+    Return the last visible record per input partition, by the headers in output and dead letters.
 
     ``first_hit`` stops at the first record found, which is enough to refuse.
     """

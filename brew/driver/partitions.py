@@ -54,7 +54,7 @@ class OffsetsClient:
         return topic
 
     def output_topics(self, source: Topic, deadline: Deadline) -> dict[str, Topic]:
-        """The output topics and the dead-letter topic, made like the input where they are missing."""
+        """Return the output topics and the dead-letter topic; missing ones are created like the input."""
         names = [*self._settings.outputs, self._settings.dead_letter]
         with mapped("survey"):
             existing = topics.describe(self.admin, names, deadline)
@@ -71,11 +71,11 @@ class OffsetsClient:
         self, source: Topic, partitions: Iterable[int], deadline: Deadline, known: Mapping[int, int]
     ) -> list[PartitionFacts]:
         """
-        The facts of these partitions; positions are read first, so that they never exceed the log's end.
+        Return the facts of these partitions; positions are read first, so that they never exceed the log's end.
 
         If a position is behind what this driver saw committed (``known``), the stable offset is requested: the marker
         of a commit reaches the offsets topic a moment later, and a stale position would read rows twice. If that is
-        behind, too, a replaced coordinator may have answered, and new clients are used.
+        also behind, a replaced coordinator may have answered, and new clients are used.
         """
         chosen = list(partitions)
         if not chosen:
@@ -100,7 +100,7 @@ class OffsetsClient:
         return [PartitionFacts(source.name, p, source.topic_id, positions[p], logs[p]) for p in chosen]
 
     def replace_if_cut_off(self) -> None:
-        """After a question that failed: clients that have lost the brokers for good are replaced, all of them."""
+        """Replace all clients after a failed request, if one of them has lost the brokers for good."""
         connection, topic = self._settings.connection, self._settings.input
         if any(is_cut_off(client, connection, topic) for client in (self.admin, self._reader, self._stable_reader)):
             self._close_readers()
@@ -121,7 +121,7 @@ DescribeGroup = Callable[[], GroupFacts | Unknown]
 
 class GroupMembershipCheck:
     """
-    Refuses members of the group, which would commit their own positions, also when they join during the run.
+    Refuses a group with members, which would commit their own positions, even if they join during the run.
 
     The lanes of a run share ``interval``: one of them checks every few seconds, and its refusal ends the run.
     """
@@ -145,14 +145,14 @@ _TRANSACTIONS_S = 5.0
 
 def report_blocking_transactions(settings: PipelineSettings, partitions: Sequence[int], view: ProgressView) -> None:
     """Report each open transaction; a failure to find them is only reported."""
-    # Takes a third of the start of a run without Spark, and is rarely needed.
+    # Importing it takes a third of the start of a run without Spark, and it is rarely needed.
     from brew.kafka import kafka_python  # noqa: PLC0415
 
     try:
         open_transactions = kafka_python.open_transactions(
             settings.connection, settings.input, partitions, Deadline(_TRANSACTIONS_S)
         )
-    except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run goes on
+    except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run continues
         view.note(f"partitions {list(partitions)} are blocked by an unknown transaction: {error}")
         return
     for transaction in open_transactions:
@@ -172,7 +172,7 @@ def report_blocking_transactions(settings: PipelineSettings, partitions: Sequenc
 
 _SURVEY_S = 30.0
 _OUTPUT_WAIT_S = 30.0
-"""Then an operator has to end a transaction that hides output and belongs to none of our partitions."""
+"""After this, an operator has to end a transaction that hides output and is in none of our partitions."""
 _BLOCKED_NOTE_S = 5.0
 
 
@@ -197,10 +197,10 @@ class PartitionSurvey:
 
     def read(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         """
-        The facts of the partitions that ``pick`` selects, and whether they are complete; held-back ones are left out.
+        Return the facts of the partitions that ``pick`` selects without those held back, and whether they are complete.
 
         Raises:
-            Refused: going on would lose or double records, or the group has members.
+            Refused: going on would lose or duplicate records, or the group has members.
             KafkaFailure, DeadlineExceeded: the brokers did not answer.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
@@ -220,11 +220,11 @@ class PartitionSurvey:
         # Another driver that owned a partition meanwhile may have committed in it.
         self._may_start = {p for p in self._may_start if p in self.owned}
         waiting = [f for f in facts if f.committed is None and f.partition in self.owned]
-        # Running attempts fence by themselves; a fence from here would abort one of them.
+        # Running attempts fence on their own; a fence from here would abort one of them.
         unknown = [f for f in waiting if f.partition not in self._may_start | busy]
         if unknown:
             with_position = [f for f in facts if f.committed is not None]
-            # Partitions that were added to the output during the run may hold output, too.
+            # Partitions that were added to the output during the run may also hold output.
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
             self._resolve(unknown, [f for f in with_position if f.partition in self.owned and f.partition not in busy])
             held_back = {f.partition for f in unknown if f.log.end > f.log.first} - self._may_start
@@ -235,7 +235,7 @@ class PartitionSurvey:
         return facts, len(facts) == requested
 
     def renew_clients(self) -> None:
-        """After a look that failed."""
+        """Replace clients that have lost the brokers, after a failed survey."""
         self._offsets.replace_if_cut_off()
 
     def _resolve(self, unknown: Iterable[PartitionFacts], idle: Iterable[PartitionFacts]) -> None:
@@ -255,7 +255,7 @@ class PartitionSurvey:
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         """
-        True if an attempt may start without a committed offset; called once for each attempt.
+        Return True if an attempt may start without a committed offset; call it once per attempt.
 
         The permission is for this attempt only: it may commit whatever its outcome, and offsets may vanish later.
         """
@@ -289,11 +289,11 @@ class PartitionSurvey:
         )
 
     def targets(self, fact: PartitionFacts) -> Targets:
-        """The output topics and partitions for the records of this partition."""
+        """Return the output topics and partitions for the records of this partition."""
         settings = self._settings
 
         def partition_in(name: str) -> int:
-            """The same partition if the counts are equal: order is kept, and a crash holds back one LSO only."""
+            """Return the same partition if the counts are equal: order is kept, and a crash holds back only one LSO."""
             same = self._topics[name].partitions == self._topics[settings.input].partitions
             return fact.partition if same else -1
 

@@ -39,7 +39,7 @@ _WATCH_S = 0.02
 
 
 class WorkLoop(Protocol):
-    """Plans and starts transactions, until the run is drained or stopped."""
+    """Plans and starts transactions until the run is drained or stopped."""
 
     def run(self) -> None: ...
 
@@ -51,7 +51,7 @@ def run_loops(shared: RunContext, runner: Runner, workers: Sequence[WorkLoop]) -
     def guarded(worker: WorkLoop) -> None:
         try:
             worker.run()
-        except Exception as error:  # noqa: BLE001 - carried to the main thread
+        except Exception as error:  # noqa: BLE001 - passed to the main thread
             if not shared.stop.is_set() or isinstance(error, BrewError):
                 errors.append(error)
                 shared.progress.fatal(str(error))
@@ -102,7 +102,7 @@ def _end(shared: RunContext, runner: Runner, threads: list[threading.Thread]) ->
 
 
 def _wait_for_others(shared: RunContext) -> None:
-    """Wait for running transactions, so that the counts of a crash message include what they leave in the log."""
+    """Wait for running transactions, so that a crash message counts everything that they leave in the log."""
     deadline = Deadline(shared.settings.transaction_timeout_s)
     while shared.running and not deadline.expired():
         time.sleep(_POLL_S)
@@ -130,7 +130,7 @@ def _fence_remaining(shared: RunContext) -> None:
 
 
 def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None:
-    """Tell what the crash left behind, then kill the JVM, the workers and this process, transactions open."""
+    """Report what the crash left behind, then kill the JVM, the workers and this process, with transactions open."""
     written, rejected = sum(o.written for o in crashed), sum(o.rejected for o in crashed)
     sys.stdout.write(message(settings.crash.point, written, rejected) + "\n")
     sys.stdout.flush()
@@ -209,7 +209,7 @@ def check(settings: PipelineSettings) -> PreflightResult:
     finally:
         offsets.close()
     output_max, dead_letter_max = min(sizes[name] for name in settings.outputs), sizes[settings.dead_letter]
-    # What the output topics can't hold is rejected by name, instead of failing its transaction again and again.
+    # Records too large for the output topics become dead letters, instead of failing their transaction repeatedly.
     max_bytes = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
     goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}
     limits = replace(settings.limits, max_bytes=max_bytes)
@@ -250,7 +250,7 @@ def create_workers(
     preflight: PreflightResult, shared: RunContext, context: SparkContext | None = None
 ) -> tuple[Runner, list[WorkLoop]]:
     """
-    The runner of the transactions, and the loops that plan them; modules that a run does not use are not imported.
+    Create the runner of the transactions and the loops that plan them; imports only what the run uses.
 
     ``context``: a running Spark context, which is not stopped at the end.
     """
@@ -273,7 +273,7 @@ def create_workers(
         from brew.spark import session  # noqa: PLC0415
         from brew.spark.shipping import pickled  # noqa: PLC0415
 
-        made = for_executors(transformation(settings), pickled)  # before Spark starts: what can't travel is refused
+        made = for_executors(transformation(settings), pickled)  # before Spark starts: refuses what can't be serialized
         if context is not None:
             spark = session.session_of(context)
         elif (context := session.borrowed(settings.spark)) is not None:
@@ -287,7 +287,7 @@ def create_workers(
 def create_context(
     preflight: PreflightResult, stop: threading.Event, progress: RunProgress, view: ProgressView
 ) -> RunContext:
-    """The state that the workers of this run share; reports unsafe settings that were allowed."""
+    """Create the state that the workers of this run share; reports unsafe settings that were allowed."""
     for note in preflight.notes:
         view.note(note)
     return RunContext(

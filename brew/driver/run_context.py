@@ -1,5 +1,5 @@
 """
-The state that all parts of a run share, its counters among it, and the protocols of what runs transactions.
+The state that all parts of a run share, including its counters, and the protocols of what runs transactions.
 
 The counters are shown as a table on a terminal, or as a JSON line per cycle.
 """
@@ -38,7 +38,7 @@ _MEMBERS_S = 5.0
 
 @dataclass(slots=True)
 class PartitionView:
-    """One input partition's counters."""
+    """The counters of one input partition."""
 
     position: int = 0
     lag: int = 0
@@ -53,7 +53,7 @@ class PartitionView:
 
 @dataclass(slots=True)
 class Totals:
-    """Counters of the whole run; `Outcome` says what each of them counts."""
+    """Counters of the whole run; `Outcome` describes each of them."""
 
     transactions: int = 0
     enriched: int = 0
@@ -66,7 +66,7 @@ class Totals:
 
     @property
     def records(self) -> int:
-        """Input records that are done."""
+        """The number of input records done."""
         return self.enriched + self.rejected + self.dropped
 
 
@@ -83,7 +83,7 @@ class RunProgress:
     reasons: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for who watches
+    def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for observers
         with self._lock:
             for fact in facts:
                 view = self.partitions.setdefault(fact.partition, PartitionView())
@@ -129,19 +129,19 @@ class RunProgress:
         return False
 
     def begun(self, partition: int) -> None:
-        """A transaction of this partition may be open from now on, until its `outcome`."""
+        """Record that a transaction of this partition may be open from now on, until its `outcome`."""
 
     def unanswered(self, reason: str) -> None:
-        """A survey failed: the brokers did not answer."""
+        """Record that a survey failed because the brokers did not answer."""
 
     def phase(self, phase: Phase, detail: str = "") -> None:
-        """The run has entered this phase."""
+        """Record that the run has entered this phase."""
 
     def fatal(self, reason: str) -> None:
-        """The run ends with this error."""
+        """Record that the run ends with this error."""
 
     def rate(self) -> float:
-        """Records per second between the first and the last commit (from the start while there is only one)."""
+        """Return records per second between the first and the last commit (from the start if there is only one)."""
         if self.first_commit_s is None or self.last_commit_s is None:
             return 0.0
         span = self.last_commit_s - self.first_commit_s or self.last_commit_s
@@ -149,7 +149,7 @@ class RunProgress:
 
 
 class ProgressView:
-    """Show nothing."""
+    """A view that shows nothing."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -158,7 +158,7 @@ class ProgressView:
 
 
 class JsonLines(ProgressView):
-    """One JSON object a line on stdout: `cycle` and `note` events."""
+    """One JSON object per line on stdout: `cycle` and `note` events."""
 
     def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
         ranges = [
@@ -184,7 +184,7 @@ class JsonLines(ProgressView):
 
 
 class LiveTable(ProgressView):
-    """A table that redraws itself, a row per partition."""
+    """A live table with a row per partition."""
 
     def __init__(self, progress: RunProgress) -> None:
         self._board = progress
@@ -220,7 +220,7 @@ class Interval:
         self._lock, self._next = threading.Lock(), clock() + seconds
 
     def due(self) -> bool:
-        """True once per interval, for one caller only."""
+        """Return True once per interval, to one caller only."""
         with self._lock:
             if self._clock() < self._next:
                 return False
@@ -234,8 +234,8 @@ class RunContext:
     Shared state of one run.
 
     ``targets``: input, output and dead-letter topic by name. ``goals``: partition -> offset where a draining run ends;
-    None follows for ever. ``running``: partition -> range that may have an open transaction now. ``replaced``: another
-    driver works now, and fences what is left open. ``lost``: ranges whose worker is gone; their transactions may be
+    None follows forever. ``running``: partition -> range that may have an open transaction now. ``replaced``: another
+    driver works now, and fences open transactions. ``lost``: ranges whose worker is gone; their transactions may be
     open until the next attempt fences them. ``member_check_due``: when to check the group for members.
     """
 
@@ -262,7 +262,7 @@ class RunContext:
 
 
 class Runner(Protocol):
-    """Runs transactions outside of the thread that plans them."""
+    """Runs transactions outside the thread that plans them."""
 
     def interrupt(self) -> None:
         """Interrupt running transactions; the caller fences them."""
@@ -278,7 +278,7 @@ class Engine(Runner, Protocol):
         """
         Attempt each range once; return partition -> outcome.
 
-        A range is missing in the result if the engine saw no visible row in it; no transaction was attempted then.
+        A range is missing from the result if the engine saw no visible row in it; no transaction was attempted then.
 
         Raises:
             BrewError: no retry can succeed.

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from brew.observability.tracing import Spans
 
 _SHUTDOWN_S = 60.0
-"""Within this time a run that gives up has ended by itself: a survey, a pause, and the running transactions."""
+"""A run that gives up ends by itself within this time: a survey, a pause, and the running transactions."""
 
 
 def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
-    """The recorder of a run."""
+    """Create the recorder of a run."""
     topics = Topics(settings.input, settings.output, settings.dead_letter)
     bounds = Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, settings.patience_s + _SHUTDOWN_S)
     reader = settings.reader.value
@@ -83,7 +83,7 @@ class ObservedProgress(RunProgress):
 
 
 def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
-    """An outcome as the recorder's event."""
+    """Convert an outcome to the recorder's event."""
     return Ended(
         topic,
         outcome.partition,

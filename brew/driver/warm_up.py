@@ -36,7 +36,7 @@ class WarmSpark:
     """
     The Spark context of a driver, kept warm while it waits; the caller closes it.
 
-    ``report`` gets unexpected errors of the warm-up; the driver then waits on, and starts slower.
+    ``report`` gets unexpected errors of the warm-up; the driver then keeps waiting, and starts more slowly.
 
     Raises:
         Refused: Spark did not start.
@@ -80,7 +80,7 @@ class WarmSpark:
         self._thread = None
 
     def close(self) -> None:
-        """End Spark; cancel a running job first, since py4j prints a stack trace if the JVM ends during a call."""
+        """Stop Spark; cancel a running job first, since py4j prints a stack trace if the JVM ends during a call."""
         thread = self._thread
         self.leave()
         if thread is not None:
@@ -107,7 +107,7 @@ class WarmSpark:
             end.wait(_INTERVAL_S if jobs_tried >= _JOBS_UNTIL_WARM else _PAUSE_S)
 
     def _run_small_job(self) -> None:
-        """Run a task in each slot; with the connector also read a record of each partition, as a cycle does."""
+        """Run a task in each slot; with the connector, also read a record of each partition, as a cycle does."""
         slots = max(1, int(self.context.defaultParallelism))
         touch = _touch if self._settings.reader is Reader.CONNECTOR else import_worker
         self.context.parallelize(range(slots), slots).mapPartitions(touch).count()
@@ -120,7 +120,7 @@ class WarmSpark:
             frame.collect()
 
     def _ranges(self) -> list[OffsetRange]:
-        """The last offset of each partition that is not empty."""
+        """Return the last offset of each partition that is not empty."""
         surveyor, deadline = OffsetsClient(self._settings), Deadline(_SURVEY_S)
         try:
             source = surveyor.input_topic(deadline)

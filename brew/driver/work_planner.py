@@ -47,11 +47,11 @@ class WorkPlanner:
 
     def survey_partitions(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         """
-        The facts of the partitions that ``pick`` selects, and whether they are complete.
+        Return the facts of the partitions that ``pick`` selects, and whether they are complete.
 
         Raises:
             SurveyFailedError: the brokers did not answer.
-            Refused: going on would lose or double records, or there was no progress for too long.
+            Refused: going on would lose or duplicate records, or there was no progress for too long.
         """
         try:
             return self.survey.read(pick)
@@ -61,13 +61,13 @@ class WorkPlanner:
             raise SurveyFailedError(self.failed("survey", str(error)), str(error)) from error
 
     def plan(self, facts: Sequence[PartitionFacts], max_records: int, *, complete: bool = True) -> Plan:
-        """The ranges to transact; the plan can be drained only if ``facts`` are ``complete``."""
+        """Return the ranges to transact; the plan counts as drained only if ``facts`` are ``complete``."""
         plan = plan_ranges(facts, max_records, self._shared.goals)
         return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.owned)
 
     def idle(self, plan: Plan) -> None:
         """
-        Note that nothing can be transacted now, though the survey succeeded.
+        Record that the survey succeeded but nothing can be transacted now.
 
         Raises:
             Refused: a draining run made no progress for too long.
@@ -83,8 +83,8 @@ class WorkPlanner:
         Update the positions from outcomes; return the seconds to pause after a failure, else 0.
 
         Raises:
-            Refused: nothing has moved for too long, or a partition has been denied for too long.
-            TransformFailed: the transformation raised an exception, and the run ends over it.
+            Refused: there was no progress for too long, or a partition has been denied for too long.
+            TransformFailed: the transformation raised an exception that ends the run.
         """
         if any(outcome.status is Status.CRASHED for outcome in outcomes):
             self._shared.stop.set()

@@ -1,1 +1,1 @@
-"""The one door to the client libraries."""
+"""The only package that imports the client libraries."""

@@ -1,8 +1,8 @@
 """
-Kafka record batches (format v2) out of Arrow columns, without a Python object for each record.
+Kafka record batches (format v2) built from Arrow columns, without a Python object for each record.
 
-A record is one element of a binary array that Arrow joins from its parts, so a batch is a slice of that array's buffer.
-The format: https://kafka.apache.org/documentation/#recordbatch.
+A record is one element of a binary array that Arrow joins from the record's parts, so a batch is a slice of that
+array's buffer. The format: https://kafka.apache.org/documentation/#recordbatch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from aiokafka.record.util import calc_crc32c
 Array = np.ndarray[Any, Any]
 
 _LENGTH_AND_CRC, _CHECKED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")
-"""A batch's header: up to the checksum, and behind it what it is over, as the records are."""
+"""A batch's header: the part up to the checksum, and the part that the checksum covers, like the records."""
 _AFTER_LENGTH = 12
 _MAGIC, _NO_LEADER_EPOCH, _TRANSACTIONAL = 2, -1, 0x10
 _UNCHANGING = b"\x00\x00"
-"""Attributes, of which a record has none, and the distance to the batch's timestamp: all have the same."""
+"""A record's attributes (none) and its delta to the batch's timestamp: equal for all records."""
 _NULL = -1
-"""The length of what is null."""
+"""The length that stands for null."""
 _LONGEST_VARINT, _TWO_BYTES = 5, 0x80
 
 
 @dataclass(slots=True)
 class ArrowBatch:
-    """One record batch, in the form that `AIOKafkaProducer.send_batch` takes; the id is added when it is sent."""
+    """One record batch, in the form that `AIOKafkaProducer.send_batch` takes; its id is set when it is sent."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class ArrowBatch:
         return True
 
     def close(self) -> None:
-        """Nothing is added to it."""
+        """Do nothing: the batch is complete."""
 
     def _set_producer_state(self, producer_id: int, epoch: int, sequence: int) -> None:
         last, now = self.count - 1, self.timestamp_ms
@@ -66,7 +66,7 @@ class ArrowBatch:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The columns of some records; ``places``: each one's (topic, partition), as a number in ``names``."""
+    """The columns of some records; ``places`` holds each record's (topic, partition) as an index into ``names``."""
 
     value: pa.Array
     key: pa.Array | None
@@ -80,9 +80,9 @@ SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("count",
 
 def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -> pa.RecordBatch:
     """
-    The records of some batches, of ``SCHEMA``: each of one partition and about ``most`` bytes at most, in their order.
+    Encode records as batches of ``SCHEMA``: each of one partition, in order, and about ``most`` bytes at most.
 
-    ``own``: headers behind each record's. All together have less than 2 GiB.
+    ``own``: headers to append to each record. All records together must have less than 2 GiB.
     """
     total = len(rows.places)
     if not total:
@@ -111,14 +111,14 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
 
 
 def batches_of(encoded: pa.RecordBatch, timestamp_ms: int) -> Iterator[ArrowBatch]:
-    """What `encoded` made, to be sent; all records have this timestamp."""
+    """Yield the batches of `encoded`, ready to send; all records get this timestamp."""
     columns = (encoded.column(name).to_pylist() for name in ("topic", "partition", "count"))
     for topic, partition, count, records in zip(*columns, encoded.column("records"), strict=True):
         yield ArrowBatch(topic, partition, memoryview(records.as_buffer()), count, timestamp_ms)
 
 
 def _parts(rows: Records, own: Sequence[tuple[str, bytes | None]]) -> tuple[list[Any], Array]:
-    """Key, value and headers as a record has them, and the bytes that they take in each."""
+    """Return each record's encoded key, value and headers, and their size in bytes per record."""
     parts, size = list[Any](), np.zeros(len(rows.places), np.int64)
     for column in (rows.key, rows.value):
         if column is None:
@@ -140,7 +140,7 @@ def _parts(rows: Records, own: Sequence[tuple[str, bytes | None]]) -> tuple[list
 
 
 def _headers(column: pa.ListArray) -> tuple[Array, pa.Array]:
-    """How many headers each record has, and all of its own as one cell."""
+    """Return each record's number of headers, and its encoded headers as one cell."""
     flat = column.flatten()
     joined = _joined(*_sized(flat.field("key")), *_sized(flat.field("value")))
     many = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -149,26 +149,26 @@ def _headers(column: pa.ListArray) -> tuple[Array, pa.Array]:
 
 
 def _sized(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Each cell's length, and its bytes."""
+    """Return each cell's length, as a varint, and its bytes."""
     cells = column.cast(pa.large_binary())
     lengths = pc.fill_null(pc.binary_length(cells), _NULL).to_numpy(zero_copy_only=False)
     return _varints(lengths), cells.fill_null(b"") if cells.null_count else cells
 
 
 def _joined(*parts: Any) -> pa.Array:
-    """One cell of each row's parts."""
+    """Join each row's parts into one cell."""
     return pc.binary_join_element_wise(*parts, _scalar(b""))
 
 
 def _binary(kind: pa.DataType, offsets: Array, data: pa.Array) -> pa.Array:
-    """Other cells of the same bytes."""
+    """Return an array over the same bytes with other cell borders."""
     return pa.Array.from_buffers(
         kind, len(offsets) - 1, [None, pa.py_buffer(offsets), data.buffers()[2] or pa.py_buffer(b"")]
     )
 
 
 def _cuts(size: Array, places: Array, most: int) -> Array:
-    """Where batches begin, and the end: at each new place, and where one more record would be over ``most`` bytes."""
+    """Return where batches begin, and the end: at each new place, and where a record would exceed ``most`` bytes."""
     total = np.cumsum(size + 2 * _LONGEST_VARINT + len(_UNCHANGING))
     borders = [*(np.flatnonzero(np.diff(places)) + 1).tolist(), len(size)]
     cuts = [0]
@@ -182,7 +182,7 @@ def _cuts(size: Array, places: Array, most: int) -> Array:
 
 
 def _varints(values: Array) -> pa.Array:
-    """Each number as a zigzag varint."""
+    """Encode each number as a zigzag varint."""
     coded = (values << 1) ^ (values >> 63)
     if int(coded.max(initial=0)) < _TWO_BYTES:
         data, offsets = coded.astype(np.uint8), np.arange(len(values) + 1)
@@ -212,7 +212,7 @@ def _offsets(cells: pa.Array) -> Array:
 
 
 def _lengths(cells: pa.Array) -> Array:
-    """The bytes of each cell, of which none is null."""
+    """Return the length in bytes of each cell; no cell may be null."""
     return np.diff(_offsets(cells))
 
 

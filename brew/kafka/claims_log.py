@@ -1,4 +1,4 @@
-"""The claims topic as a log: append with the brokers' time, read to the end; the rules are in `brew.claims`."""
+"""The claims topic as a log: append with the brokers' timestamps, read to the end; the rules are in `brew.claims`."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _BATCH = 10_000
 _POLL_S = 0.1
 _MESSAGE_BYTES = 16 * 1024 * 1024
 _NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
-_FATAL = KafkaError._FATAL  # noqa: SLF001 - the same
+_FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
 _NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 
 
 class ClaimsLog:
     """
-    One claims topic. Used by one thread at a time, in the process that opened it.
+    One claims topic. For one thread at a time, in the process that opened it.
 
     ``create``: create the topic if it is missing, and open a producer.
 
@@ -79,7 +79,7 @@ class ClaimsLog:
 
     @contextlib.contextmanager
     def _renewing(self) -> Iterator[None]:
-        """A client that has lost the brokers for good would fail for ever: it is replaced, for the next call."""
+        """Replace, for the next call, a client that has lost the brokers for good and would fail forever."""
         try:
             yield
         except (DeadlineExceeded, KafkaFailure):
@@ -98,7 +98,7 @@ class ClaimsLog:
             self._open_reader()
 
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
-        """See `brew.claims.log.Log`; records that were not delivered in time are removed from the queue."""
+        """Append as `brew.claims.log.Log` describes; records not delivered in time are removed from the queue."""
         with self._renewing():
             return self._append(items, deadline)
 
@@ -146,7 +146,7 @@ class ClaimsLog:
         for error in errors:
             if error.code() in _NOT_DELIVERED:
                 raise DeadlineExceeded(f"append to topic {self._topic}: {error.str()}")
-            # A producer with a fatal error accepts no more records; the next append makes a new one.
+            # A producer with a fatal error accepts no more records; the next append creates a new one.
             self._producer = None
             raise classify(error, f"append to topic {self._topic}")
 
@@ -200,7 +200,7 @@ class ClaimsLog:
         self._open_reader()
 
     def _open_reader(self) -> None:
-        """A reader of what comes next."""
+        """Open a reader at the next offsets."""
         if self._reader is not None:
             self._reader.close()
         self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})

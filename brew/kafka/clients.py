@@ -1,4 +1,4 @@
-"""Create the clients of librdkafka: they log nothing to stderr, create no topics, and verify checksums."""
+"""Create librdkafka clients that log nothing to stderr, create no topics and verify checksums."""
 
 from __future__ import annotations
 
@@ -43,34 +43,34 @@ __all__ = [
     "reach",
 ]
 
-# librdkafka prints a line to stderr every 50 ms while a broker is down unless it has a logger.
+# Without a logger, librdkafka prints a line to stderr every 50 ms while a broker is down.
 LOG = logging.getLogger("brew.librdkafka")
 LOG.addHandler(logging.NullHandler())
 LOG.propagate = os.environ.get("BREW_CLIENT_LOG") == "1"
 
-# Measured: a fresh producer with init_transactions goes from 55 ms to 2 ms with these four (docs/DESIGN.md).
+# Measured: these four reduce a new producer's init_transactions from 55 ms to 2 ms (docs/DESIGN.md).
 _QUICK = {
     "enable.sparse.connections": False,
     "retry.backoff.ms": 2,
     "retry.backoff.max.ms": 20,
     "reconnect.backoff.ms": 5,
-    "reconnect.backoff.max.ms": 1000,  # the default of 10 s outlives a fail-over
+    "reconnect.backoff.max.ms": 1000,  # the default of 10 s is longer than a fail-over
 }
-# While a batch waits for room on the wire, librdkafka's thread spins (8 million polls for 2.4 million records with
-# half of this). A topic accepts 1,048,588 bytes by default. `flush` sends what is queued, whatever the linger.
+# While a batch waits to be sent, librdkafka's thread spins (8 million polls for 2.4 million records with half of this).
+# A topic accepts 1,048,588 bytes by default. `flush` sends what is queued, whatever the linger.
 BATCH_BYTES = 1_000_000
 FULL_MS = 10
 """How often a consumer with a full queue checks for room; the default of 1000 halves the speed of a Python loop."""
-# With re-bootstrapping a cut connection could leave send_offsets_to_transaction waiting past its time-out for good
-# (seen with librdkafka 2.16, docs/decisions/0007). Clients made for one transaction do not need it, and the cached
-# one (`locator`) is discarded when it fails.
+# With re-bootstrapping, a lost connection could make send_offsets_to_transaction wait forever, past its time-out (seen
+# with librdkafka 2.16, docs/decisions/0007). Clients made for one transaction do not need it, and the cached one
+# (`locator`) is discarded when it fails.
 ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
 
 
-# librdkafka sends no request to a partition's new leader while the old one may come back (measured: 30 s of 30).
+# librdkafka sends nothing to a partition's new leader while the old one may come back (measured: 30 s of 30).
 _ATTEMPT_S = 3.0
 _FIRST_TIMEOUT_S = 0.25
-"""`reach` checks for a refused login after this, then after twice as long: the client itself would go on waiting."""
+"""`reach` checks for a refused login after this time, then after twice as long: the client itself keeps waiting."""
 _NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
 _TLS_REFUSAL = re.compile("certificate|alert|wrong version", re.IGNORECASE)
 _PAUSE_S = 0.05
@@ -90,7 +90,7 @@ def producer(
     **more: object,
 ) -> Producer:
     """
-    A producer for one transaction, or an idempotent one when ``transactional_id`` is None.
+    Create a producer for one transaction, or an idempotent one if ``transactional_id`` is None.
 
     ``timeout_s`` is the transaction time-out, with the delivery time-out below it; without a transactional id it is the
     delivery time-out.
@@ -105,7 +105,7 @@ def producer(
         "queue.buffering.max.kbytes": 64 * 1024,
         "message.max.bytes": message_max_bytes,
         "message.timeout.ms": int(timeout_s * 1000),
-        "partitioner": "murmur2_random",  # Java's partitioner, so that keys land where other producers put them
+        "partitioner": "murmur2_random",  # Java's partitioner, so that keys go where other producers put them
         "allow.auto.create.topics": False,
         "compression.type": "none",
         **more,
@@ -118,7 +118,7 @@ def producer(
 
 
 def consumer(connection: Connection, group: str, isolation: str, **more: object) -> Consumer:
-    """A consumer that commits nothing by itself, and raises an error instead of resetting when an offset is gone."""
+    """Create a consumer that never commits on its own and raises an error, not a reset, when an offset is gone."""
     return Consumer({
         **_base(connection),
         "group.id": group,
@@ -136,9 +136,9 @@ def consumer(connection: Connection, group: str, isolation: str, **more: object)
 
 def admin(connection: Connection, **more: object) -> AdminClient:
     settings = {**_base(connection), **more}
-    # Without it the client keeps asking a dead controller for half a minute (measured).
+    # Without it, the client keeps asking a dead controller for half a minute (measured).
     settings.setdefault("topic.metadata.refresh.interval.ms", 1000)
-    return AdminClient(settings)  # type: ignore[arg-type]  # its stub knows no logger
+    return AdminClient(settings)  # type: ignore[arg-type]  # its stub has no logger
 
 
 @interruptible()
@@ -166,7 +166,7 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
                 client.list_topics(timeout=min(timeout_s, attempt_s(deadline)))
             except KafkaException:
                 timeout_s *= 2
-                client.poll(0)  # connection errors reach the callback only from here
+                client.poll(0)  # the callback gets connection errors only from here
                 failures.check(connection, f"connect to {connection.bootstrap}")
                 if deadline.expired():
                     raise
@@ -184,16 +184,16 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
 
 
 SILENT_S = 5.0
-"""A client that has said nothing for so long is asked whether it still reaches a broker."""
+"""A client that has been silent for this long is checked for whether it still reaches a broker."""
 _CUT_OFF_S = 1.0
 
 
 def is_cut_off(client: Consumer | AdminClient | Producer, connection: Connection, topic: str) -> bool:
     """
-    Whether a client has lost the brokers for good: it gets no answer, and a new one does.
+    Return whether a client has lost the brokers for good: it gets no answer, but a new client does.
 
-    A broker that shuts down may answer that there are no brokers; librdkafka then forgets the only one it knows, and
-    says nothing any more, not even that (its issue 5301, open with 2.16). Takes up to two seconds where nobody answers.
+    A broker that is shutting down may answer that there are no brokers. librdkafka then forgets the only one it knows
+    and reports nothing any more (its issue 5301, open with 2.16). Takes up to two seconds if nobody answers.
     """
     try:
         client.list_topics(topic, timeout=_CUT_OFF_S)
@@ -216,7 +216,7 @@ class ConnectionFailures:
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        # A broker that is killed during the handshake is a TLS error, too, but a temporary one.
+        # A broker that is killed during the handshake also gives a TLS error, but a temporary one.
         tls = error.code() == KafkaError._SSL  # noqa: SLF001 - the library's public name
         if error.code() in _ACCESS_ERRORS and not (tls and not _TLS_REFUSAL.search(error.str())):
             self._last = error
@@ -224,7 +224,7 @@ class ConnectionFailures:
     def check(self, connection: Connection, step: str) -> None:
         """
         Raises:
-            Denied: a login or a TLS handshake was refused; the text has the library's words and what to check.
+            Denied: a login or a TLS handshake was refused; the text has the library's message and what to check.
         """
         if self._last is not None:
             from brew.kafka.connection_diagnosis import tls_failure  # noqa: PLC0415 - as in `reach`
@@ -240,10 +240,10 @@ def mapped(step: str) -> Iterator[None]:
     try:
         yield
     except (KafkaException, SystemError) as error:
-        # No local variable may hold the exception: its traceback keeps the callers' frames, and a producer, alive.
+        # No local variable may hold the exception: its traceback keeps the callers' frames, and so a producer, alive.
         cause = _cause(error)
         if cause is None:
-            # A signal's handler raised inside the client's call: that is what has happened.
+            # A signal handler raised inside the client's call: report its exception.
             if isinstance(error, SystemError) and error.__cause__ is not None:
                 raise error.__cause__ from error
             raise
@@ -251,8 +251,8 @@ def mapped(step: str) -> Iterator[None]:
 
 
 def _cause(error: KafkaException | SystemError) -> KafkaError | None:
-    """The client library's error; None if the exception came from elsewhere."""
-    # The library runs callbacks (our logger) with its own exception pending; Python then attaches it as the cause.
+    """Return the client library's error, or None if the exception came from elsewhere."""
+    # The library runs callbacks (our logger) with its own exception pending, which Python then sets as the cause.
     client_error = error if isinstance(error, KafkaException) else error.__cause__
     if not isinstance(client_error, KafkaException):
         return None
@@ -262,13 +262,13 @@ def _cause(error: KafkaException | SystemError) -> KafkaError | None:
 
 
 def attempt_s(deadline: Deadline) -> float:
-    """The time-out of one admin request: if its broker is gone the client waits it out, even with a new leader."""
+    """Return the time-out of one admin request; if its broker is gone, the client waits it out despite a new leader."""
     return min(_ATTEMPT_S, max(0.001, deadline.remaining_s()))
 
 
 @contextmanager
 def mapped_query(step: str) -> Iterator[None]:
-    """`mapped` for a query that is repeated: no answer within one attempt is retriable."""
+    """Like `mapped`, for a query that is repeated: no answer within one attempt is retriable."""
     with mapped(step):
         try:
             yield

@@ -1,10 +1,10 @@
 """
-Ask about a cluster: brokers, topics, settings, groups, features, rights on transactional ids, the controller's clock.
+Query a cluster: brokers, topics, settings, groups, features, rights on transactional ids, the controller's clock.
 
 `broker_watch` reports once when no broker answers, and once when one answers again.
 
-A group coordinator is asked through `Groups` and `brew.kafka.group_requests` only: librdkafka's admin client can crash
-the process on such a request (see there). What only kafka-python can ask imports it when it is called.
+Group coordinators are queried only through `Groups` and `brew.kafka.group_requests`: librdkafka's admin client can
+crash the process on such a request (see there). Functions that need kafka-python import it when they are called.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
 _MAX_REASON = 160
 _METADATA = "__cluster_metadata"
 _now = time.time
-# Of the watch for outages: between two looks, after an answer and without one; of one look; until one is reported.
+# The watch for outages: pause after an answer and without one; time for one check; silence until it is reported.
 _WATCH_INTERVAL_S, _PAUSE_S = 2.0, 0.5
 _LOOK_S, _SILENT_S = 1.0, 3.0
 _RENEW_S, _JOIN_S = 10.0, 2.0
@@ -51,7 +51,7 @@ class Groups:
     """
     Requests to group coordinators through one connection, opened on first use.
 
-    A connection that failed is closed, and the next request opens another. Thread-safe: one request at a time.
+    A failed connection is closed, and the next request opens another. Thread-safe: one request at a time.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -60,7 +60,7 @@ class Groups:
         self._admin: KafkaAdminClient | None = None
 
     def now(self, group: str, deadline: Deadline) -> GroupFacts | Unknown:
-        """A group's state and members, in one attempt; the reason if no coordinator answered."""
+        """Return a group's state and members, in one attempt, or the reason if no coordinator answered."""
         try:
             return self.describe(group, deadline)
         except BrewError as error:
@@ -68,7 +68,7 @@ class Groups:
 
     def describe(self, group: str, deadline: Deadline) -> GroupFacts:
         """
-        As `now`.
+        Describe a group, like `now`.
 
         Raises:
             BrewError: no broker answered, or the coordinator did not.
@@ -100,7 +100,7 @@ class Groups:
 
 
 def group_state(connection: Connection, group: str, deadline: Deadline) -> tuple[str, int]:
-    """The group's state in the broker's words (`empty` when it only holds offsets), and its number of members."""
+    """Return the group's state by the broker's name (`empty` if it only holds offsets), and its number of members."""
     groups = Groups(connection)
     try:
         facts = retry_until(lambda: groups.describe(group, deadline), f"describe group {group}", deadline)
@@ -130,7 +130,7 @@ class ClusterQueries:
         self._configs = {resource.name: future for resource, future in answers.items()}
 
     def answers(self) -> ClusterFacts:
-        """All answers, waiting at most one request's time-out."""
+        """Return all answers, waiting at most one request's time-out."""
         group = self._groups.now(self._group, self._deadline)  # the other requests run meanwhile
         nodes = _result_of(self._cluster, lambda cluster: list(cluster.nodes))
         settings = nodes if isinstance(nodes, Unknown) else _broker_configs(self._client, nodes, self._deadline)
@@ -157,7 +157,7 @@ class ClusterQueries:
 
 
 def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
-    """The settings of one broker of the cluster."""
+    """Return the settings of one broker of the cluster."""
     nodes = _result_of(
         client.describe_cluster(request_timeout=attempt_s(deadline)), lambda cluster: list(cluster.nodes)
     )
@@ -168,7 +168,7 @@ def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str
 def _broker_configs(
     client: AdminClient, nodes: list[Any], deadline: Deadline
 ) -> Mapping[int, Mapping[str, str]] | Unknown:
-    """The settings of each broker, asked in parallel (dynamic settings may differ); `Unknown` if none answered."""
+    """Return each broker's settings, requested in parallel (dynamic ones may differ); `Unknown` if none answered."""
     resources = {node.id: ConfigResource(ResourceType.BROKER, str(node.id)) for node in nodes}
     timeout = attempt_s(deadline)
     futures = {
@@ -184,7 +184,7 @@ def _broker_configs(
 def _result_of(
     future: Future[Any], convert: Callable[[Any], _T], answers_by_code: Mapping[int, _T] | None = None
 ) -> _T | Unknown:
-    """The converted result; ``answers_by_code`` for error codes that are answers; `Unknown` for every other failure."""
+    """Return the converted result, or the answer that ``answers_by_code`` has for an error code; else `Unknown`."""
     try:
         return convert(future.result())
     except KafkaException as error:
@@ -204,7 +204,7 @@ def _operations(description: Any) -> frozenset[str] | None:
 
 
 def feature_level(connection: Connection, feature: str, deadline: Deadline) -> int | Unknown:
-    """The finalized level of a feature; 0 if the brokers do not know it."""
+    """Return the finalized level of a feature; 0 if the brokers do not know it."""
     from brew.kafka.kafka_python import ask, kafka_python_admin  # noqa: PLC0415 - as above
 
     try:
@@ -217,7 +217,7 @@ def feature_level(connection: Connection, feature: str, deadline: Deadline) -> i
 
 def may_describe(connection: Connection, transactional_id: str, deadline: Deadline) -> bool | Unknown:
     """
-    Check for Describe on the id by asking for its state (KIP-664); Write implies Describe.
+    Check for Describe on the id by requesting its state (KIP-664); Write implies Describe.
 
     False means that Write is missing, too. Write itself can't be checked without fencing the id's producer.
     """
@@ -236,7 +236,7 @@ def may_describe(connection: Connection, transactional_id: str, deadline: Deadli
 
 def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Unknown:
     """
-    A lower bound of how far the controller's clock is ahead of this machine's; negative if it is behind.
+    Return a lower bound of how far the controller's clock is ahead of this machine's; negative if it is behind.
 
     The leader of the metadata log reports the current time as its own last fetch. 0 if that time lies between request
     and response.
@@ -260,13 +260,13 @@ def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Un
 
 
 def ahead_s(controller_ms: int, before: float, after: float) -> float:
-    """The clock's lead, from a controller time taken between two local times (seconds since the epoch)."""
+    """Return the lead of a controller's clock, from its time read between two local times (seconds since the epoch)."""
     controller = controller_ms / 1000
     return round(controller - after if controller > after else min(0.0, controller + 0.001 - before), 3)
 
 
 async def _metadata_log(admin: KafkaAdminClient) -> Any:
-    """The library's own call fails on answers of brokers before 3.9, which have no error messages."""
+    """Request the state of the metadata log; the library's own call fails on brokers before 3.9 (no error messages)."""
     from kafka.errors import for_code  # noqa: PLC0415 - as above
     from kafka.protocol.admin import DescribeQuorumRequest  # noqa: PLC0415 - as above
 
@@ -283,9 +283,9 @@ async def _metadata_log(admin: KafkaAdminClient) -> Any:
 
 class Outage:
     """
-    Tracks whether brokers answer, and words a message for each change.
+    Tracks whether brokers answer, and formats a message for each change.
 
-    ``consequence``: a clause that says what the program does meanwhile. ``give_up_s``: the program gives up after so
+    ``consequence``: a clause that says what the program does meanwhile. ``give_up_s``: the program gives up after this
     many seconds without an answer; None: it waits until it is stopped.
     """
 
@@ -295,7 +295,7 @@ class Outage:
         self._reported = False
 
     def answered(self, now: float) -> str | None:
-        """The brokers answered at ``now`` (seconds, monotonic); the line to say, if any."""
+        """Record an answer at ``now`` (monotonic seconds); return the message to report, if any."""
         since, self._answered_at = self._answered_at, now
         if not self._reported or since is None:
             return None
@@ -303,7 +303,7 @@ class Outage:
         return f"brokers-back: {self._bootstrap} answers again; it was away for {now - since:.0f} s"
 
     def silent(self, now: float, clock: datetime | None = None) -> str | None:
-        """No broker answered at ``now`` (``clock``: the same as time of day); None before the first answer ever."""
+        """Record silence at ``now`` (``clock``: its time of day); return the message, None before the first answer."""
         if self._reported or self._answered_at is None:
             return None
         self._reported = True
@@ -350,7 +350,7 @@ def _watch(
             answered, now = False, time.monotonic()
             text = outage.silent(now) if now - answered_at >= _SILENT_S else None
             if now - max(answered_at, made_at) >= _RENEW_S:
-                # One that has lost the brokers for good never answers again (librdkafka issue 5301).
+                # A client that has lost the brokers for good never answers again (librdkafka issue 5301).
                 client, made_at = made(), now
         else:
             answered, answered_at = True, time.monotonic()

@@ -38,7 +38,7 @@ _INT_BITS, _JAVA_HASH_FACTOR = 32, 31
 
 
 def coordinator_partition(name: str, partitions: int) -> int:
-    """The partition of the coordinators' topic that holds ``name``: the absolute value of Java's hash of the text."""
+    """Return the partition of the coordinators' topic that holds ``name``: the absolute value of Java's string hash."""
     data = name.encode("utf-16-be")
     value = 0
     for index in range(0, len(data), 2):
@@ -48,18 +48,18 @@ def coordinator_partition(name: str, partitions: int) -> int:
 
 
 def leaders(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, int]:
-    """The broker that leads each partition, -1 while there is none."""
+    """Return the leader of each partition, -1 if there is none."""
     return {p: leader for p, (leader, _in_sync, _all) in _replicas(client, topic, deadline).items()}
 
 
 def coordinator(client: AdminClient, log: str, name: str, deadline: Deadline) -> int:
-    """The broker that coordinates ``name``: a transactional id in `TRANSACTIONS`, a group in `OFFSETS`."""
+    """Return the broker that coordinates ``name``: a transactional id in `TRANSACTIONS`, a group in `OFFSETS`."""
     leader_by_partition = leaders(client, log, deadline)
     return leader_by_partition[coordinator_partition(name, len(leader_by_partition))]
 
 
 def out_of_sync(client: AdminClient, names: Iterable[str], deadline: Deadline) -> list[str]:
-    """The partitions without a leader or with a replica out of sync, as `topic[partition]`."""
+    """Return the partitions without a leader or with a replica out of sync, as `topic[partition]`."""
     return [
         f"{name}[{p}]"
         for name in names
@@ -86,7 +86,7 @@ def _replicas(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, 
 
 
 def brokers(client: AdminClient, deadline: Deadline) -> list[int]:
-    """The ids of the live brokers."""
+    """Return the ids of the live brokers."""
     with mapped("list brokers"):
         return sorted(client.list_topics(timeout=_remaining_s(deadline)).brokers)
 
@@ -190,7 +190,7 @@ def revoke(client: AdminClient, rights: Iterable[Right], principal: str, deadlin
 def set_passwords(
     client: AdminClient, passwords: Mapping[str, Secret], mechanisms: Iterable[str], deadline: Deadline
 ) -> None:
-    """Give users their SCRAM passwords, in each of ``mechanisms``."""
+    """Set users' SCRAM passwords, in each of ``mechanisms``."""
     for mechanism in mechanisms:  # a request may name a user once
         credentials: list[Any] = [
             UserScramCredentialUpsertion(
@@ -218,7 +218,7 @@ def _acl(make: Any, right: Right, principal: str) -> Any:
 
 
 def _answers(request: Callable[..., Mapping[Any, Future[Any]]], step: str, deadline: Deadline) -> list[Any]:
-    """All answers; a request without an answer is repeated, which is safe because these requests are idempotent."""
+    """Return all answers; an unanswered request is repeated, which is safe because these requests are idempotent."""
 
     def attempt() -> list[Any]:
         with mapped_query(step):

@@ -2,8 +2,8 @@
 Locate a group's stable committed offset, and confirm it after send-offsets.
 
 A coordinator that is partitioned from the other brokers does not know that it was replaced, and returns stale offsets
-(docs/decisions/0012). It does not know the offsets that its successor accepted: a coordinator that reports our offset
-as pending has also seen everything committed before it.
+(docs/decisions/0012). It also does not know the offsets that its successor accepted. So a coordinator that reports our
+offset as pending has also seen everything committed before it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ STEP = "send-offsets"
 _CONFIRM_S = 20.0
 _OPEN_S, _ATTEMPT_S = 2.0, 3.0
 """
-For a new client, which may spend all of it on one bootstrap server that does not respond, and for its answer. Each
-failed attempt doubles both for the next one: with TLS and a login a new client needs more than a dozen round trips.
+Time-outs for creating a client (one unresponsive bootstrap server may use all of it) and for its answer. Each failed
+attempt doubles both for the next one: with TLS and a login, a new client needs over a dozen round trips.
 """
 _MAX_PATIENCE = 4
 MAX_UNAWARE_ANSWERS = 6
@@ -40,7 +40,7 @@ MAX_UNAWARE_ANSWERS = 6
 
 
 class PositionConfirmation:
-    """Confirms one group's position with its coordinator. Thread-safe; for the process that made it only."""
+    """Confirms one group's position with its coordinator. Thread-safe; must not be used across a fork."""
 
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection, self._group = connection, group
@@ -83,7 +83,7 @@ class PositionConfirmation:
         )
 
     def forget(self, client: OffsetFetchClient | None = None) -> None:
-        """Discard the cached client, unless another one has replaced ``client`` already."""
+        """Discard the cached client, unless ``client`` has already been replaced by another one."""
         with self._lock:
             current = self._client
             if current is None or (client is not None and client is not current):
@@ -92,11 +92,11 @@ class PositionConfirmation:
         current.end()
 
     def client(self, deadline: Deadline, request_s: float = _ATTEMPT_S) -> OffsetFetchClient:
-        """The cached client; if several threads create one at the same time, the first one is kept."""
+        """Return the cached client; if several threads create one at the same time, the first one is kept."""
         cached = self._client
         if cached is not None:
             return cached
-        # Imports kafka-python, which takes 0.15 s: a driver on Spark does not need it.
+        # Imports kafka-python, which takes 0.15 s; a driver on Spark does not need it.
         from brew.kafka.group_requests import OffsetFetchClient  # noqa: PLC0415
 
         client = OffsetFetchClient(self._connection, self._group, deadline, request_s)
@@ -120,15 +120,15 @@ _CACHED_CLIENT_S = 1.0
 """Time for a cached client, which may ask the wrong coordinator; a new client looks the coordinator up."""
 _NEW_CLIENT_S = 5.0
 """
-Then another client is made, with twice the time: threads share one, and it reports a missing right only to the first
-that asks.
+Time for a new client, doubled for one more: threads share one, which reports a missing right only to the first that
+asks.
 """
 _MAX_LOCATORS = 8
 
 
 class Locator:
     """
-    One group's committed offsets. Thread-safe; for the process that made it only (`locator`).
+    One group's committed offsets. Thread-safe; must not be used across a fork (see `locator`).
 
     The client is cached: two tasks commit 163 transactions per second with it, and 120 with a client for each
     transaction (1,000 records/s over four partitions, 2 cores).
@@ -142,7 +142,7 @@ class Locator:
 
     def committed(self, topic: str, partition: int, deadline: Deadline) -> Committed | None:
         """
-        The group's stable committed offset; None if there is none. A client that failed is not used again.
+        Return the group's stable committed offset, or None if there is none. A failed client is not used again.
 
         Raises:
             DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
@@ -172,7 +172,7 @@ class Locator:
                 raise
 
     def client(self) -> Consumer:
-        """The consumer that never joins the group; its group metadata goes with send-offsets."""
+        """Return the consumer, which never joins the group; send-offsets passes its group metadata."""
         with self._lock:
             if self._client is None:
                 # The client waits for stable offsets only with read_committed.
@@ -180,7 +180,7 @@ class Locator:
             return self._client
 
     def invalidate(self) -> None:
-        """Use new clients from now on: a transaction based on the answers of these has failed."""
+        """Use new clients from now on, because a transaction based on the answers of the cached ones failed."""
         with self._lock:
             self._client = None
         self.confirmation.forget()
@@ -197,7 +197,7 @@ _locators_lock = threading.Lock()
 
 
 def locator(connection: Connection, group: str) -> Locator:
-    """The locator of the group in this process; a forked process makes its own."""
+    """Return this process's locator of the group; a forked process makes its own."""
     with _locators_lock:
         for candidate in _locators:
             if (candidate.process, candidate.group, candidate.connection) == (os.getpid(), group, connection):

@@ -1,7 +1,7 @@
 """
-Find out why a connection failed: librdkafka reports a wrong name, a closed port and a wrong protocol alike.
+Diagnose a failed connection: librdkafka reports a wrong name, a closed port and a wrong protocol alike.
 
-Checks name, port and TLS as any client would; sends nothing but the first message of a TLS handshake.
+Checks name, port and TLS as any client would; sends only the first message of a TLS handshake.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class Cause(NamedTuple):
-    """The problem at a server, and what to do next, as clauses."""
+    """What is wrong at a server, and what to do next, as clauses."""
 
     found: str
     next: str
 
 
 def cause(connection: Connection) -> Cause:
-    """The most specific problem among the first bootstrap servers, found within five seconds."""
+    """Return the most specific problem among the first bootstrap servers, found within five seconds."""
     causes: list[Cause] = []
 
     def diagnose_all() -> None:
         servers = connection.bootstrap.split(",")[:_MAX_SERVERS]
         causes.extend(_diagnose(server.strip(), connection) for server in servers)
 
-    thread = threading.Thread(target=diagnose_all, name="broker-diagnosis", daemon=True)  # a resolver has no deadline
+    thread = threading.Thread(target=diagnose_all, name="broker-diagnosis", daemon=True)  # resolving has no deadline
     thread.start()
     thread.join(_DIAGNOSIS_S)
     if not causes:
@@ -66,7 +66,7 @@ def _diagnose(server: str, connection: Connection) -> Cause:
 
 
 def _protocol(server: str, connection: Connection, *, speaks_tls: bool | None) -> Cause:
-    """The problem at a server that accepts connections and does not answer as a broker."""
+    """Return the problem at a server that accepts connections but does not answer like a broker."""
     protocol, file = _protocol_of(connection), connection.source or "the file of --client-config (there is none)"
     if speaks_tls is False and "SSL" in protocol:
         return Cause(
@@ -89,7 +89,7 @@ def _protocol_of(connection: Connection) -> str:
 
 
 def _speaks_tls(plain: socket.socket, host: str) -> bool | None:
-    """Whether the server speaks TLS, trusted or not; None if it did not answer in time."""
+    """Return whether the server speaks TLS, trusted or not, or None if it did not answer in time."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent to it
     try:
@@ -98,7 +98,7 @@ def _speaks_tls(plain: socket.socket, host: str) -> bool | None:
     except TimeoutError:
         return None
     except ssl.SSLError as error:
-        # Only a TLS server sends an alert; a plaintext broker closes the connection, or sends something else.
+        # Only a TLS server sends an alert; a plaintext broker closes the connection or sends something else.
         return "ALERT" in (error.reason or "")
     except OSError:
         return False
@@ -114,7 +114,7 @@ def _other_bootstrap() -> str:
 
 
 def tls_failure(connection: Connection) -> str | None:
-    """Why a broker's certificate is not trusted, by a TLS handshake of our own; None if the handshake succeeds."""
+    """Return why a broker's certificate is not trusted, from our own TLS handshake; None if the handshake succeeds."""
     ca = connection.properties.get(CA)
     context = ssl.create_default_context(cafile=None if ca is None else str(ca))
     for server in connection.bootstrap.split(","):

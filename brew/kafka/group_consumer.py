@@ -45,7 +45,7 @@ class Listener(Protocol):
         ...
 
     def lost(self, partitions: Collection[int]) -> None:
-        """These partitions are lost; another member may own them already."""
+        """Handle the loss of these partitions; another member may own them already."""
         ...
 
 
@@ -55,7 +55,7 @@ class MemberSettings:
     Settings of one member.
 
     ``max_poll_interval_s``: the longest time between two polls; a slower member loses its partitions.
-    ``session_timeout_s``: the longest time without a heartbeat; then other members get the partitions.
+    ``session_timeout_s``: the longest time without a heartbeat; after it, other members get the partitions.
     """
 
     connection: Connection
@@ -76,7 +76,7 @@ class Polled:
 
 class Member:
     """
-    A consumer of one topic that commits nothing by itself and starts only at the offsets it is given.
+    A consumer of one topic that commits nothing on its own and starts only at the given offsets.
 
     For one thread. Rebalances are cooperative: partitions that stay are processed while others move.
     """
@@ -101,7 +101,7 @@ class Member:
         self._heard_at = time.monotonic()
 
     def join(self, listener: Listener) -> None:
-        """Become a member of the group; partitions come through ``listener`` during `poll`."""
+        """Join the group; partitions come through ``listener`` during `poll`."""
         self._listener, self._by_group = listener, True
         self._subscribe()
 
@@ -115,7 +115,7 @@ class Member:
             )
 
     def take(self, partitions: Collection[int], listener: Listener) -> None:
-        """Own exactly these partitions, without the group; the caller makes sure that no one else reads them."""
+        """Own exactly these partitions, without the group; the caller must make sure that no one else reads them."""
         self._listener = listener
         positions = listener.assigned(partitions)
         with mapped("assign"):
@@ -129,14 +129,14 @@ class Member:
 
     def poll(self, limit: int, timeout_s: float) -> dict[int, Polled]:
         """
-        Up to ``limit`` records of owned partitions, as partition -> records and next offset.
+        Return up to ``limit`` records of owned partitions, as partition -> records and next offset.
 
         A partition whose end was reached is included, possibly without records: its next offset is past markers and
         aborted records.
 
         Raises:
             Refused: a position is not in the log (any more).
-            KafkaFailure: an error from which the library does not recover by itself.
+            KafkaFailure: an error from which the library does not recover on its own.
         """
         with mapped("poll"):
             messages = self._consumer.consume(limit, timeout=max(0.0, timeout_s))
@@ -175,7 +175,7 @@ class Member:
 
     def report(self, positions: Mapping[int, int], metadata: str, *, wait: bool = False) -> None:
         """
-        Commit the group's position; a failure is ignored, since records are then only read again.
+        Commit the group's position. A failure is ignored, since it only makes records be read again.
 
         ``wait``: until the broker has answered (at most the library's request time-out).
         """
@@ -192,8 +192,8 @@ class Member:
         return self._consumer.consumer_group_metadata()
 
     def close(self, deadline: Deadline) -> bool:
-        """Leave the group; False if that took longer than the deadline, which does no harm."""
-        self._listener = None  # the caller has stopped working on its partitions before
+        """Leave the group; False if that took longer than the deadline, which is harmless."""
+        self._listener = None  # the caller has already stopped working on its partitions
         leaving = threading.Thread(target=self._leave, name="leave-group", daemon=True)
         leaving.start()
         leaving.join(deadline.remaining_s())
@@ -203,13 +203,13 @@ class Member:
         _close(self._consumer)
 
     def _replace_if_cut_off(self) -> None:
-        """Begin again with a new consumer where a silent one reaches no broker any more; its partitions were lost."""
+        """Replace a silent consumer that no longer reaches a broker; its partitions count as lost."""
         if time.monotonic() - self._heard_at < SILENT_S:
             return
         self._heard_at = time.monotonic()
         if not is_cut_off(self._consumer, self._connection, self._topic):
             return
-        # It can tell nobody that it leaves, so nobody waits for it.
+        # It can't tell any broker that it leaves, so don't wait for it.
         threading.Thread(target=_close, args=(self._consumer,), name="give-up-consumer", daemon=True).start()
         self._consumer = self._made()
         gone, self._owned = sorted(self._owned), set()

@@ -1,9 +1,9 @@
 """
-Requests to the coordinator of a consumer group: describe it, delete it, set its offsets, fetch its offsets.
+Requests to a consumer group's coordinator: describe it, delete it, set its offsets, fetch its offsets.
 
-All requests are kafka-python's. librdkafka's admin client can crash the process on such a request: with SIGSEGV when
-the coordinator has moved, and with SIGABRT when its broker restarts (its issue 5040, docs/decisions/0012). Its consumer
-does not report that another offset is pending, which `OffsetFetchClient` has to know.
+All requests go through kafka-python. librdkafka's admin client can crash the process on them: with SIGSEGV when the
+coordinator has moved, and with SIGABRT when its broker restarts (its issue 5040, docs/decisions/0012). Its consumer
+does not report that another offset is pending, which `OffsetFetchClient` needs to know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brew.errors import Retriable
 from brew.kafka.kafka_python import AdminPartition, KafkaAdminClient, ask, kafka_python_admin, open_admin
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import errors
     from kafka.admin import ACLOperation
@@ -35,7 +35,7 @@ with warnings.catch_warnings():
     from kafka.structs import OffsetAndMetadata
 
 _OPERATIONS_UNKNOWN = 31
-"""The bit that means "not requested, or the broker is too old" in a bit field of operations."""
+"""The bit of an operations bit field that means "not requested, or the broker is too old"."""
 _MEMBER = [
     {"name": "MemberId", "type": "string", "versions": "0+"},
     {"name": "InstanceId", "type": "string", "versions": "0+", "nullableVersions": "0+", "default": "null"},
@@ -107,7 +107,7 @@ with warnings.catch_warnings():
 
 def describe_group(admin: KafkaAdminClient, group: str, deadline: Deadline) -> GroupFacts:
     """
-    A group's state, its members and this client's operations on it; state `dead` if there is no such group.
+    Return a group's state, its members and this client's operations on it; state `dead` if there is no such group.
 
     Raises:
         KafkaFailure, DeadlineExceeded: its coordinator did not answer.
@@ -117,7 +117,7 @@ def describe_group(admin: KafkaAdminClient, group: str, deadline: Deadline) -> G
 
 
 async def _describe_group(admin: KafkaAdminClient, group: str) -> GroupFacts:
-    """Describe it by the classic protocol, then by that of KIP-848 if there is no such classic group."""
+    """Describe the group by the classic protocol, or by that of KIP-848 if it is not a classic group."""
     description = await _describe(admin, group, DescribeGroupsRequest)
     if description is None or description.group_state == "Dead":
         try:
@@ -129,7 +129,7 @@ async def _describe_group(admin: KafkaAdminClient, group: str) -> GroupFacts:
 
 
 async def _describe(admin: KafkaAdminClient, group: str, request: Any, ids: str = "groups") -> Any:
-    """The coordinator's description of one group; None if it knows no group of that name and kind."""
+    """Return the coordinator's description of a group, or None if it knows no group of that name and kind."""
     coordinator = await admin._find_coordinator_id(group)  # noqa: SLF001 - as `introspect` does, to bound the call
     message = request(**{ids: [group]}, include_authorized_operations=True)
     (description,) = (await admin._manager.send(message, node_id=coordinator)).groups  # noqa: SLF001 - as above
@@ -182,20 +182,20 @@ def set_group_offsets(
 
 
 def _run_with_new_client(connection: Connection, step: str, call: Any, deadline: Deadline) -> None:
-    """Use a new client: one that got an error still has the old coordinator cached."""
+    """Run with a new client: one that got an error still has the old coordinator cached."""
     with kafka_python_admin(connection, deadline) as admin:
         ask(admin, deadline, step, call, admin)
 
 
 _MULTI_GROUP_VERSION = 8
-"""From this version on (Kafka 3.0) a request may name several groups; 7 (Kafka 2.5) introduced stable offsets."""
-_MAX_VERSION = 9  # from 10 on topics are named by id
+"""Since this version (Kafka 3.0) a request may name several groups; stable offsets came with 7 (Kafka 2.5)."""
+_MAX_VERSION = 9  # since 10, topics are named by id
 _Group = OffsetFetchRequest.OffsetFetchRequestGroup
 _UNSTABLE = 88
 
 
 class FetchedOffset(NamedTuple):
-    """``offset``: None if none is committed; ``unstable``: a stable offset was required, and another is pending."""
+    """``offset``: None if none is committed. ``unstable``: a stable offset was required, and another is pending."""
 
     offset: int | None
     unstable: bool
@@ -205,11 +205,11 @@ async def group_offsets(
     admin: KafkaAdminClient, group: str, places: Iterable[Place], *stable: bool
 ) -> list[Mapping[Place, FetchedOffset]]:
     """
-    The group's offsets in these partitions (topic, partition): one answer for each of ``stable``, in that order, all
-    from the same broker. To be run by `brew.kafka.kafka_python.ask`.
+    Return the group's offsets in these (topic, partition) pairs: one answer per element of ``stable``, in order, all
+    from the same broker. Run it with `brew.kafka.kafka_python.ask`.
 
     Raises:
-        kafka.errors.KafkaError: the broker did not answer; it may not be the coordinator any more.
+        kafka.errors.KafkaError: the broker did not answer; it may no longer be the coordinator.
     """
     partitions = defaultdict(list)
     for topic, partition in places:
@@ -228,8 +228,8 @@ async def offsets_of_groups(
     admin: KafkaAdminClient, groups: Iterable[str], places: Iterable[Place], deadline: Deadline
 ) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
     """
-    The committed offsets of those groups that have any in these partitions, and the errors of those whose coordinator
-    did not answer. All are asked in parallel; a group that this client may not describe is in neither.
+    Return the committed offsets of the groups that have any in these partitions, and the errors of groups whose
+    coordinator did not answer. All groups are asked in parallel; one that this client may not describe is in neither.
     """
     manager, requested = admin._manager, list(places)  # noqa: SLF001 - as above
     answers = {group: manager.call_soon(group_offsets, admin, group, requested, False) for group in groups}
@@ -280,7 +280,7 @@ _CLOSE_S = 1.0
 
 
 class CoordinatorAnswer(NamedTuple):
-    """``offset``: the committed offset, None if there is none; ``aware``: the coordinator knows a pending offset."""
+    """``offset``: the committed offset, None if there is none. ``aware``: the coordinator knows a pending offset."""
 
     offset: int | None
     aware: bool
@@ -290,21 +290,21 @@ class OffsetFetchClient:
     """
     A connection to the group's coordinator. Thread-safe.
 
-    Its background thread looks for brokers for ever, so it has to be closed explicitly with `end`: the traceback of a
-    failure keeps a reference, and the garbage collector is too late (22 threads per second while answers are lost).
+    Its background thread looks for brokers forever, so close it explicitly with `end`: the traceback of a failure keeps
+    a reference, and the garbage collector is too late (22 threads per second while answers are lost).
     """
 
     def __init__(self, connection: Connection, group: str, deadline: Deadline, request_s: float) -> None:
         self._group = group
         self._admin = open_admin(connection, deadline, request_s)
         self._lock, self._in_use, self._ended = threading.Lock(), 0, False
-        # Closes the connection, too, when the client of a group that is no longer used is collected.
+        # Also closes the connection when the client of a group that is no longer used is collected.
         self._close = weakref.finalize(self, end, self._admin)
         self._close.atexit = False  # a program does not wait for it at exit
 
     def fetch(self, step: str, place: Place, deadline: Deadline) -> CoordinatorAnswer:
         """
-        The group's committed offset, and whether another one is pending, both from the same broker.
+        Return the group's committed offset, and whether another one is pending, both from the same broker.
 
         A request for stable offsets fails with UNSTABLE_OFFSET_COMMIT while one is pending (KIP-447). It is sent first:
         a coordinator that knows the pending offset has seen everything committed before it, and returns that next.
@@ -329,7 +329,7 @@ class OffsetFetchClient:
             return ask(self._admin, deadline, step, call, self._admin)
 
     def end(self) -> None:
-        """Close the connection once no request of another thread is in progress. Idempotent."""
+        """Close the connection as soon as no other thread has a request in progress. Idempotent."""
         with self._lock:
             self._ended, unused = True, not self._in_use
         if unused:
@@ -352,7 +352,7 @@ class OffsetFetchClient:
 
 
 def end(admin: KafkaAdminClient) -> None:
-    """Close a client within a second: its thread may be resolving a name, or be the one that calls this."""
+    """Close a client within a second: its thread may be resolving a name, or be the caller itself."""
     closing = threading.Thread(target=admin.close, name="close-admin-client", daemon=True)
     closing.start()
     if not threading.current_thread().name.startswith("kafka-io"):

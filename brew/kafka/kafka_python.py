@@ -22,7 +22,7 @@ from brew.kafka.oauth import token, uses_tokens
 from brew.sasl import extensions
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient
     from kafka.net.inet import KafkaNetSocket
@@ -51,7 +51,7 @@ __all__ = [
     "raw_logs",
 ]
 
-# Failures reach the caller as exceptions; the library would also log them.
+# Failures reach the caller as exceptions; the library would log them as well.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 logging.getLogger("kafka").propagate = False
 
@@ -60,7 +60,7 @@ _SCHEME = "closed-on-failure"
 
 class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
     """
-    Direct connections, selected by the scheme of ``proxy_url`` as the library's own proxies are.
+    Direct connections, selected by the scheme of ``proxy_url`` like the library's own proxies.
 
     A cycle of its exception and a frame keeps a failed connection alive: its socket would stay open until the next
     garbage collection, four of them for each attempt of two seconds.
@@ -77,7 +77,7 @@ class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
 
 
 class KafkaPythonAdmin(KafkaAdminClient):  # type: ignore[misc]
-    """The library's admin client; closes its thread if the constructor fails, which the library forgets."""
+    """The library's admin client, which also stops its thread when the constructor fails."""
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -90,7 +90,7 @@ class KafkaPythonAdmin(KafkaAdminClient):  # type: ignore[misc]
 
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient
     from kafka import TopicPartition as AdminPartition
@@ -115,10 +115,10 @@ async def fetch(
     committed: bool = False,
 ) -> Any:
     """
-    Send one fetch request to the leader, outside of any fetch session (epoch -1); return its answer for the partition.
+    Send one fetch request to the leader, outside any fetch session (epoch -1), and return the partition's answer.
 
-    It holds ``max_bytes`` bytes, and one batch at least. ``committed``: up to the last stable offset, with the list of
-    aborted transactions.
+    The answer holds up to ``max_bytes`` bytes, but at least one batch. ``committed``: read up to the last stable
+    offset, and include the list of aborted transactions.
     """
     leader = next(iter(await admin._async_get_leader_for_partitions([partition])))  # noqa: SLF001
     requested = FetchRequest.FetchTopic.FetchPartition(
@@ -134,7 +134,7 @@ async def fetch(
         topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[requested])],
         forgotten_topics_data=[],
         min_version=4,
-        max_version=12,  # from 13 on topics are named by id
+        max_version=12,  # since 13, topics are named by id
     )
     response = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
     answer = response.responses[0].partitions[0]
@@ -144,7 +144,7 @@ async def fetch(
 
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.default_records import DefaultRecordBatch
 
@@ -155,12 +155,12 @@ _MAGIC_2 = 2
 
 
 def parse_batches(data: bytes | memoryview) -> Iterator[RawBatch]:
-    """The complete batches of a fetch; an incomplete last one is left out."""
+    """Yield the complete batches of a fetch; an incomplete last one is skipped."""
     return (batch for batch, _ in batches_with_bytes(data))
 
 
 def batches_with_bytes(data: bytes | memoryview) -> Iterator[tuple[RawBatch, memoryview]]:
-    """As `parse_batches`, each with its bytes."""
+    """Like `parse_batches`, each batch with its bytes."""
     view, position = memoryview(data), 0
     while position + _HEADER.size <= len(view):
         fields = _HEADER.unpack_from(view, position)
@@ -199,7 +199,7 @@ def _marker(batch: memoryview) -> str | None:
 
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import TopicPartition as AdminPartition
     from kafka.errors import KafkaError as PlainKafkaError
@@ -210,8 +210,8 @@ with warnings.catch_warnings():
 _FETCH_S = 60.0
 _MAX_IN_FLIGHT = 100_000
 """
-No limit: a broker answers a connection's requests in order anyway. With the library's default of 5 a sixth request is
-refused, or never answered, instead of queued (3.0.12: half of the requests of four threads; 500 at once hung).
+No limit, because a broker answers a connection's requests in order anyway. With the library's default of 5, a sixth
+request is refused or never answered (3.0.12: half of the requests of four threads; 500 at once hung).
 """
 # librdkafka's name of a setting -> kafka-python's.
 _SECURITY = {
@@ -232,7 +232,7 @@ def open_transactions(
     connection: Connection, topic: str, partitions: Iterable[int], deadline: Deadline
 ) -> list[OpenTransaction]:
     """
-    The transactions that are open in these partitions, by partition and first offset.
+    Return the transactions that are open in these partitions, by partition and first offset.
 
     The partition's leader knows producer and offset; the coordinator knows the transactional id and the start time,
     which are None if it does not answer.
@@ -270,7 +270,7 @@ def open_transactions(
 def _transactional_ids_and_ages(
     admin: KafkaAdminClient, producer_ids: set[int], deadline: Deadline
 ) -> dict[int, tuple[str, float | None]]:
-    """Producer id -> its transactional id, and the age of its open transaction by this machine's clock."""
+    """Map producer ids to the transactional id and the age of its open transaction, by this machine's clock."""
     listings = ask(
         admin,
         deadline,
@@ -319,7 +319,7 @@ class RawLogs:
     def batches(
         self, topic: str, partition: int, start: int, until: int, deadline: Deadline | None = None
     ) -> Iterator[tuple[RawBatch, memoryview]]:
-        """As `raw_batches`, each with its bytes; without a deadline every fetch has its own."""
+        """Like `raw_batches`, each batch with its bytes; without a deadline, every fetch gets its own."""
         position = start
         while position < until:
             budget = deadline or Deadline(_FETCH_S)
@@ -333,15 +333,15 @@ class RawLogs:
                     yield batch, content
                     position = batch.last_offset + 1
             if position == previous:
-                # Compaction may have removed the last batches: then the log holds nothing up to its end.
+                # Compaction may have removed the last batches; the log then holds nothing up to its end.
                 return
 
     def visible(
         self, topic: str, partition: int, offset: int, max_bytes: int, deadline: Deadline
     ) -> tuple[bytes, list[tuple[int, int]]]:
         """
-        Fetch ``max_bytes`` bytes of raw batches below the last stable offset, one batch at least; return them with the
-        aborted transactions among them, as (producer id, first offset).
+        Fetch up to ``max_bytes`` bytes of raw batches below the last stable offset, but at least one batch; return them
+        with the aborted transactions among them, as (producer id, first offset).
         """
         step = f"first record of {topic}[{partition}]"
         tp = AdminPartition(topic, partition)
@@ -378,7 +378,7 @@ class NoSuchId(Fatal):
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # the library has no types
-    """Tokens of a connection's login; the library asks for one whenever it connects."""
+    """Tokens for a connection's login; the library asks for one whenever it connects."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -392,7 +392,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # the library
 
 
 def open_admin(connection: Connection, deadline: Deadline, request_s: float | None = None) -> KafkaAdminClient:
-    """A client that the caller closes; each request may take ``request_s``, or what is left of ``deadline``."""
+    """Open a client, which the caller closes; each request may take ``request_s``, or the rest of ``deadline``."""
     # librdkafka reports a refused login; kafka-python would report a time-out.
     reach(connection, deadline, explain=False)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
@@ -464,11 +464,11 @@ _MESSAGES = {
 
 
 def message_class(api: int, *, request: bool) -> Any:
-    """The library's class of an administrative, metadata or producer request, or of the reply to one."""
+    """Return the library's class of an administrative, metadata or producer request, or of its response."""
     return _MESSAGES[api, request]
 
 
 def error_title(code: int) -> str | None:
-    """The protocol's name of an error code, as `INVALID_PRODUCER_EPOCH`; None for one the library does not know."""
+    """Return the protocol's name of an error code, such as `INVALID_PRODUCER_EPOCH`, or None if it is unknown."""
     known = kafka_errors.get(code)
     return None if known is None else str(known.message)

@@ -1,4 +1,4 @@
-"""Read the log of partitions: whole ranges (`scan`), one range after another (`RangeReader`), or the tail."""
+"""Read partitions of a topic: whole ranges (`scan`), one range after another (`RangeReader`), or the tail."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _IDLE_S = 60.0
 _GROUP = SCAN_GROUP
 # consume() waits for a full batch or for this long, so a scan idles for this long at its end.
 _CONSUME_S = 0.01
-# If a log ends in a marker, its end is reported by an empty fetch, which brokers delay for this long. With the default
-# of 500 ms a scan of 40 records before a commit marker took 556 ms, now 22 ms (600,000 records: no difference).
+# If a log ends in a marker, an empty fetch reports its end, and brokers delay it for this long. With the default of 500
+# ms, a scan of 40 records before a commit marker took 556 ms, now 22 ms (600,000 records: no difference).
 _LINGER_MS = 10
-# Errors that librdkafka reports while it reconnects by itself.
+# Errors that librdkafka reports while it reconnects on its own.
 TRANSIENT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}  # noqa: SLF001 - public names
 
 
 _T = TypeVar("_T")
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]
-"""Partition, offset, key, value, headers, and the producer's timestamp in ms; None where the broker set it."""
+"""Partition, offset, key, value, headers, and the producer's timestamp in ms (None if the broker set it)."""
 
 
 class LogRecord(Protocol):
-    """A record as the client library returns it, with its types for records read from a log."""
+    """A record as the client library returns it, typed for records that are read from a log."""
 
     def error(self) -> KafkaError | None: ...
     def partition(self) -> int: ...
@@ -48,12 +48,12 @@ class LogRecord(Protocol):
 
 def ends_partition(error: KafkaError, passing: Collection[int] = ()) -> bool:
     """
-    The decision table of an event that a consumer hands out in place of a record.
+    Classify an event that a consumer returns in place of a record.
 
-    True: the end of its partition. False: the client library recovers by itself, or the code is one of ``passing``.
+    True: the end of its partition. False: the client library recovers on its own, or the code is one of ``passing``.
 
     Raises:
-        KafkaException: everything else; call it inside of `mapped`.
+        KafkaException: everything else; call it inside `mapped`.
     """
     if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
         return True
@@ -75,8 +75,8 @@ def scan(
     Yield the records of ``ranges`` (partition -> [start, until)) in offset order per partition.
 
     A range ends at the end-of-partition event or at an offset at or past ``until``, never by a count: markers leave
-    gaps. Nothing is committed under ``group``; with ACLs it needs Describe.
-    With `read_committed`, ``until`` must not be above the last stable offset at the start, or the scan would wait.
+    gaps. Nothing is committed under ``group``; with ACLs it needs Describe. With `read_committed`, ``until`` must not
+    be above the last stable offset at the start, or the scan would wait.
 
     Raises:
         DeadlineExceeded: nothing arrived for ``idle_s`` seconds.
@@ -87,7 +87,7 @@ def scan(
 def scan_rows(
     connection: Connection, topic: str, ranges: Mapping[int, tuple[int, int]], isolation: str
 ) -> Generator[list[Row], None, None]:
-    """As `scan`, with plain tuples instead of the library's messages: half the CPU time for millions of records."""
+    """Like `scan`, with plain tuples instead of the library's messages: half the CPU time for millions of records."""
     yield from _scan(connection, topic, ranges, isolation, _IDLE_S, _GROUP, _take_rows)
 
 
@@ -125,7 +125,7 @@ def _scan(
                     f"scan of {topic}: no record for {idle_s:g} s, partitions {sorted(remaining)} left"
                 )
             if len(remaining) < remaining_before:
-                # A finished partition is not fetched any more, whatever is written to it.
+                # Stop fetching a finished partition, whatever is written to it.
                 reader.incremental_unassign(
                     [TopicPartition(topic, p) for p in ranges if p not in remaining and p in assigned]
                 )
@@ -135,7 +135,7 @@ def _scan(
 
 
 def _take_messages(messages: list[LogRecord], remaining: dict[int, int]) -> list[LogRecord]:
-    """The messages below their partition's end; removes finished partitions from ``remaining``."""
+    """Return the messages below their partition's end, and remove finished partitions from ``remaining``."""
     batch = []
     for message in messages:
         error = message.error()
@@ -151,7 +151,7 @@ def _take_messages(messages: list[LogRecord], remaining: dict[int, int]) -> list
 
 
 def _take_rows(messages: list[LogRecord], remaining: dict[int, int]) -> list[Row]:
-    """As `_take_messages`; checks each record only if the batch ends a partition."""
+    """Like `_take_messages`, but check each record only if the batch ends a partition."""
     rows = [
         (
             message.partition(),
@@ -198,17 +198,16 @@ class FetchedRecords(NamedTuple):
 
 
 _QUIET_S, _ASK_S = 10.0, 1.0
-"""A consumer without an event for this long is asked for the log's end, and has this long to answer."""
+"""After this long without an event, a consumer is asked for the log's end, and has this long to answer."""
 
 
 class TailReader:
     """
     The visible records of one partition from ``start`` on, each returned once.
 
-    For one thread, in the process that made it. ``ahead_bytes`` bounds what is fetched ahead of `take`.
-    ``idle_ms``: how long a broker holds an empty fetch; the end of the partition is reported only after that.
-    ``full_ms``: how often a client with a full queue checks for room.
-    Nothing is ever committed under ``group``.
+    For one thread, in the process that made it. ``ahead_bytes`` limits what is fetched ahead of `take`. ``idle_ms``:
+    how long a broker holds an empty fetch; the end of the partition is reported only after that. ``full_ms``: how often
+    a client with a full queue checks for room. Nothing is ever committed under ``group``.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class TailReader:
         self._topic, self._partition = topic, partition
         ahead: dict[str, str | int | bool] = {
             "queued.max.messages.kbytes": max(1, ahead_bytes // 1024),
-            "queued.min.messages": 1_000_000,  # the bytes above are the bound
+            "queued.min.messages": 1_000_000,  # the bytes above are the limit
             "fetch.message.max.bytes": min(ahead_bytes, _MAX_FETCH),
             "fetch.wait.max.ms": idle_ms,
             "fetch.queue.backoff.ms": full_ms,
@@ -238,7 +237,7 @@ class TailReader:
         self._consumer = self._open()
 
     def _open(self) -> Consumer:
-        """A consumer at the next offset."""
+        """Open a consumer at the next offset."""
         self._failures = ConnectionFailures()
         made, self._last_event_at = self._new_consumer(error_cb=self._failures), time.monotonic()
         with mapped("read"):
@@ -247,10 +246,10 @@ class TailReader:
 
     def take(self, max_records: int, max_bytes: int, wait_s: float) -> FetchedRecords | None:
         """
-        Return at most ``max_records`` records of about ``max_bytes`` together; None if none arrived within ``wait_s``.
+        Return at most ``max_records`` records of about ``max_bytes`` in total; None if none arrived within ``wait_s``.
 
         Raises:
-            Fatal: the position is not in the log any more, or this client may not read it.
+            Fatal: the position is no longer in the log, or this client may not read it.
             Denied: the brokers refuse this client's connections.
         """
         with mapped("read"):
@@ -281,10 +280,10 @@ class TailReader:
 
     def _reconnect_if_cut_off(self) -> None:
         """
-        Replace a consumer that has been quiet for long and reaches no broker.
+        Replace a consumer that has long been silent and reaches no broker.
 
-        A broker that shuts down may answer with an empty broker list; librdkafka then forgets the only broker it knows,
-        and reports nothing any more (its issue 5301, open with 2.16).
+        A broker that is shutting down may answer with an empty broker list; librdkafka then forgets the only broker it
+        knows and reports nothing any more (its issue 5301, open with 2.16).
         """
         if time.monotonic() - self._last_event_at < _QUIET_S:
             return
@@ -292,17 +291,17 @@ class TailReader:
         try:
             self._consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), timeout=_ASK_S)
         except KafkaException:
-            # A consumer does not report a wrong password to its reader, which would wait for good.
+            # A consumer does not report a wrong password to its reader, which would wait forever.
             self._failures.check(self._connection, f"read of {self._name}")
             self._consumer.close()
             self._consumer = self._open()
 
     def _estimated_bytes(self, records: Sequence[LogRecord]) -> float:
         """
-        Estimate the size of these records by a sample.
+        Estimate the size of these records from a sample.
 
-        A batch is bounded by bytes, but the client counts records, so the next `take` divides by the mean size. The
-        mean falls by half at a time at most, since large records may return.
+        A batch is limited by bytes, but the client counts records, so the next `take` divides by the mean size. The
+        mean falls by at most half at a time, since large records may return.
         """
         sample = records[:: max(1, len(records) // 16)]
         size = sum(len(one.value() or b"") + len(one.key() or b"") for one in sample) / len(sample) + _RECORD_OVERHEAD
@@ -347,7 +346,7 @@ class RangeReader:
         """
         if start != self._next:
             self._seek(start)
-        self._next = -1  # if the caller stops half way, the next read starts with a seek
+        self._next = -1  # if the caller stops early, the next read starts with a seek
         position, self._heard_at = max(start, self._end_offset), time.monotonic()
         while position < until:
             messages = self._held or self._poll(start, until, deadline, stop)
@@ -384,7 +383,7 @@ class RangeReader:
             )
 
     def _replace_if_cut_off(self, position: int) -> None:
-        """Begin again at ``position`` with a new consumer where a silent one reaches no broker any more."""
+        """Replace a silent consumer that no longer reaches a broker with a new one at ``position``."""
         if time.monotonic() - self._heard_at < SILENT_S:
             return
         self._heard_at = time.monotonic()

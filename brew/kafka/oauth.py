@@ -1,7 +1,7 @@
 """
-Tokens for brokers that let in by OAUTHBEARER: fetched once, kept until they are nearly over, for both client libraries.
+OAUTHBEARER tokens for both client libraries: fetched once, and kept until shortly before they expire.
 
-librdkafka could fetch tokens by itself, but does so for each client anew, and a transaction has a client of its own.
+librdkafka could fetch tokens on its own, but does so for each new client, and every transaction has its own client.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from brew.errors import Denied, Refused, Retriable
 _FETCH_S = 10.0
 _MOST_BYTES = 1_000_000
 _SERVERS_FAULT = 500
-_USED = 0.8  # of its life; then the next one is fetched
+_USED = 0.8  # the fraction of its lifetime after which the next token is fetched
 _DEFAULT_LIFE_S = 300.0
 _SIGNER, _SIGNER_MODULE = "aws-msk-iam-sasl-signer-python", "aws_msk_iam_sasl_signer"
 
 
 class Token(NamedTuple):
-    """A token, when its use ends, and when it ends; seconds since 1970."""
+    """A token, when to replace it, and when it expires, in seconds since 1970."""
 
     text: str
     fresh_until: float
@@ -40,18 +40,18 @@ _lock = threading.Lock()
 
 
 def uses_tokens(settings: Mapping[str, Any]) -> bool:
-    """Whether a connection logs in with tokens."""
+    """Return whether a connection logs in with tokens."""
     return sasl.METHOD in settings
 
 
 def token(settings: Mapping[str, Any], now: Callable[[], float] = time.time) -> Token:
     """
-    The token of a connection's login, fetched where none is kept that lasts.
+    Return the token for a connection's login; it is fetched unless a cached one is still fresh.
 
     Raises:
-        Denied: the token's endpoint says no.
-        Retriable: it does not answer, and no token that was kept still holds.
-        Refused: what signs for AWS is not installed.
+        Denied: the token endpoint refuses.
+        Retriable: the endpoint does not answer, and no cached token is still valid.
+        Refused: the package that signs for AWS is not installed.
     """
     key = tuple(str(settings.get(name)) for name in (sasl.TOKEN_URL, sasl.CLIENT_ID, sasl.SCOPE, sasl.REGION))
     with _lock:
@@ -67,17 +67,17 @@ def token(settings: Mapping[str, Any], now: Callable[[], float] = time.time) -> 
 
 
 def forget() -> None:
-    """Fetch the next token anew."""
+    """Discard all cached tokens."""
     with _lock:
         _kept.clear()
 
 
 def client_settings(connection: Connection) -> dict[str, Any]:
     """
-    The settings of a connection as librdkafka takes them: a callback stands for what it does not know.
+    Return a connection's settings for librdkafka, with a callback in place of those that it does not know.
 
     Raises:
-        Denied, Retriable, Refused: there is no token. The client itself would wait for one for ten seconds.
+        Denied, Retriable, Refused: there is no token. The client itself would wait ten seconds for one.
     """
     settings: dict[str, Any] = dict(connection.settings())
     if not uses_tokens(settings):
@@ -94,8 +94,8 @@ def client_settings(connection: Connection) -> dict[str, Any]:
 
 
 def _fetched(settings: Mapping[str, Any], now: float) -> Token:
-    """By the client's credentials (RFC 6749, section 4.4)."""
-    import ssl  # noqa: PLC0415 - Python's own HTTP and TLS are slow to import, and few need them
+    """Fetch a token with the client's credentials (RFC 6749, section 4.4)."""
+    import ssl  # noqa: PLC0415 - Python's own HTTP and TLS are slow to import, and rarely needed
     import urllib.error  # noqa: PLC0415
     import urllib.parse  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
@@ -130,7 +130,7 @@ def _no_token(settings: Mapping[str, Any], why: str) -> str:
 
 
 def _signed(settings: Mapping[str, Any], now: float) -> Token:
-    """By the AWS identity of this process."""
+    """Sign a token with the AWS identity of this process."""
     try:
         signer = importlib.import_module(_SIGNER_MODULE)
     except ImportError as error:

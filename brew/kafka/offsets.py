@@ -26,7 +26,7 @@ __all__ = ["Committed", "LogOffsets", "committed", "committed_by", "log_offsets"
 def log_offsets(
     client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline
 ) -> dict[int, LogOffsets]:
-    """First offset, LSO and end of each partition; repeated while a new topic has no leader yet."""
+    """Return the first offset, LSO and end of each partition; repeated while a new topic has no leader yet."""
     partition_of = {TopicPartition(topic, p): p for p in partitions}
 
     def ask(spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
@@ -34,7 +34,7 @@ def log_offsets(
         answers = client.list_offsets(dict.fromkeys(partition_of, spec), isolation_level=level, request_timeout=timeout)
         offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
         unknown = sorted(partition for partition, offset in offsets.items() if offset < 0)
-        if unknown:  # seen while a leader changes; taken for an offset, the log would look truncated
+        if unknown:  # seen while a leader changes; taken for an offset, it would make the log look truncated
             raise Retriable(f"offsets of {topic}: the leader of partitions {unknown} has none yet")
         return offsets
 
@@ -53,7 +53,7 @@ def committed(
     reader: Consumer, topic: str, partitions: Iterable[int], deadline: Deadline
 ) -> dict[int, Committed | None]:
     """
-    The group's committed offsets; a `read_committed` reader waits for pending ones, a `read_uncommitted` one does not.
+    Return the group's committed offsets. A `read_committed` reader waits for pending ones, `read_uncommitted` does not.
 
     Raises:
         DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
@@ -89,7 +89,7 @@ def committed(
 def committed_by(
     connection: Connection, group: str, topic: str, partitions: Iterable[int], isolation: str, deadline: Deadline
 ) -> dict[int, Committed | None]:
-    """As `committed`, with a client for this one request."""
+    """Like `committed`, with a client for this one request."""
     reader = consumer(connection, group, isolation)
     try:
         return committed(reader, topic, partitions, deadline)
@@ -106,7 +106,7 @@ def _check_allowed(reader: Consumer) -> None:
 
 
 def _text(answer: TopicPartition) -> str:
-    """The metadata beside an offset, up to where stray bytes, which librdkafka may append, are no text (issue 4649)."""
+    """Return an offset's metadata, cut before any stray bytes that librdkafka may append (issue 4649)."""
     try:
         return answer.metadata or ""
     except UnicodeDecodeError as error:
@@ -116,7 +116,7 @@ def _text(answer: TopicPartition) -> str:
 def offsets_at(
     client: AdminClient, topic: str, partitions: Iterable[int], time_ms: int, deadline: Deadline
 ) -> dict[int, int | None]:
-    """Per partition the offset of the first record at or after ``time_ms``; None if all records are older."""
+    """Return each partition's first offset at or after ``time_ms``, or None if all records are older."""
     partition_of = {TopicPartition(topic, p): p for p in partitions}
 
     def ask() -> dict[int, int | None]:

@@ -25,7 +25,7 @@ from brew.kafka.offsets import log_offsets
 from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.consumer import FetchRequest
 
@@ -34,7 +34,7 @@ _ALL_BYTES = 64 * 1024 * 1024
 
 
 class BatchFetcher:
-    """Made by `batch_fetcher`."""
+    """Fetches raw batches; made by `batch_fetcher`."""
 
     def __init__(self, admin: Any, deadline: Deadline) -> None:
         self._admin, self._deadline = admin, deadline
@@ -95,7 +95,7 @@ async def _fetch(admin: Any, topic: str, starts: Mapping[int, int]) -> dict[int,
             topics=[FetchRequest.FetchTopic(topic=topic, partitions=asked)],
             forgotten_topics_data=[],
             min_version=4,
-            max_version=12,  # from 13 on topics go by id
+            max_version=12,  # since 13, topics are named by id
         )
         answer = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
         for one in answer.responses[0].partitions if answer.responses else ():
@@ -106,7 +106,7 @@ async def _fetch(admin: Any, topic: str, starts: Mapping[int, int]) -> dict[int,
 
 @contextmanager
 def batch_fetcher(connection: Connection, deadline: Deadline) -> Iterator[BatchFetcher]:
-    """A connection for several fetches; ``deadline`` bounds all of them together."""
+    """Open a connection for several fetches; ``deadline`` limits all of them together."""
     with kafka_python_admin(connection, deadline) as admin:
         yield BatchFetcher(admin, deadline)
 
@@ -119,9 +119,9 @@ Sources = tuple[SourcePosition, SourcePosition]
 
 def source_positions(content: memoryview) -> Sources | SinkBatch | None:
     """
-    The source positions of the first and the last record of one batch, by their headers, or the sink that wrote it.
+    Return the source positions of a batch's first and last record, or the sink that wrote it, from their headers.
 
-    None if a record has neither, or if the batch is compressed: all of it would have to be decompressed.
+    None if a record has neither, or if the batch is compressed: it would have to be decompressed completely.
     """
     fields = _HEADER.unpack_from(content)
     if fields[5] & _CODEC_MASK or not fields[12]:
@@ -138,7 +138,7 @@ def source_positions(content: memoryview) -> Sources | SinkBatch | None:
 
 
 def _headers(content: memoryview, position: int) -> list[tuple[str, bytes | None]]:
-    """The headers of the record at this position; before them: length, attributes, two deltas, key and value."""
+    """Parse a record's headers; before them are length, attributes, two deltas, key and value."""
     _, position = _varint(content, position)
     position += 1
     for _ in range(2):
@@ -160,7 +160,7 @@ def _bytes(content: memoryview, position: int) -> tuple[bytes | None, int]:
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:
-    """A zigzag-encoded number, and the position after it."""
+    """Return a zigzag-encoded number and the position after it."""
     value = shift = 0
     while (byte := content[position]) & _CONTINUATION_BIT:
         value |= (byte & 0x7F) << shift
@@ -179,7 +179,7 @@ Aborted = list[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class FirstVisible:
     """
-    ``time_ms``: the record's timestamp, in ms since the epoch; None if it has none, or was not found in a few fetches.
+    The first visible record; ``time_ms``: its timestamp, None if it has none, or was not found within a few fetches.
 
     ``nothing``: there is no visible record below the last stable offset.
     """
@@ -192,9 +192,9 @@ def first_visible(
     raw: RawLogs, topic: str, partition: int, start: int, last_stable: int, deadline: Deadline
 ) -> FirstVisible:
     """
-    The first record at or after ``start`` that is neither a marker nor aborted.
+    Find the first record at or after ``start`` that is neither a marker nor aborted.
 
-    One fetch of one batch is enough unless it is aborted; the search ends after a few fetches of aborted batches.
+    Fetching one batch is enough unless it is aborted; the search ends after a few fetches of aborted batches.
     """
     position, max_bytes = start, _FIRST_BYTES
     for _ in range(_FETCHES):
@@ -209,7 +209,7 @@ def first_visible(
 
 
 def _first(batches: Iterable[tuple[RawBatch, memoryview]], aborted: Aborted, start: int) -> tuple[int | None, int]:
-    """The timestamp of the first visible record, if there is one; and the position to continue from."""
+    """Return the timestamp of the first visible record, or None, and the position to continue from."""
     position, pending, hidden = start, sorted(aborted, key=lambda entry: entry[1]), set[int]()
     for batch, content in batches:
         while pending and pending[0][1] <= batch.last_offset:
@@ -226,13 +226,13 @@ def _first(batches: Iterable[tuple[RawBatch, memoryview]], aborted: Aborted, sta
 
 
 def _time_ms(content: memoryview, start: int) -> int | None:
-    """The timestamp of the first record at or after ``start``; None if this batch has none."""
+    """Return the timestamp of the first record at or after ``start``, or None if this batch has none."""
     batch = DefaultRecordBatch(content)
     if batch.last_offset < start or not batch.records_count:
         return None
     if batch.timestamp_type == batch.LOG_APPEND_TIME:
         return int(batch.max_timestamp)
-    if batch.compression_type:  # the first record's: an exact answer would need to decompress the batch
+    if batch.compression_type:  # the first record's: the exact one would require decompressing the batch
         return int(batch.first_timestamp)
     return next((int(record.timestamp) for record in batch if record.offset >= start), None)
 
@@ -254,7 +254,7 @@ def newest_offset_batches(
 def offset_batches(
     raw: RawLogs, group: str, topic: str, partition: int, start: int, until: int
 ) -> Iterator[OffsetBatch]:
-    """Batches of one partition of `__consumer_offsets`, with the group's commits for ``topic``."""
+    """Yield batches of one partition of `__consumer_offsets`, with the group's commits for ``topic``."""
     name = group.encode()
     for batch, content in raw.batches(OFFSETS_TOPIC, partition, start, until):
         mentions_group = not batch.control and name in bytes(content)

@@ -1,9 +1,9 @@
 """
 Values in the formats of a Schema Registry: Confluent's serializers, and what their errors mean for a record.
 
-A `Codec` reads and writes one format against one registry. Its errors are of three kinds: the record is at fault
-(`Reject`), the registry does not answer (`RegistryUnreachable`, the transaction is tried again), or the settings are
-wrong (the serializer's own exception, which ends a run).
+A `Codec` reads and writes one format with one registry. Its errors are of three kinds: the record is invalid
+(`Reject`), the registry does not answer (`RegistryUnreachable`, the transaction is repeated), or the settings are wrong
+(the serializer's own exception, which ends a run).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from brew.record import Record, Reject
 
 AVRO, JSON_SCHEMA, PROTOBUF = "avro", "json_schema", "protobuf"
 SCHEMA_ID_HEADER = "__value_schema_id"
-"""Where a producer may put the schema's id instead of the value's first bytes."""
+"""The header in which a producer may put the schema's id instead of the value's first bytes."""
 
 NO_SCHEMA_ID = "no-schema-id"
 UNKNOWN_SCHEMA = "unknown-schema"
@@ -40,7 +40,7 @@ OUTPUT_SCHEMA_MISMATCH = "output-schema-mismatch"
 _MAGIC, _PREFIX_BYTES = 0, 5
 _SAYS_NO, _FAILS = 400, 500
 _NOT_ABOUT_SCHEMAS = {401, 403, 407, 408, 429}
-"""Refusals that say who we are, or how often we ask."""
+"""Refusals that concern authentication or the request rate."""
 _TIMEOUT_S = 10.0
 _LONGEST = 500
 
@@ -48,12 +48,11 @@ _LONGEST = 500
 @dataclass(frozen=True, slots=True)
 class SchemaSettings:
     """
-    One format against one registry; hashable, since a process keeps one codec for each.
+    One format with one registry; hashable, since a process keeps one codec for each.
 
-    ``registry``: settings of Confluent's client, as sorted pairs; ``url`` is one of them. ``schema``: what values are
-    written with; None: the subject's latest one. ``reader_schema``: what values are read as; None: as they were
-    written. ``message``, ``output_message``: classes of Protobuf. ``register``: give the registry a schema that it does
-    not have.
+    ``registry``: settings of Confluent's client, as sorted pairs, including ``url``. ``schema``: the schema to write
+    with; None: the subject's latest. ``reader_schema``: the schema to read as; None: as written. ``message``,
+    ``output_message``: Protobuf classes. ``register``: register a schema that the registry does not have.
     """
 
     kind: str
@@ -73,7 +72,7 @@ _making = threading.Lock()
 
 
 def codec(settings: SchemaSettings) -> Codec:
-    """The process's codec of ``settings``: schemas are fetched once, and connections shared."""
+    """Return the process's codec for ``settings``: schemas are fetched once, and connections shared."""
     with _making:
         return _codec(settings)
 
@@ -89,7 +88,7 @@ def _client(registry: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
 
 
 class Codec:
-    """Reads and writes values; several threads may use it at once. Made by `codec`."""
+    """Reads and writes values; several threads may use it at the same time. Made by `codec`."""
 
     def __init__(self, settings: SchemaSettings) -> None:
         self._settings = settings
@@ -99,7 +98,7 @@ class Codec:
 
     def read(self, record: Record) -> Any:
         """
-        The value that the record holds: a dict (Avro, JSON Schema) or a message (Protobuf).
+        Return the record's value: a dict (Avro, JSON Schema) or a message (Protobuf).
 
         Raises:
             Reject: `no-schema-id`, `unknown-schema` or `schema-mismatch`.
@@ -121,18 +120,18 @@ class Codec:
             raise Reject(UNKNOWN_SCHEMA, f"{self._settings.url} does not know its schema: {error}") from error
         except RegistryUnreachable:
             raise
-        # What a decoder raises on foreign bytes is not a type of its own: EOFError, IndexError, UnicodeDecodeError.
+        # Decoders raise no type of their own on foreign bytes: EOFError, IndexError, UnicodeDecodeError.
         except Exception as error:
             raise Reject(SCHEMA_MISMATCH, f"the value does not fit its schema: {_told(error)}") from error
 
     def write(self, value: object, topic: str) -> bytes:
         """
-        The bytes of ``value`` as a record of ``topic``, with the schema's id in front.
+        Return the bytes of ``value`` as a record of ``topic``, starting with the schema's id.
 
         Raises:
             Reject: `output-schema-mismatch`.
             RegistryUnreachable: the schema can't be looked up or registered now.
-            ValueError: the registry has no such schema, or does not take it.
+            ValueError: the registry has no such schema, or does not accept it.
         """
         if self._write is None:
             self._write = _serializer(self._settings, self._client)
@@ -149,7 +148,7 @@ class Codec:
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
-        """Tell a registry that fails from one that says no."""
+        """Distinguish a failing registry from one that refuses."""
         try:
             yield
         except SchemaRegistryError as error:

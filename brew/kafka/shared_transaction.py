@@ -2,7 +2,7 @@
 One transaction that several processes write to: the driver begins and ends it, tasks write under its epoch.
 
 A transaction belongs to a producer id and epoch, not to a process. The driver speaks the protocol through kafka-python,
-since librdkafka tells nobody its producer id and can't adopt one. Tasks write through aiokafka
+since librdkafka does not expose its producer id and can't adopt one. Tasks write through aiokafka
 (`brew.kafka.shared_writer`).
 
 Requests are those of Kafka before 4.0 (no epoch bump by EndTxn): each batch gets its epoch from InitProducerId.
@@ -26,7 +26,7 @@ from brew.names import SinkTransactionalId
 from brew.offsets import Committed
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import errors
     from kafka.protocol.producer import (
@@ -38,7 +38,7 @@ with warnings.catch_warnings():
 
 _GROUP, _TRANSACTION = 0, 1
 _REQUEST_S, _MAX_REQUEST_S = 5.0, 20.0
-"""Each failed attempt doubles it: a distant coordinator, TLS and a login take a dozen round trips."""
+"""Each failed attempt doubles it: with a distant coordinator, TLS and a login, a request takes a dozen round trips."""
 _PAUSE_S = 0.005
 _END_S = 30.0
 _FENCED = (errors.ProducerFencedError, errors.InvalidProducerEpochError)
@@ -79,7 +79,7 @@ class SharedTransaction:
         yield
 
     def fence(self, deadline: Deadline) -> None:
-        """A new epoch: whatever an earlier attempt left open is aborted, and its tasks may not write any more."""
+        """Get a new epoch: an earlier attempt's open transaction is aborted, and its tasks can no longer write."""
         request = InitProducerIdRequest(
             transactional_id=self._id,
             transaction_timeout_ms=int(self._settings.timeout_s * 1000),
@@ -95,23 +95,23 @@ class SharedTransaction:
         return self._located
 
     def begin(self) -> None:
-        """Nothing is sent: brokers begin a transaction with its first partition."""
+        """Send nothing: brokers begin a transaction with its first partition."""
 
     def make_room(self, _deadline: Deadline) -> None:
         raise Fatal("produce: the driver of a shared transaction writes nothing")
 
     def settle(self, _deadline: Deadline) -> None:
-        """Nothing is queued here."""
+        """Do nothing: the driver queues no records."""
 
     def flush(self, _deadline: Deadline) -> None:
-        """Nothing is queued here: tasks return when all that they wrote is acknowledged."""
+        """Do nothing: tasks return only when all their records are acknowledged."""
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
         """
-        Put the position into the transaction, and see that it still stands where it was located.
+        Add the position to the transaction, and confirm that the committed offset is still the located one.
 
         Raises:
-            Abortable: the group stands elsewhere, so the batch may be out already (docs/decisions/0012).
+            Abortable: the committed offset differs, so the batch may be visible already (docs/decisions/0012).
         """
         left = deadline.part(_END_S)
         if self.source is not None:
@@ -133,7 +133,7 @@ class SharedTransaction:
         self._end(deadline, committed=False)
 
     def invalidate(self) -> None:
-        """Ask through new clients from now on: an attempt on what these said has come to nothing."""
+        """Use new clients from now on, because an attempt based on the answers of the cached ones failed."""
         self._locator.invalidate()
 
     def _end(self, deadline: Deadline, *, committed: bool) -> None:
@@ -179,9 +179,9 @@ class SharedTransaction:
 
     def _sent(self, step: str, request: Any, coordinator: tuple[int, str], deadline: Deadline) -> Any:
         """
-        The answer to a request that its coordinator took; repeated while that may help.
+        Send a request to its coordinator until it is accepted, as long as a retry may help; return the response.
 
-        To repeat is safe: within an epoch each of these requests has the same effect once or twice, and another fence
+        A retry is safe: within an epoch, each of these requests has the same effect once or twice, and another fence
         only gives another epoch.
         """
         kind, key = coordinator
@@ -197,7 +197,7 @@ class SharedTransaction:
             try:
                 response = client.ask(step, call, deadline.part(patience_s))
             except (KafkaFailure, DeadlineExceeded) as error:
-                confirmation.forget(client)  # it may know a coordinator that is none any more
+                confirmation.forget(client)  # it may have a former coordinator cached
                 patience_s = min(2 * patience_s, _MAX_REQUEST_S)
                 if denial_in(str(error)) is Denial.RIGHT:
                     raise Denied(str(error)) from error
@@ -211,7 +211,7 @@ class SharedTransaction:
         return retry_until(once, step, deadline, _PAUSE_S)
 
     def _failure(self, step: str, error: type[Exception]) -> BrewError:
-        """The broker's answer as a leaf of the tree; nothing unknown is retried."""
+        """Convert the broker's error to one of `brew.errors`; an unknown one is not retried."""
         text = f"{step}: {error.__name__} for transactional id {self._id}"
         if issubclass(error, _FENCED):
             return Fenced(f"{text}: a newer attempt has the id, or the batch outlived its transaction time-out")
@@ -223,7 +223,7 @@ class SharedTransaction:
 
 
 def _codes(response: Any) -> list[int]:
-    """Every error code of a response."""
+    """Return every error code of a response."""
     if hasattr(response, "error_code"):
         return [response.error_code]
     return [partition.error_code for topic in response.topics for partition in topic.partitions]

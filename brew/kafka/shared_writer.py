@@ -1,12 +1,12 @@
 """
 A task's side of a shared transaction: write records under the driver's producer id and epoch, through aiokafka.
 
-It adopts them by a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_shares.py fails when it
-goes away). aiokafka adds partitions to the transaction by itself. Record batches come ready
+It adopts them with a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_shares.py fails when
+the method goes away). aiokafka adds partitions to the transaction by itself. Record batches arrive encoded
 (`brew.kafka.arrow_batches`).
 
-Sequence numbers begin at 0 in each process, and brokers take a repeated one for a duplicate whatever it holds. So each
-output partition has one writer in an epoch, which nobody repeats.
+Sequence numbers start at 0 in each process, and brokers treat a repeated number as a duplicate whatever the batch
+holds. So each output partition has exactly one writer per epoch, and no writer is repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from brew.kafka.sink_transaction import SharedEpoch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Failures reach the caller as exceptions; the library would also print them.
+# Failures reach the caller as exceptions; the library would log them as well.
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 logging.getLogger("aiokafka").propagate = False
 
@@ -47,7 +47,7 @@ _FENCED = (client_errors.ProducerFenced, client_errors.InvalidProducerEpoch)
 
 @dataclass(slots=True)
 class Written:
-    """What one task wrote: records acknowledged, and the partitions they went to."""
+    """What one task wrote: the number of acknowledged records, and their partitions."""
 
     records: int = 0
     places: set[tuple[str, int]] = field(default_factory=set)
@@ -57,12 +57,12 @@ def write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callab
     """
     Write all records of ``chunks`` (of `arrow_batches.SCHEMA`), and return once all are acknowledged.
 
-    ``half_way`` is called behind each chunk that is out.
+    ``half_way`` is called after each chunk that has been sent.
 
     Raises:
         Fenced: a newer attempt has the transactional id.
         DeadlineExceeded: the first record is older than the transaction time-out allows.
-        Abortable: a record was not taken.
+        Abortable: a record was not accepted.
         Denied: a right is missing.
     """
     try:
@@ -77,12 +77,12 @@ def write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callab
     except _DENIED as error:
         raise Denied(f"produce: {error} ({type(error).__name__})") from error
     except (client_errors.KafkaError, AssertionError) as error:
-        # aiokafka asserts that it is in a transaction, which it is not any more once it was refused.
+        # aiokafka asserts that it is in a transaction, which no longer holds after a refusal.
         raise Abortable(f"produce: {error} ({type(error).__name__})") from error
 
 
 async def _write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callable[[], None] | None) -> Written:
-    # In a thread, so that the sender goes on while rows are computed.
+    # In a thread, so that the sender continues while rows are computed.
     chunk = await asyncio.to_thread(next, chunks, None)
     if chunk is None:
         return Written()
@@ -104,7 +104,7 @@ async def _write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way:
 
 
 def adopted(epoch: SharedEpoch) -> AIOKafkaProducer:
-    """A producer that writes under the driver's producer id and epoch, and asks for none of its own."""
+    """Create a producer that writes under the driver's producer id and epoch, and never requests its own."""
     producer = AIOKafkaProducer(
         bootstrap_servers=epoch.connection.bootstrap.split(","),
         transactional_id=epoch.transactional_id,
@@ -118,7 +118,7 @@ def adopted(epoch: SharedEpoch) -> AIOKafkaProducer:
 
 
 class _Sender:
-    """Hands batches over, and counts what was acknowledged."""
+    """Sends batches and counts the acknowledged records."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
@@ -138,7 +138,7 @@ class _Sender:
 
 
 async def _closed(producer: AIOKafkaProducer) -> None:
-    """Whatever went wrong is told already, and a sender that was refused raises that once more."""
+    """Stop the producer, ignoring its errors: a sender that was refused only raises the known error again."""
     try:
         await asyncio.wait_for(producer.stop(), _CLOSE_S)
     except (client_errors.KafkaError, TimeoutError):
@@ -159,7 +159,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _security(epoch: SharedEpoch) -> dict[str, Any]:
-    """The connection's settings in aiokafka's words."""
+    """Return the connection's settings by aiokafka's names."""
     settings = {name: str(value) for name, value in epoch.connection.settings().items()}
     protocol = settings.get(PROTOCOL, "PLAINTEXT")
     found: dict[str, Any] = {"security_protocol": protocol}
@@ -175,6 +175,6 @@ def _security(epoch: SharedEpoch) -> dict[str, Any]:
         found["sasl_plain_username"] = settings.get(USERNAME)
         found["sasl_plain_password"] = settings.get(PASSWORD)
     if oauth.uses_tokens(settings):
-        oauth.token(settings)  # a refusal is told here; aiokafka would take it for a broker that is away
+        oauth.token(settings)  # reports a refusal; aiokafka would treat it as an unavailable broker
         found["sasl_oauth_token_provider"] = _Tokens(settings)
     return found

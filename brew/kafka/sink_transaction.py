@@ -1,4 +1,4 @@
-"""What a sink needs from Kafka beside the kernel: source offsets in its transaction, and what its topic tells of it."""
+"""What a sink needs beside the kernel: source offsets in its transaction, and its batches found in its topic."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED, SinkTransactionalId
 
 SourceOffsets = Mapping[str, Mapping[int, int]]
-"""Topic -> partition -> the offset behind the last record that a batch read."""
+"""Topic -> partition -> the offset after the last record that a batch read."""
 
 OLDEST = (3, 6)
 _TAIL = 2_000
-"""Records at the end of each partition that are looked at for evidence."""
+"""Records at the end of each partition that are searched for evidence."""
 _ENDS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class SharedEpoch:
-    """What a task needs to write into the driver's transaction; travels to the executors."""
+    """What a task needs to write into the driver's transaction; sent to the executors."""
 
     connection: Connection
     transactional_id: str
@@ -43,7 +43,7 @@ class SinkTransaction(KafkaTransaction):
     """
     A `KafkaTransaction` that also commits a batch's source offsets, under a group that only lag tools read.
 
-    Their metadata is the sink's transactional id, so that such a tool finds out whether a batch is at work.
+    Their metadata is the sink's transactional id, so that such a tool can find out whether a batch is in progress.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SinkTransaction(KafkaTransaction):
             self._source = (locator(settings.connection, source_group), offsets)
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
-        """The source's offsets first: the sink's own are confirmed behind them."""
+        """Send the source's offsets first, because the sink's own are confirmed after them."""
         if self._source is not None:
             group, offsets = self._source
 
@@ -80,16 +80,16 @@ class SinkTransaction(KafkaTransaction):
 
 
 def send_offsets_step(group: str, *topics: str) -> str:
-    """The step's name in errors, so that `brew.acl` can tell which of the two groups a refusal is about."""
+    """Return the step's name for errors, from which `brew.acl` tells which of the two groups was refused."""
     return f"send-offsets of group {group} in topic {min(topics)}"
 
 
 def described(connection: Connection, topic: str, deadline: Deadline) -> topics.Topic:
     """
-    The sink's topic.
+    Return the sink's topic.
 
     Raises:
-        Refused: there is none.
+        Refused: the topic does not exist.
     """
     found = topics.describe(admin(connection), [topic], deadline)
     if topic not in found:
@@ -103,9 +103,9 @@ def described(connection: Connection, topic: str, deadline: Deadline) -> topics.
 def check_brokers(connection: Connection, deadline: Deadline) -> None:
     """
     Raises:
-        Refused: the brokers do not verify that a transaction holds a partition before they append to it.
+        Refused: the brokers append to a partition without verifying that the transaction includes it.
     """
-    from brew.kafka.kafka_python import kafka_python_admin  # noqa: PLC0415 - 0.15 s, which workers have no use for
+    from brew.kafka.kafka_python import kafka_python_admin  # noqa: PLC0415 - 0.15 s, which workers do not need
 
     with kafka_python_admin(connection, deadline) as client:
         version = client._manager.broker_version_data.broker_version  # noqa: SLF001 - as elsewhere
@@ -119,7 +119,7 @@ def check_brokers(connection: Connection, deadline: Deadline) -> None:
 
 def last_in_topic(connection: Connection, topic: str, group: str, header: str, wanted: tuple[str, bytes]) -> int | None:
     """
-    The highest number in ``header`` among the topic's last records with the header ``wanted``; None for none.
+    Return the highest number in ``header`` among the topic's last records that have the header ``wanted``, or None.
 
     Raises:
         DeadlineExceeded: the ends of the partitions could not be read in time.

@@ -1,4 +1,4 @@
-"""Read whole topics: from the start to a known end (`FullTopicReader`), or from given offsets for ever (`follow`)."""
+"""Read whole topics: from the start to a known end (`FullTopicReader`), or from given offsets forever (`follow`)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class FullTopicReader:
     """
     The visible records of one topic, each returned once.
 
-    For one thread at a time, in the process that made it. Nothing is ever committed under ``group``.
-    ``positions``: per partition the next offset to return.
+    For one thread at a time, in the process that made it. Nothing is ever committed under ``group``. ``positions``: the
+    next offset to return, by partition.
 
     Raises:
-        Refused: there is no such topic.
+        Refused: the topic does not exist.
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:
@@ -46,7 +46,7 @@ class FullTopicReader:
             self._consumer.assign([TopicPartition(topic, p, offset) for p, offset in self.positions.items()])
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
-        """The current last stable offset of each partition, in one request."""
+        """Return the current last stable offset of each partition, in one request."""
         partition_of = {TopicPartition(self.topic, p): p for p in self.positions}
 
         def ask() -> dict[int, int]:
@@ -65,7 +65,7 @@ class FullTopicReader:
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
         """
-        Yield the next records until all positions have reached ``until``; records beyond it may be among them.
+        Yield the next records until all positions have reached ``until``; records beyond it may be included.
 
         Raises:
             DeadlineExceeded: it took too long, or ``stop`` was set; the next call continues from there.
@@ -87,7 +87,7 @@ class FullTopicReader:
                 else:
                     partition = message.partition()
                     with mapped(f"read of {self.topic}[{partition}]"):
-                        if ends_partition(error):  # behind markers, which are no records
+                        if ends_partition(error):  # past markers, which are not records
                             self.positions[partition] = max(self.positions[partition], message.offset())
             if batch:
                 yield batch
@@ -105,9 +105,9 @@ def follow(
     connection: Connection, starts: Mapping[str, Mapping[int, int]], isolation: str
 ) -> Generator[tuple[str, list[LogRecord]], None, None]:
     """
-    Yield (topic, records) as they are read, from ``starts`` (topic -> partition -> offset) on, for ever.
+    Yield (topic, records) as they are read, from ``starts`` (topic -> partition -> offset) on, forever.
 
-    Errors from which the client library recovers by itself (brokers gone, leaders moving) are ignored; nothing is
+    Errors from which the client library recovers on its own (brokers gone, leaders moving) are ignored; nothing is
     committed.
     """
     reader = consumer(connection, _GROUP, isolation, **{"fetch.wait.max.ms": 20, "enable.partition.eof": False})

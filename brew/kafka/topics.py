@@ -39,7 +39,7 @@ class TopicSpec:
 
 
 def describe(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
-    """The topics of ``names`` that exist."""
+    """Return the topics of ``names`` that exist."""
     return retry_until(lambda: _describe_once(client, names, deadline), "describe topics", deadline)
 
 
@@ -62,17 +62,17 @@ def _describe_once(client: AdminClient, names: list[str], deadline: Deadline) ->
 
 
 def _code(error: KafkaFailure) -> int:
-    """The broker's error code behind an error raised by `mapped`."""
+    """Return the broker's code of an error raised by `mapped`."""
     cause = error.__cause__
     return int(cause.args[0].code()) if isinstance(cause, KafkaException) else KafkaError.UNKNOWN
 
 
 def describe_one(client: AdminClient, name: str, deadline: Deadline) -> Topic:
     """
-    The topic of that name.
+    Return the topic ``name``.
 
     Raises:
-        Refused: there is none.
+        Refused: the topic does not exist.
     """
     topics = describe(client, [name], deadline)
     if name not in topics:
@@ -85,7 +85,7 @@ def describe_one(client: AdminClient, name: str, deadline: Deadline) -> Topic:
 
 def describe_all(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
     """
-    The topics of ``names``, waiting for those that were just created.
+    Return the topics of ``names``, waiting for those that were just created.
 
     Raises:
         DeadlineExceeded: one of them did not appear.
@@ -101,36 +101,36 @@ def describe_all(client: AdminClient, names: list[str], deadline: Deadline) -> d
 
 
 def names(client: AdminClient, deadline: Deadline) -> list[str]:
-    """All topics of the cluster except internal ones, sorted."""
+    """Return all topics of the cluster except internal ones, sorted."""
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
     return sorted(name for name in listed if not name.startswith("__"))
 
 
 def brokers(client: AdminClient, deadline: Deadline) -> int:
-    """The number of live brokers."""
+    """Return the number of live brokers."""
     with mapped("list brokers"):
         return len(client.list_topics(timeout=max(0.001, deadline.remaining_s())).brokers)
 
 
 def max_message_bytes(client: AdminClient, name: str, deadline: Deadline) -> int:
-    """The topic's limit on a record batch, in bytes."""
+    """Return the topic's limit on a record batch, in bytes."""
     return int(_setting(client, name, MAX_MESSAGE_BYTES, deadline))
 
 
 def cleanup_policy(client: AdminClient, name: str, deadline: Deadline) -> str:
-    """The topic's cleanup policy: `delete`, `compact`, or both with a comma."""
+    """Return the topic's cleanup policy: `delete`, `compact`, or both separated by a comma."""
     return _setting(client, name, CLEANUP_POLICY, deadline)
 
 
 def retention_s(client: AdminClient, name: str, deadline: Deadline) -> float | None:
-    """How long the topic keeps records, in seconds; None for ever."""
+    """Return how long the topic keeps records, in seconds; None means forever."""
     value_ms = int(_setting(client, name, RETENTION_MS, deadline))
     return None if value_ms < 0 else value_ms / 1000
 
 
 def segment_s(client: AdminClient, name: str, deadline: Deadline) -> float:
-    """The topic's segment time, in seconds; retention deletes whole segments, when their last record is old."""
+    """Return the topic's segment time in seconds; retention deletes whole segments once their last record is old."""
     return int(_setting(client, name, SEGMENT_MS, deadline)) / 1000
 
 
@@ -156,7 +156,7 @@ def create(client: AdminClient, wanted: list[TopicSpec], deadline: Deadline) -> 
     """
     replicas = min(3, brokers(client, deadline))
     created: dict[str, bool] = {}
-    unanswered: set[str] = set()  # requests without an answer: if such a topic exists later, this call created it
+    unanswered: set[str] = set()  # unanswered requests: if such a topic exists later, this call created it
 
     def ask() -> None:
         new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted if t.name not in created]

@@ -19,7 +19,7 @@ from brew.kafka.committed_offset import locator
 from brew.names import SinkTransactionalId, TransactionalId
 from brew.offsets import Committed
 
-# A log line of rdkafka_txnmgr.c after a refused AddPartitionsToTxn; other partitions are logged as `not attempted`.
+# rdkafka_txnmgr.c logs this after a refused AddPartitionsToTxn; other partitions are logged as `not attempted`.
 _REFUSED = re.compile(r'Failed to add partition "([\w.-]+)" \[\d+\] to transaction: .*[Tt]opic authorization failed')
 
 
@@ -30,7 +30,7 @@ class AuthorizationFailures:
         self._topics: set[str] = set()
 
     def logger(self, parent: logging.Logger) -> logging.Logger:
-        """A logger for the producer that notes refused topics and passes every line on to ``parent``."""
+        """Return a logger for the producer that notes refused topics and passes every line on to ``parent``."""
         topics = self._topics  # avoids a cycle through `self`: each transaction has one of these
 
         def note(record: logging.LogRecord) -> bool:
@@ -45,7 +45,7 @@ class AuthorizationFailures:
         return logger
 
     def step(self, step: str) -> str:
-        """``step`` with the topics that were refused, as in `commit (no Write on topic a, b)`."""
+        """Return ``step`` with the topics that were refused, as in `commit (no Write on topic a, b)`."""
         return f"{step} (no Write on topic {', '.join(sorted(self._topics))})" if self._topics else step
 
 
@@ -86,7 +86,7 @@ def fencing(client: Producer) -> Callable[[float], None]:
 
 def fenced(client: Producer, deadline: Deadline) -> None:
     """
-    Call `init_transactions` by `fencing` until it succeeds.
+    Repeat `fencing` until `init_transactions` succeeds.
 
     Raises:
         DeadlineExceeded: no answer in time.
@@ -100,7 +100,7 @@ def fenced(client: Producer, deadline: Deadline) -> None:
     retry_until(fence, "fence", deadline, PAUSE_S)
 
 
-# A rejected record keeps its bytes, so the producer's limit has to be above that of any topic.
+# A rejected record keeps its bytes, so the producer's limit must be above that of any topic.
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
 _CLOSE_S = 5.0
@@ -125,8 +125,8 @@ class KafkaTransaction:
     """
     One transaction with its own producer, and the group's position from the process's cached `Locator`.
 
-    For the process that made it, and for one transaction only: with one transaction per producer epoch a delayed EndTxn
-    finds a newer epoch and is refused (docs/decisions/0002).
+    For one transaction only, in the process that made it: with one transaction per producer epoch, a delayed EndTxn
+    meets a newer epoch and is refused (docs/decisions/0002).
     """
 
     def __init__(
@@ -164,13 +164,13 @@ class KafkaTransaction:
                 yield
             except KafkaException as error:
                 if error.args[0].code() in _WITHOUT_REASON:
-                    # `produce` reports only that the producer has failed or must abort; a transactional call says why.
+                    # `produce` reports only that the producer failed or must abort; a transactional call says why.
                     with mapped(self._step_name(step)):
                         self._producer.begin_transaction()
                 raise
 
     def _step_name(self, step: str) -> str:
-        """The step's name for an error, with the topics that the brokers refused; polling makes the client log them."""
+        """Return the step's name for an error, with the refused topics; the poll makes the client log them."""
         with contextlib.suppress(KafkaException, SystemError):
             self._producer.poll(0)
         return self._refusals.step(step)
@@ -195,7 +195,7 @@ class KafkaTransaction:
         self._call("fence", fence, deadline, PAUSE_S)
 
     def locate(self, deadline: Deadline) -> Committed | None:
-        """The group's stable committed offset; None if there is none."""
+        """Return the group's stable committed offset, or None if there is none."""
         committed = self._locator.committed(self._topic, self._partition, deadline)
         self._located = [committed]
         return committed
@@ -216,7 +216,7 @@ class KafkaTransaction:
 
     def flush(self, deadline: Deadline) -> None:
         """
-        Return once no record is queued; a record that failed permanently makes the commit fail (librdkafka manual).
+        Return once no record is queued; a permanently failed record makes the commit fail (librdkafka manual).
 
         Raises:
             DeadlineExceeded: records are still queued.
@@ -232,7 +232,7 @@ class KafkaTransaction:
         """
         Add the group's next offset to the transaction, and confirm that the committed offset is still the located one.
 
-        librdkafka reports success for an invalid offset and sends nothing, so it is refused here.
+        A negative ``until`` is refused, because librdkafka reports success for an invalid offset and sends nothing.
 
         Raises:
             Abortable: the committed offset changed, so the records may be visible already (docs/decisions/0012).
@@ -271,7 +271,7 @@ class KafkaTransaction:
         """
         Close the producer; an open transaction is aborted if a broker answers within 5 s. Idempotent.
 
-        After a commit or an abort without an answer nothing more is sent: the next fence decides.
+        After an unanswered commit or abort, nothing more is sent: the next fence decides the outcome.
         """
         if self.produce is _closed:
             return

@@ -33,7 +33,7 @@ class TransactionsAdmin:
         return RawLogs(self._admin)
 
     def held(self, places: Iterable[Place]) -> list[PartitionTransaction]:
-        """The transactions that are open in these partitions, by their leaders."""
+        """Return the transactions that are open in these partitions, according to their leaders."""
         partitions = [AdminPartition(topic, partition) for topic, partition in places]
         states = self._ask("describe producers", self._admin._async_describe_producers, partitions)  # noqa: SLF001
         return sorted(
@@ -52,16 +52,16 @@ class TransactionsAdmin:
         )
 
     def going_on(self) -> list[CoordinatorTransaction]:
-        """Every open transaction by its coordinator, whether it holds back a partition or not."""
+        """Return every open transaction according to its coordinator, whether it holds back a partition or not."""
         return self._listed(None, [ONGOING, *sorted(ENDING)])
 
     def of_producers(self, producer_ids: Iterable[int]) -> list[CoordinatorTransaction]:
-        """The transactional ids of these producers, whatever their state; those it may not describe are left out."""
+        """Return the transactional ids of these producers in any state; those it may not describe are left out."""
         ids = sorted(set(producer_ids))
         return self._listed(ids, None) if ids else []
 
     def named(self, names: Iterable[str]) -> list[CoordinatorTransaction]:
-        """The state of those transactional ids that exist: one request for all, one for each if one is unknown."""
+        """Return the state of the ids that exist: one request for all, or one for each if one is unknown."""
         ids = list(names)
         try:
             return self._described(ids) if ids else []
@@ -97,7 +97,7 @@ class TransactionsAdmin:
         self, names: Iterable[str], places: Iterable[Place]
     ) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
         """
-        The committed offsets of those groups that have any in these partitions, and the errors of those whose
+        Return the committed offsets of the groups that have any in these partitions, and the errors of groups whose
         coordinator did not answer.
         """
         attempt = self._deadline.part(_GROUPS_S)
@@ -123,7 +123,7 @@ class TransactionsAdmin:
 @contextmanager
 def open_transactions_admin(connection: Connection, deadline: Deadline) -> Iterator[TransactionsAdmin]:
     """
-    A connection for these requests; ``deadline`` bounds all of them together.
+    Open a connection for these requests; ``deadline`` limits all of them together.
 
     Raises:
         Unsupported: the brokers are older than Kafka 3.0.
@@ -153,7 +153,7 @@ def bounds(
     client: AdminClient, places: Iterable[Place], deadline: Deadline
 ) -> tuple[dict[Place, ReadBounds], dict[Place, str]]:
     """
-    Last stable offset and end of each partition, and the error of each partition without an answer.
+    Return the last stable offset and end of each partition, and the error of each partition without an answer.
 
     The end is read first: an LSO below it is held back by a transaction, not by records written meanwhile.
     """
@@ -178,7 +178,7 @@ def bounds(
 
 def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadline) -> list[Place]:
     """
-    The partitions of these topics, or of all topics that this client may describe.
+    Return the partitions of these topics, or of all topics that this client may describe.
 
     Raises:
         Refused: a named topic does not exist.
@@ -198,7 +198,7 @@ def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadlin
 
 def groups(client: AdminClient, max_groups: int, deadline: Deadline) -> list[str]:
     """
-    The names of at most ``max_groups`` groups.
+    Return the names of at most ``max_groups`` groups.
 
     Raises:
         Refused: this client may not list groups.

@@ -46,7 +46,7 @@ class RecordSizes:
         self._lock = threading.Lock()
 
     def all_small(self, partitions: Iterable[int]) -> bool:
-        """Whether all of these partitions have been read before, and had small records."""
+        """Return whether all of these partitions have been read before, and had small records."""
         with self._lock:
             return not self._bounded_by_caller and all(
                 self._bytes.get(partition, SMALL_RECORD_BYTES) < SMALL_RECORD_BYTES for partition in partitions
@@ -63,8 +63,8 @@ class RecordSizes:
                     self._bytes[outcome.partition] = outcome.read_bytes / records
 
 
-# A flat column: Spark measures the batch after each row, and traverses nested columns from the start each time
-# (77 % of a task's time with a list of structs and 10,000 rows). Null headers, the usual case, cost nothing.
+# A flat column: Spark measures the batch after each row, and traverses nested columns from the start each time (77 % of
+# a task's time with a list of structs and 10,000 rows). Null headers, the usual case, cost nothing.
 COLUMN = "CAST(CASE WHEN size(headers) > 0 THEN to_json(headers) END AS BINARY) AS headers"
 
 
@@ -87,7 +87,7 @@ _CONSUMER_CONF = {
     "retry.backoff.ms": "5",
     "reconnect.backoff.ms": "5",
     # Spark queries both ends of the log after each fetch, and the broker answers a connection in order: after a fetch
-    # at the end of the log these queries wait for this long (default 500, which cost 1 s per task).
+    # at the end of the log, these queries wait for this long (default 500, which cost 1 s per task).
     "fetch.max.wait.ms": "5",
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -97,7 +97,7 @@ _CONSUMER_CONF = {
 
 def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges: Sequence[OffsetRange]) -> DataFrame:
     """
-    The visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
+    Return the visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
 
     Executors cache their consumers by group and partition; ``group`` is never joined, and nothing is committed.
     """
@@ -105,7 +105,7 @@ def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges:
     options = {
         **{f"kafka.{name}": value for name, value in _CONSUMER_CONF.items()},
         "kafka.bootstrap.servers": connection.bootstrap,
-        # By default each query has its own group: its consumers are not reused, and live on for minutes.
+        # By default each query has its own group: its consumers are not reused, and stay open for minutes.
         "kafka.group.id": group,
         **{f"kafka.{name}": value for name, value in java_settings(connection).items()},
         "assign": json.dumps({topic: [r.partition for r in ranges]}),
@@ -139,7 +139,7 @@ _SCHEMA = pa.schema([("outcome", pa.binary())])
 
 
 def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`; a task without visible rows reports nothing, and the driver advances its range."""
+    """The function for `mapInArrow`; without visible rows it reports nothing, and the driver advances the range."""
 
     def run(arrow: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tune_worker()
@@ -204,7 +204,7 @@ _END_S = 2.0
 
 
 class SparkEngine:
-    """Runs attempts as Spark jobs; ends Spark on close unless it is borrowed."""
+    """Runs attempts as Spark jobs; stops Spark on close unless it is borrowed."""
 
     def __init__(self, spark: SparkSession, settings: SparkSettings, *, borrowed: bool = False) -> None:
         self.spark, self._borrowed = spark, borrowed
@@ -232,7 +232,7 @@ class SparkEngine:
         return outcomes
 
     def _session(self, ranges: Sequence[OffsetRange]) -> SparkSession:
-        """The session with the batch size for these ranges: lanes run in parallel, so each size has its session."""
+        """Return the session with the batch size for these ranges; lanes run in parallel, so each size has its own."""
         return (
             self._small_records_session
             if self._record_sizes.all_small(range_.partition for range_ in ranges)
@@ -256,11 +256,11 @@ class SparkEngine:
 
 
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
-"""A traceback of Python within a Java error, and the line behind it: the exception."""
+"""A Python traceback within a Java error, and the line after it: the exception."""
 
 
 def cause(error: Exception) -> str:
-    """What a task's Python raised; else the innermost cause of a Java error, or the error's first line."""
+    """Return what a task's Python raised; else the innermost cause of a Java error, or the error's first line."""
     if raised := _RAISED.findall(str(error)):
         other = f"; PYSPARK_PYTHON names Spark's Python, as in {sys.executable}, before Spark starts"
         return str(raised[-1])[:400] + (other if raised[-1].startswith("ModuleNotFoundError") else "")

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 RESULT_SCHEMA = "result binary"
 FENCE_S = 60.0
-"""For fence and locate: a transaction of an earlier attempt may be about to end."""
+"""For fence and locate: a transaction of an earlier attempt may still be ending."""
 
 
 class Status(enum.StrEnum):
-    """What became of one attempt at a batch."""
+    """The result of one attempt at a batch."""
 
     WRITTEN = "written"
     ALREADY_OUT = "already-out"
@@ -47,7 +47,7 @@ class Status(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    An attempt's outcome, or one task's share of it.
+    The outcome of an attempt, or of one task's share of it.
 
     ``places``: the output partitions that the task wrote to, as `topic/partition`; ``stage``: Spark's id of its stage.
     ``steps``: seconds of each of the six steps that was begun, in the process that ends the transaction.
@@ -70,7 +70,7 @@ class Result:
 
     @classmethod
     def of(cls, error: BrewError, steps: dict[str, float] | None = None) -> Self:
-        """A refusal ends the query, a missing right, too; else the next attempt's fence and locate decide."""
+        """Classify an error: a refusal or a missing right ends the query; otherwise the next attempt decides."""
         final = isinstance(error, Refused | UsageError) or denial_in(str(error)) is Denial.RIGHT
         status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {error}"
         return cls(Status.BEHIND if isinstance(error, PositionBehind) else status, detail=detail, steps=steps or {})
@@ -81,7 +81,7 @@ class SinkCrash:
     """
     Die by SIGKILL at a point of one batch, for the campaign.
 
-    ``mode``: the whole application with its JVM (``processes``, filled in by the sink), or the process that is there.
+    ``mode``: the whole application with its JVM (``processes``, filled in by the sink), or the process at that point.
     """
 
     point: CrashPoint
@@ -94,18 +94,18 @@ class SinkCrash:
             self.strike(point, transaction)
 
     def strike(self, point: CrashPoint, transaction: Transaction | None) -> None:
-        """What happens there; the campaign's programs have other things happen."""
+        """Crash; the campaign's programs override this."""
         if point is CrashPoint.COMMIT_IN_FLIGHT and transaction is not None:
-            with contextlib.suppress(BrewError):  # no answer in time is what this point is about
+            with contextlib.suppress(BrewError):  # no answer in time is the purpose of this crash point
                 transaction.commit_without_waiting()
-        # Ourselves last: Python's driver first, since it would tell of a JVM that is gone.
+        # This process last; Python's driver before the JVM, since it would report that the JVM is gone.
         for process in (*(pid for pid in self.processes if pid != os.getpid()), os.getpid()):
             os.kill(process, signal.SIGKILL)
 
 
 def _is_repeated() -> bool:
-    """Whether Spark runs this task again; a crash strikes once."""
-    from pyspark import TaskContext  # noqa: PLC0415 - only for crashes on purpose
+    """Return whether Spark repeats this task; a crash happens only once."""
+    from pyspark import TaskContext  # noqa: PLC0415 - only for intentional crashes
 
     context = TaskContext.get()
     return context is not None and context.attemptNumber() > 0
@@ -113,7 +113,7 @@ def _is_repeated() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """All that the tasks of one batch need; travels to the executors, so it holds values only."""
+    """Everything that the tasks of one batch need; it holds only values because it is sent to the executors."""
 
     batch: Batch
     connection: Connection
@@ -130,18 +130,18 @@ class BatchJob:
 
     @property
     def sink_headers(self) -> Headers:
-        """What each record carries behind its own headers."""
+        """The headers that follow each record's own headers."""
         if not self.headers:
             return []
         return [(SINK_NAME, self.batch.sink.encode()), (SINK_BATCH, b"%d" % self.batch.batch_id)]
 
     def may_crash(self, transaction: Transaction | None = None) -> Callable[[CrashPoint], None]:
-        """The kernel's `may_crash` for this batch."""
+        """Return the kernel's `may_crash` for this batch."""
         crash, batch_id = self.crash, self.batch.batch_id
         return lambda point: crash.at(point, batch_id, transaction) if crash is not None else None
 
     def is_new(self, committed: Committed | None) -> bool:
-        """`brew.sink.position.is_new`, with the last records of the topic as evidence."""
+        """Call `brew.sink.position.is_new`, with the last records of the topic as evidence."""
         batch = self.batch
 
         def evidence() -> int | None:
@@ -151,17 +151,17 @@ class BatchJob:
         return is_new(batch, committed, evidence)
 
     def first_attempt(self) -> BatchJob:
-        """Without a crash on purpose: it strikes a batch once."""
+        """Return the job without an intentional crash, which happens once per batch."""
         return replace(self, crash=None)
 
 
 def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
     """
-    Write all rows in this task's transaction; safe when Spark runs the task again, since each attempt fences.
+    Write all rows in this task's transaction; safe when Spark repeats the task, since each attempt fences.
 
-    The rows of a batch that is out already are read and dropped: the plan has to run for its state stores.
+    The rows of a batch that is already written are read and dropped, because its plan must run for its state stores.
     """
-    # The first rows come before the fence: what is computed before them may take its time.
+    # Get the first rows before the fence: computing them may take long.
     first = next(batches, None)
     kafka = SinkTransaction(job.settings, job.batch.topic, job.source_group, job.source_offsets)
     timed, count = TimedTransaction(kafka), 0
@@ -196,7 +196,7 @@ def _produce(
     batches: Iterator[pa.RecordBatch],
     deadline: Deadline,
 ) -> int:
-    """Step 4: queue all rows; returns how many."""
+    """Step 4: queue all rows and return their number."""
     count, ours = 0, job.sink_headers
     produce = kafka.produce
     batch = first

@@ -1,8 +1,8 @@
 """
-Decide what a batch may do, from what the checkpoint says and what Kafka says; values in, values out.
+Decide whether a batch must be written, from the checkpoint's and Kafka's state; pure.
 
-The sink's position is a committed offset of the group named like the sink: the id of the next batch. Its metadata says
-which query wrote it and from which source offsets, so that a checkpoint that does not belong to it is noticed.
+The sink's position is the committed offset of the group named after the sink: the id of the next batch. Its metadata
+says which query wrote it and from which source offsets, so that a foreign checkpoint is noticed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from brew.offsets import Committed
 
 class PositionBehind(Refused):
     """
-    Kafka's position is behind the checkpoint: somebody moved it back, or the answer is old.
+    Kafka's position is behind the checkpoint: it was moved back, or the answer is stale.
 
-    A coordinator that is cut off from the other brokers tells of the past (docs/decisions/0012), so it is asked again.
+    A coordinator cut off from the other brokers returns stale offsets (docs/decisions/0012), so it is asked again.
     """
 
 
@@ -29,13 +29,13 @@ _START_OVER = "to start over on purpose, use a new name and a new checkpoint"
 
 
 def fingerprint(source_offsets: str) -> str:
-    """A short hash of a batch's source offsets, as the checkpoint's offset log has them."""
+    """Return a short hash of a batch's source offsets, as they are in the checkpoint's offset log."""
     return hashlib.sha256(source_offsets.encode()).hexdigest()[:_FINGERPRINT]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The metadata beside the position: who wrote the last batch (``query``: None for a batch job), and from what."""
+    """The position's metadata: who wrote the last batch (``query``: None for a batch job), and from which offsets."""
 
     query: str | None
     offsets: str
@@ -47,7 +47,7 @@ class Mark:
     @classmethod
     def parse(cls, text: str) -> Mark | None:
         """
-        Read the metadata back; None for an offset that was set by hand, without metadata.
+        Parse the metadata; None for an offset that was set by hand, without metadata.
 
         Raises:
             ValueError: another program wrote it.
@@ -66,10 +66,10 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """
-    One batch, as the checkpoint has it.
+    One batch, as the checkpoint describes it.
 
-    ``mark`` is what is committed with it; ``previous``: the fingerprint of the batch before, None where the checkpoint
-    has none. A batch job has neither a checkpoint nor source offsets.
+    ``mark`` is committed with it. ``previous``: the fingerprint of the batch before, None if the checkpoint has none. A
+    batch job has neither a checkpoint nor source offsets.
     """
 
     sink: str
@@ -84,7 +84,7 @@ class Batch:
 
     @property
     def ours(self) -> str:
-        """What our side says, for messages."""
+        """Our own position, for messages."""
         if self.mark.query is None:
             return f"write() was called with batch {self.batch_id}"
         return f"the checkpoint of query {self.mark.query} is at batch {self.batch_id}"
@@ -92,9 +92,9 @@ class Batch:
 
 def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None]) -> bool:
     """
-    True when the batch has to be written, False when it is out already.
+    Return True if the batch must be written, False if it is already written.
 
-    ``evidence``: the highest batch of this sink among the last records of its topic, by their headers; None for none.
+    ``evidence``: returns this sink's highest batch among the last records of its topic, by their headers, or None.
 
     Raises:
         Refused: checkpoint and Kafka do not belong together.
@@ -126,7 +126,7 @@ def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int
 
 
 def _check_first(batch: Batch, evidence: int | None) -> None:
-    """There is no position: right for a first batch of a sink that has written nothing."""
+    """Check that having no position is right: this is the first batch of a sink that has written nothing."""
     at = batch.batch_id
     ways = f"if batch {at} is the next one to write, call start_at({at}) on the sink; {_START_OVER}"
     if evidence is not None:

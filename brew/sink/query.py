@@ -1,4 +1,4 @@
-"""What Spark tells about the query behind a batch; the one place that looks behind pyspark's public API."""
+"""What Spark knows about the query of a batch; the only place that uses more than pyspark's public API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchSource(NamedTuple):
 def check_session(df: DataFrame) -> None:
     """
     Raises:
-        UsageError: the frame is of Spark Connect.
+        UsageError: the frame belongs to Spark Connect.
     """
     if type(df).__module__.startswith(_CONNECT):
         raise UsageError(
@@ -47,9 +47,9 @@ _woken = set[str]()
 
 def wake_workers() -> threading.Thread | None:
     """
-    Start the executors' Python by a small job in the background, so that it is there when the first batch comes.
+    Start the executors' Python with a small background job, so that it is ready for the first batch.
 
-    Once for each application, while Spark still plans the query; None where there is no session, or it was done.
+    Runs once per application, while Spark still plans the query; returns None without a session or after the first run.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - `brew.ExactlyOnceSink` is named without Spark
 
@@ -58,11 +58,11 @@ def wake_workers() -> threading.Thread | None:
         if spark is None or type(spark).__module__.startswith(_CONNECT) or spark.sparkContext.applicationId in _woken:
             return None
         _woken.add(spark.sparkContext.applicationId)
-    except (Py4JError, OSError):  # a JVM that is gone: a sink is made all the same
+    except (Py4JError, OSError):  # the JVM is gone: the sink is created anyway
         return None
 
     def run() -> None:
-        # Whatever is wrong, the first batch shows it better.
+        # The first batch reports any problem better.
         with contextlib.suppress(Exception):
             context = spark.sparkContext
             context.setJobDescription("brew: start Python for the sink")
@@ -75,7 +75,7 @@ def wake_workers() -> threading.Thread | None:
 
 
 def _import_writers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Unpickling it imports most of what a batch needs."""
+    """Import the modules that write; unpickling this function imports most of what a batch needs."""
     import brew.kafka.arrow_batches  # noqa: PLC0415 - on the executor
     import brew.kafka.shared_writer  # noqa: PLC0415, F401 - as above
 
@@ -84,7 +84,7 @@ def _import_writers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
     """
-    What the checkpoint says about a batch that `foreachBatch` hands over.
+    Return what the checkpoint says about a batch that `foreachBatch` passes.
 
     Raises:
         UsageError: no streaming query is running in this thread.
@@ -109,7 +109,7 @@ def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
 
 
 def _ends(entry: Any) -> dict[str, dict[int, int]]:
-    """Where the batch ends in the topics it reads; sources other than Kafka are left out."""
+    """Return where the batch ends in the topics that it reads; sources other than Kafka are left out."""
     found: dict[str, dict[int, int]] = {}
     offsets = entry.offsets()
     for number in range(offsets.size()):
@@ -122,7 +122,7 @@ def _ends(entry: Any) -> dict[str, dict[int, int]]:
 
 
 def kafka_offsets(text: str) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> offset, of one source's offsets as JSON; empty for a source that is not Kafka."""
+    """Parse one source's offsets from JSON into topic -> partition -> offset; empty for a source that is not Kafka."""
     by_topic = json.loads(text)
     if not isinstance(by_topic, dict):
         return {}
@@ -133,7 +133,7 @@ def kafka_offsets(text: str) -> dict[str, dict[int, int]]:
 
 
 def tasks_of(df: DataFrame) -> int:
-    """The number of tasks that compute the last stage of this frame."""
+    """Return the number of tasks that compute the last stage of this frame."""
     return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001 - as `brew.readers.connector` does
 
 
@@ -142,43 +142,43 @@ _TASKS_PER_SLOT = 4
 
 def in_few_tasks(frame: DataFrame) -> DataFrame:
     """
-    The same rows in as many tasks as the executors' slots can share evenly, where there are more.
+    Return the same rows in at most as many tasks as the executors' slots can share evenly.
 
-    Spark shuffles into 200 partitions unless it is told otherwise. With a task for each of them, 1,000,000 rows took a
-    quarter longer (local[2]).
+    Spark shuffles into 200 partitions by default. With a task for each of them, 1,000,000 rows took a quarter longer
+    (local[2]).
     """
     most = _TASKS_PER_SLOT * int(frame.sparkSession.sparkContext.defaultParallelism)
     return frame.coalesce(most) if tasks_of(frame) > most else frame
 
 
 def is_narrow(df: DataFrame) -> bool:
-    """Whether nothing was shuffled between the sources and this frame: each task has its source partition's rows."""
+    """Return whether nothing was shuffled up to this frame: each task has its source partition's rows."""
     session: Any = df.sparkSession
     query = session.sparkContext.getLocalProperty(_QUERY_ID)
     plans = [df._jdf.queryExecution()]  # noqa: SLF001 - as above
-    if query is not None:  # the frame that foreachBatch hands over does not tell what it came from
+    if query is not None:  # the frame passed by foreachBatch does not show its origin
         plans.append(_execution(session, query).lastExecution())
     return not any("Exchange" in plan.executedPlan().toString() for plan in plans)
 
 
 def _execution(session: Any, query: str) -> Any:
-    """The running query; the session of foreachBatch is a clone, whose own list of queries is empty."""
+    """Return the running query; the session of foreachBatch is a clone, whose own list of queries is empty."""
     key = session.sparkContext._jvm.java.util.UUID.fromString(query)  # noqa: SLF001
     return session._jsparkSession.sharedState().activeStreamingQueries().get(key)  # noqa: SLF001
 
 
 def driver_processes(df: DataFrame) -> tuple[int, int]:
-    """The driver's Python and its JVM, for crashes on purpose."""
+    """Return the pids of the driver's Python and its JVM, for intentional crashes."""
     jvm: Any = df.sparkSession.sparkContext._jvm  # noqa: SLF001
     return os.getpid(), int(jvm.java.lang.ProcessHandle.current().pid())
 
 
 def was_repeated(df: DataFrame, stage: int) -> bool:
-    """Whether Spark ran this stage more than once, as after lost shuffle files; asked when its job has ended."""
+    """Return whether Spark ran this stage more than once, as after lost shuffle files; call it after its job."""
     context: Any = df.sparkSession.sparkContext
     try:
-        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - attempts are told through it
+        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - it reports attempts
     except Py4JError:
-        return True  # it is behind by more than ten seconds: what can't be ruled out counts as seen
+        return True  # more than ten seconds behind: what can't be ruled out counts as seen
     info = context.statusTracker().getStageInfo(stage)
     return info is None or info.currentAttemptId > 0

@@ -25,12 +25,12 @@ Headers = list[tuple[str, bytes | None]]
 
 
 Row = tuple[bytes | None, bytes | None, str, int | None, Headers | None]
-"""Value, key, topic, partition and headers of one record to write; the partition None leaves it to the key."""
+"""Value, key, topic, partition and headers of one record to write; with partition None the key decides."""
 
 
 def checked_columns(found: Mapping[str, str], topic: str | None) -> list[str]:
     """
-    The columns to write, of a frame with these columns (name -> Spark's simple type name); others are left out.
+    Return the columns to write of a frame with columns ``found`` (name -> Spark's simple type name), without others.
 
     Raises:
         UsageError: the sink can't write such rows; the text has the columns found and wanted.
@@ -55,7 +55,7 @@ _NO_TOPIC = "the sink got a row whose topic is null; every row needs a topic, or
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     """
-    The records of one Arrow batch, in order; ``topic`` goes before the column of that name.
+    Return the records of one Arrow batch, in order; ``topic`` takes precedence over the column of that name.
 
     Raises:
         Refused: a row names no topic, or has a header without a key.
@@ -73,7 +73,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
 
 
 def _bytes_of(column: pa.Array) -> list[Any]:
-    import pyarrow as pa  # noqa: PLC0415 - loaded where rows are, not with `import brew`
+    import pyarrow as pa  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
 
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
@@ -84,10 +84,10 @@ def _bytes_of(column: pa.Array) -> list[Any]:
 
 def checked_headers(column: pa.ListArray) -> pa.StructArray:
     """
-    The headers of all rows behind each other.
+    Return the headers of all rows, concatenated.
 
     Raises:
-        Refused: one has no key.
+        Refused: a header has no key.
     """
     flat = column.flatten()
     if flat.null_count or flat.field("key").null_count:
@@ -96,7 +96,7 @@ def checked_headers(column: pa.ListArray) -> pa.StructArray:
 
 
 def _headers_of(column: pa.Array) -> list[Headers | None]:
-    """All keys and all values as two lists, cut by row: a dictionary for each header took four times as long."""
+    """Cut the lists of all keys and all values by row: a dictionary for each header took four times as long."""
     flat = checked_headers(column)
     pairs = list(zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True))
     found, start = list[Headers | None](), 0
@@ -110,15 +110,15 @@ def places_of(
     batch: pa.RecordBatch, topic: str | None, count_of: Callable[[str], int]
 ) -> tuple[np.ndarray[Any, Any], list[tuple[str, int]]]:
     """
-    Where each row goes, as a number, and the (topic, partition) that each number stands for.
+    Return each row's destination as a number, and the (topic, partition) that each number stands for.
 
-    ``topic`` goes before the column of that name; ``count_of``: how many partitions a topic has, asked where a row
-    leaves its partition to its key.
+    ``topic`` takes precedence over the column of that name. ``count_of``: returns a topic's number of partitions,
+    called if a row leaves its partition to its key.
 
     Raises:
-        Refused: a row names no topic, or a partition that can't be.
+        Refused: a row names no topic, or an impossible partition.
     """
-    import numpy as np  # noqa: PLC0415 - loaded where rows are, not with `import brew`
+    import numpy as np  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
 
     count, names = batch.num_rows, batch.schema.names
     coded = batch.column("topic").dictionary_encode() if topic is None else None
@@ -154,11 +154,11 @@ _POSITIVE = 0x7FFFFFFF
 
 def partitions_of(keys: pa.Array, partitions: int) -> np.ndarray[Any, Any]:
     """
-    The partition of each key, as Kafka's default partitioner has it (murmur2); rows without a key take turns.
+    Return each key's partition by Kafka's default partitioner (murmur2); rows without a key are distributed in turn.
 
-    Vectorized: a step handles the same four bytes of all keys that are long enough.
+    Vectorized: each step handles the same four bytes of all keys that are long enough.
     """
-    import numpy as np  # noqa: PLC0415 - loaded where rows are, not with `import brew`
+    import numpy as np  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
     import pyarrow as pa  # noqa: PLC0415 - as above
 
     keys = keys.cast(pa.large_binary())

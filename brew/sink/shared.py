@@ -1,9 +1,9 @@
 """
 Write one batch by several tasks in one transaction: the driver begins and ends it, each partition has one writer.
 
-One attempt of a task per epoch: an attempt that Spark repeats (retry, speculation, a lost executor, a repeated stage)
-does not write but ends the batch, which begins again with a new epoch. Brokers drop a repeated sequence number as a
-duplicate whatever it holds, so a repeated attempt would lose rows without a word.
+A task has one attempt per epoch: an attempt that Spark repeats (retry, speculation, a lost executor, a repeated stage)
+writes nothing and ends the batch, which begins again with a new epoch. Brokers drop a repeated sequence number as a
+duplicate whatever the batch holds, so a repeated attempt would lose rows silently.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S = 24 * 3600.0
-"""For a batch's Spark job, which has no limit of its own; from the first row on the transaction's time-out counts."""
+"""For a batch's Spark job, which has no limit of its own; the transaction time-out applies from the first row on."""
 _DESCRIBE_S = 30.0
 _ENCODED = "topic string, partition int, count int, records binary"
 _BATCH_BYTES = 512 * 1024
 _CHUNK_BYTES = 256 * 1024 * 1024
-"""What is encoded at once, at most: Spark's Arrow batches are smaller, unless they were set larger."""
+"""The maximum to encode at once: Spark's Arrow batches are smaller, unless configured otherwise."""
 _SPECULATION = "spark.speculation"
 _OUT_OF_ORDER = "OutOfOrderSequenceNumber"
-"""Two writers of one partition count its sequence numbers apart; brokers refuse the one that is not the next."""
+"""Two writers of one partition count its sequence numbers separately; brokers refuse one that is not the next."""
 
 
 class Overlap(Abortable):
@@ -51,14 +51,14 @@ class Overlap(Abortable):
 
 
 class SharedWriter:
-    """One sink's batches, written by tasks; the connection of the driver is kept from batch to batch."""
+    """Writes one sink's batches by tasks; the driver's connection is kept from batch to batch."""
 
     def __init__(self, job: BatchJob) -> None:
         self._kafka = SharedTransaction(job.settings, job.batch.topic)
         self._always_shuffle = False
 
     def write(self, frame: DataFrame, job: BatchJob) -> Result:
-        """Attempt a batch once; one that is out already runs its plan and drops its rows, for its state stores."""
+        """Attempt a batch once; one already written runs its plan, for its state stores, and drops its rows."""
         kafka, rows = self._kafka, 0
         timed = TimedTransaction(kafka)
         kafka.source = None if job.source_group is None else (job.source_group, job.source_offsets)
@@ -87,12 +87,12 @@ class SharedWriter:
 
     def _run_tasks(self, frame: DataFrame, job: BatchJob, epoch: SharedEpoch) -> int:
         """
-        Step 4: all rows, written and acknowledged; returns how many.
+        Step 4: write all rows and wait for their acknowledgement; return their number.
 
         Raises:
-            Abortable: not by exactly one attempt of each task, or not each partition by one task.
+            Abortable: a task did not have exactly one attempt, or a partition did not have exactly one writing task.
         """
-        # Asked for each batch: a topic may have been given partitions.
+        # Requested for each batch: the topic may have gained partitions.
         known = {} if job.topic is None else {job.topic: _partitions(job, job.topic)}
         count_of = functools.partial(_count, job, epoch, known)
         encode = functools.partial(_encode, job, count_of)
@@ -118,7 +118,7 @@ def checked(shares: list[Result]) -> None:
     """
     Raises:
         Refused: a task found rows that can't be written.
-        Overlap: two tasks wrote to one partition, as they or the brokers say.
+        Overlap: two tasks wrote to one partition, according to them or to the brokers.
         Abortable: a task failed, or was repeated.
     """
     for share in shares:
@@ -138,16 +138,16 @@ def checked(shares: list[Result]) -> None:
 
 def _stays(frame: DataFrame) -> bool:
     """
-    Whether each output partition's rows are in one task already: there is one, or rows name the partition they are in.
+    Return whether each output partition's rows are in one task already: a single task, or rows that name their own.
 
-    A copy keeps the source's partitions. `checked` notices where that was wrong.
+    A copy keeps the source's partitions. `checked` notices if that was wrong.
     """
     return ("partition" in frame.columns and is_narrow(frame)) or tasks_of(frame) <= 1
 
 
 def _shuffled(encoded: DataFrame, known: Mapping[str, int]) -> DataFrame:
     """
-    The record batches, shuffled so that those of each output partition are in one task.
+    Shuffle record batches so that those of each output partition are in one task.
 
     They are built before the shuffle, which is cheaper for a few large rows than for all of them.
     """
@@ -164,7 +164,7 @@ _counts: dict[tuple[str, str, int, int], int] = {}
 
 
 def _count(job: BatchJob, epoch: SharedEpoch, known: Mapping[str, int], topic: str) -> int:
-    """How many partitions a topic has; one that rows name is asked for once by each process for each epoch."""
+    """Return a topic's number of partitions; for a topic named by rows, requested once per process and epoch."""
     if topic in known:
         return known[topic]
     asked = (job.connection.bootstrap, topic, epoch.producer_id, epoch.epoch)
@@ -182,8 +182,8 @@ def _partitions(job: BatchJob, topic: str) -> int:
 def _encode(
     job: BatchJob, count_of: Callable[[str], int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows as Kafka's record batches; what can't be written is a row without a topic, which says why."""
-    from brew.kafka.arrow_batches import SCHEMA, Records, encoded  # noqa: PLC0415 - aiokafka, for those who write
+    """Encode rows as Kafka's record batches; an error becomes a row without a topic that holds its description."""
+    from brew.kafka.arrow_batches import SCHEMA, Records, encoded  # noqa: PLC0415 - aiokafka, only for writers
 
     tune_worker()
     for batch in batches:
@@ -203,15 +203,15 @@ def _encode(
 
 
 def _write_share(job: BatchJob, epoch: SharedEpoch, encoded: Iterator[pa.RecordBatch], *, speculation: bool) -> Result:
-    """One task's record batches; a repeated attempt writes nothing and says so."""
+    """Write one task's record batches; a repeated attempt writes nothing and reports it."""
     context = TaskContext.get()
     attempt, stage = (0, -1) if context is None else (context.attemptNumber(), context.stageId())
     if attempt > 0:
         if speculation:
-            # Spark ends it as soon as the first attempt is through; only if that does not come the batch has to end.
+            # Spark ends this attempt as soon as the first one succeeds; the batch fails only if that does not happen.
             threading.Event().wait(job.timeout_s / 2)
         return Result(Status.FAILED, detail=f"produce: Spark started a task again (attempt {attempt})", stage=stage)
-    from brew.kafka.shared_writer import write  # noqa: PLC0415 - aiokafka, for those who write
+    from brew.kafka.shared_writer import write  # noqa: PLC0415 - aiokafka, only for writers
 
     crash = job.crash is not None and job.crash.point is CrashPoint.MID_PRODUCE
     half_way = (lambda: job.may_crash()(CrashPoint.MID_PRODUCE)) if crash else None

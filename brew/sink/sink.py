@@ -1,4 +1,4 @@
-"""`ExactlyOnceSink`: what users hand to `foreachBatch`; settings, refusals, and attempts at a batch."""
+"""`ExactlyOnceSink`, which users pass to `foreachBatch`; its settings, refusals, and attempts at a batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Writers = Literal[1, "tasks"]
 
 _LONGEST_S = 900.0
 _PAUSE_S, _GROWTH = 0.2, 3.0
-"""Before the second attempt at a batch, and how many times longer before each next one."""
+"""The pause before the second attempt at a batch, and its growth factor for the next ones."""
 _DESCRIBE_S = 30.0
 _LONGEST_NAME = 249
 _LONGEST_FRAME = 10_000
@@ -49,7 +49,7 @@ _LONGEST_FRAME = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What became of a batch, for logs and metrics; ``attempts``: how many it took, ``seconds``: all of them."""
+    """A batch's result, for logs and metrics; ``attempts``: how many it took, ``seconds``: all of them together."""
 
     batch_id: int
     status: Status
@@ -60,27 +60,27 @@ class BatchReport:
 
 class ExactlyOnceSink:
     """
-    Write each micro-batch of a query to Kafka in one transaction: readers at `read_committed` see it whole, once.
+    Write each micro-batch of a query to Kafka in one transaction: `read_committed` readers see it whole, once.
 
         sink = brew.ExactlyOnceSink("kafka:9092", name="revenue-by-store", topic="revenue")
         query = df.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
-    Columns as Spark's own Kafka sink has them: `value`, and optional `key`, `topic`, `partition`, `headers`. Any query
-    and output mode; functions may give something else each time. The limits are in docs/decisions/0015.
+    Columns as in Spark's own Kafka sink: `value`, and optionally `key`, `topic`, `partition`, `headers`. Any query and
+    output mode; functions may be non-deterministic. The limits are in docs/decisions/0015.
 
     ``name``: unique among the sinks of a cluster; the transactional id, and the group that holds the position.
-    ``topic``: where all rows go, before a column of that name.
+    ``topic``: where all rows go; takes precedence over a column of that name.
     ``position_topic``: the topic under which the position is committed, if rows name their topics; else ``topic``.
     ``client_config``: a file of librdkafka settings, as for `--client-config`.
-    ``transaction_timeout_s``: the longest that a batch may take to be written before brokers abort it, up to 900.
-    ``source_group``: commit the query's source offsets under this group, for lag tools; the source has to be on the
-    same cluster, and nothing else may use the group.
-    ``writers``: "tasks", several tasks write the batch, each output partition by one of them; 1, one task does, which
-    is the default where sasl.mechanism is GSSAPI, since tasks do not log in by Kerberos.
+    ``transaction_timeout_s``: the longest that writing a batch may take before brokers abort it, up to 900.
+    ``source_group``: commit the query's source offsets under this group, for lag tools; the source must be on the same
+    cluster, and nothing else may use the group.
+    ``writers``: "tasks": several tasks write the batch, each output partition by one of them. 1: one task does, which
+    is the default if sasl.mechanism is GSSAPI, since tasks do not log in by Kerberos.
     ``headers``: add `brew.sink.name` and `brew.sink.batch` to each record; without them an expired position can't be
-    told from a new sink.
+    distinguished from a new sink.
     ``attempts``: how often a batch is tried before the query fails.
-    ``probe_port``: answer probes, `/metrics` and `/status` there (0: any free port), at ``probe_host``.
+    ``probe_port``: answer probes, `/metrics` and `/status` on this port (0: any free port) of ``probe_host``.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ExactlyOnceSink:
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
         self._shared: SharedWriter | None = None
         self.last_batch: BatchReport | None = None
-        """The last batch that was written, or found out already."""
+        """The last batch that was written, or found already written."""
         self._telemetry = Telemetry(name, place, self.topic, self.connection)
         self.probes_url: str | None = None
         """Where probes, `/metrics` and `/status` are answered."""
@@ -152,7 +152,7 @@ class ExactlyOnceSink:
         Write one micro-batch; Spark calls it through `foreachBatch`.
 
         Raises:
-            UsageError: the rows or the session are of a kind that the sink can't write.
+            UsageError: the sink can't write rows, or a session, of this kind.
             Refused: checkpoint and Kafka do not belong together; the text says what each has, and the ways out.
             Abortable: the batch was aborted as often as ``attempts`` allows; nothing of it is visible.
         """
@@ -168,10 +168,10 @@ class ExactlyOnceSink:
 
     def write(self, df: DataFrame, batch_id: int) -> bool:
         """
-        Write the rows of a batch job, once for this id; False when they are out already. Ids have to grow.
+        Write the rows of a batch job, once for this id; return False if they are already written. Ids must increase.
 
         Raises:
-            as for a micro-batch.
+            As for a micro-batch.
         """
         check_session(df)
         if batch_id < 0:
@@ -183,11 +183,11 @@ class ExactlyOnceSink:
             return self._run(frame, self._job(batch))
 
     def status(self) -> SinkStatus:
-        """Its position, the last batch with the seconds of its steps, and counts: the document of `/status`."""
+        """Return the position, the last batch with the seconds of its steps, and counts: the document of `/status`."""
         return self._telemetry.recorder.status()
 
     def close(self) -> None:
-        """Answer no probes any more; a sink that is garbage does so by itself."""
+        """Stop answering probes; garbage collection of the sink does the same."""
         self._unwatch()
 
     def start_at(self, batch_id: int) -> None:
@@ -206,7 +206,7 @@ class ExactlyOnceSink:
 
     @contextlib.contextmanager
     def _advised(self) -> Iterator[None]:
-        """Who is told no learns which right is missing, and how it is granted."""
+        """Add to a refusal which right is missing, and how to grant it."""
         try:
             yield
         except BrewError as error:
@@ -217,12 +217,12 @@ class ExactlyOnceSink:
             raise type(error)(f"{error}; {advised}") from error
 
     def _selected(self, df: DataFrame) -> DataFrame:
-        """The columns to write."""
+        """Return the frame with the columns to write."""
         names = checked_columns({field.name: field.dataType.simpleString() for field in df.schema.fields}, self.topic)
         return df.select(*names)
 
     def _check_cluster(self) -> None:
-        """Once for each sink: old brokers, and the topic of the position."""
+        """Check the brokers' version and the position's topic, once per sink."""
         if self._checked:
             return
         deadline = Deadline(_DESCRIBE_S)
@@ -237,7 +237,7 @@ class ExactlyOnceSink:
         return BatchJob(batch, self.connection, self.timeout_s, self.topic, self.headers)
 
     def _run(self, frame: DataFrame, job: BatchJob) -> bool:
-        """Attempts at one batch, until one commits, finds it out already, or refuses."""
+        """Attempt one batch until an attempt commits, finds it already written, or refuses."""
         if self._crash is not None:
             pipeline = self._crash.mode is CrashMode.PIPELINE
             job = replace(job, crash=replace(self._crash, processes=driver_processes(frame) if pipeline else ()))
@@ -255,7 +255,7 @@ class ExactlyOnceSink:
                 raise Refused(result.detail.partition(": ")[2])
             job = job.first_attempt()
             if number < self.attempts:
-                time.sleep(pause_s)  # a back-off: whoever holds the id now, or a broker that is away, needs time
+                time.sleep(pause_s)  # the current holder of the id, or an unavailable broker, needs time
                 pause_s *= _GROWTH
         raise Abortable(
             f"sink {self.name!r}: batch {batch_id} was not written in {self.attempts} attempts, the last one: "
@@ -265,12 +265,12 @@ class ExactlyOnceSink:
 
     def _attempt(self, frame: DataFrame, job: BatchJob) -> Result:
         if self.writers == "tasks":
-            from brew.sink.shared import SharedWriter  # noqa: PLC0415 - kafka-python, which one writer has no use for
+            from brew.sink.shared import SharedWriter  # noqa: PLC0415 - kafka-python, which one writer does not need
 
             self._shared = self._shared or SharedWriter(job)
             return self._shared.write(frame, job)
         tasks = tasks_of(frame)
-        if tasks == 0:  # no task would run, and nobody move the position
+        if tasks == 0:  # no task would run, so nothing would move the position
             return write_alone(job, iter(()))
         if tasks > 1:
             frame = in_few_tasks(frame).repartition(1)
@@ -281,7 +281,7 @@ class ExactlyOnceSink:
 def _task(
     write: Callable[[BatchJob, Iterator[pa.RecordBatch]], Result], job: BatchJob
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What `mapInArrow` runs in a task: its one row is the outcome."""
+    """Return the function that `mapInArrow` runs in a task: its one row is the outcome."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415 - on the executor
@@ -309,7 +309,7 @@ def _checked_name(name: str, setting: str) -> str:
 def _connection(bootstrap: str, client_config: str | Path | None) -> Connection:
     if client_config is None:
         return Connection(bootstrap)
-    from brew.client_config import load  # noqa: PLC0415 - only where there is a file
+    from brew.client_config import load  # noqa: PLC0415 - only if there is a file
 
     found = load(Path(client_config))
     return Connection(bootstrap, found.properties, found.secrets, found.source)

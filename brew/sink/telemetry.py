@@ -1,4 +1,4 @@
-"""What a sink tells of its batches while a query runs: `/status`, metrics and probes, as a run of the pipeline has."""
+"""A sink's telemetry while a query runs: `/status`, metrics and probes, like those of the pipeline."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from brew.observability.server import Probes
 
 _NO_LIMIT = Bounds(inf, inf, inf)
-"""No time makes a sink ill: Spark calls it when there is something to write, and a batch may be computed for hours."""
+"""No limit makes a sink unhealthy: Spark calls it only when there is data, and computing a batch may take hours."""
 
 
 class Telemetry:
     """
-    Passes the course of a sink's batches on to a recorder.
+    Reports the progress of a sink's batches to a recorder.
 
-    The recorder's one partition is the position: its offsets are batch ids, and one is left to do while a batch is at
-    work. A batch that was out already counts as refused, since nothing was written; what ends the query is fatal until
-    the next batch comes.
+    The recorder's one partition is the position: its offsets are batch ids, and one remains while a batch is in
+    progress. A batch that was already written counts as refused, since nothing was written; an error that ends the
+    query is fatal until the next batch comes.
     """
 
     def __init__(self, name: str, position_topic: str, topic: str | None, connection: Connection) -> None:
@@ -46,9 +46,9 @@ class Telemetry:
         Answer probes, `/metrics` and `/status` until the server is closed.
 
         Raises:
-            UsageError: the port is taken, or the address is none of this machine's.
+            UsageError: the port is taken, or the address is not one of this machine's.
         """
-        from brew.observability.server import Probes, Producers  # noqa: PLC0415 - for those who are watched
+        from brew.observability.server import Probes, Producers  # noqa: PLC0415 - only with probes
         from brew.observability.settings import ProbeSettings  # noqa: PLC0415 - the same
 
         try:
@@ -60,7 +60,7 @@ class Telemetry:
 
     @contextlib.contextmanager
     def batch(self, batch_id: int) -> Iterator[None]:
-        """A batch is at work during the block."""
+        """Record a batch as in progress during the block."""
         self.recorder.phase(Phase.WORKING)
         self.recorder.surveyed(self._place, batch_id, batch_id + 1, batch_id + 1)
         try:

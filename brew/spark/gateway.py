@@ -1,7 +1,7 @@
 """
 The driver's JVM: `brew setup` fetches its jars and saves its options, and a run starts it with them.
 
-Without saved options Spark's launcher starts it, which takes another JVM and a second.
+Without saved options, Spark's launcher starts it, which takes another JVM and a second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _START_S, _LAUNCHER_S = 120.0, 60.0
 _POLL_S = 0.005
 _SCALA = "2.13"
 _JAVA_OPTIONS = ("--", "-XX", "-D")
-# Variables that only Spark's launcher reads; under `spark-submit` the JVM runs already.
+# Variables that only Spark's launcher reads; under `spark-submit` the JVM is already running.
 _LAUNCHER_VARIABLES = {
     "SPARK_HOME",
     "SPARK_CONF_DIR",
@@ -69,7 +69,7 @@ def start(conf: SparkConf, settings: SparkSettings) -> Any:
 
 
 def _root_cause(lines: list[str]) -> str:
-    """The innermost cause of a stack trace, else its last line; empty if there are no lines."""
+    """Return the innermost cause of a stack trace, else its last line; empty if there are no lines."""
     causes = [line for line in lines if line.lstrip().startswith("Caused by:")]
     return (causes or lines or [""])[-1].strip()
 
@@ -80,7 +80,7 @@ def _is_not_broken_call(record: logging.LogRecord) -> bool:
 
 
 def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
-    """Java's command line; None if Spark's launcher has to build it (which takes another JVM and a second)."""
+    """Return Java's command line; None if Spark's launcher must build it (which takes another JVM and a second)."""
     options = Path(settings.jvm_dir or "", OPTIONS)
     default_driver = not any(name.startswith("spark.driver.") for name in settings.conf)
     if (

@@ -59,7 +59,7 @@ COMPILERS = {
 
 
 def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> dict[str, str]:
-    """All Spark settings of a run; the caller's settings override the others."""
+    """Return all Spark settings of a run; the caller's settings override the others."""
     conf = {
         "spark.app.name": "brew-pipeline",
         "spark.ui.enabled": "false",
@@ -80,7 +80,7 @@ def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) 
 
 
 def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
-    """The connector's jars and the JVM's options; without local jars Spark fetches the connector itself."""
+    """Return the connector's jars and the JVM's options; without local jars Spark fetches the connector itself."""
     log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
     options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
     jars = [str(jar) for jar in dependencies.jars(Part.SPARK, Path(settings.jvm_dir))] if settings.jvm_dir else []
@@ -116,11 +116,11 @@ def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> Sp
 
 def borrowed(settings: SparkSettings) -> SparkContext | None:
     """
-    The Spark context that the caller's program has started in this process, if any; a process can have only one.
+    Return the Spark context that the caller has already started in this process, if any; there can be only one.
 
     A run on a borrowed context does not stop it, cancels only its own jobs, and changes no settings or signal handlers.
     """
-    context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark names no other way
+    context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no other way
     if context is None:
         return None
     local = context.master.startswith("local") and not context.master.startswith("local-cluster")
@@ -130,7 +130,7 @@ def borrowed(settings: SparkSettings) -> SparkContext | None:
 
 def session_on_borrowed(context: SparkContext) -> SparkSession:
     """
-    A new session on a borrowed context, with the settings for reading Kafka in this session only.
+    Create a session on a borrowed context, with the settings for reading Kafka in this session only.
 
     Raises:
         Refused: Spark's Kafka source is not on its class path.
@@ -149,13 +149,13 @@ def session_on_borrowed(context: SparkContext) -> SparkSession:
 
 
 def session_of(context: SparkContext) -> SparkSession:
-    """The session of a context that was started earlier."""
+    """Return the session of a context that was started earlier."""
     return SparkSession(context)
 
 
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
     """
-    As `start`, without Spark SQL.
+    Start the driver's JVM like `start`, without Spark SQL.
 
     Raises:
         Refused: the master does not answer.
@@ -163,7 +163,7 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
     _check_jars(settings)
     _check_master(settings.master)
     if python := settings.conf.get("spark.pyspark.python"):
-        os.environ["PYSPARK_PYTHON"] = python  # spark-submit reads the setting; in a driver without it nobody does
+        os.environ["PYSPARK_PYTHON"] = python  # spark-submit reads the setting; a driver without it doesn't
     elif settings.master.startswith("local"):
         # Otherwise workers on this machine run the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -179,7 +179,7 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
 
 
 def _ship(context: SparkContext, settings: SparkSettings, *, local: bool) -> None:
-    """What tasks import; those on this machine find our packages where we do."""
+    """Send tasks what they import; local tasks find our packages where the driver does."""
     if not local:
         archive = package_archive(settings.packages)
         atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
@@ -194,7 +194,7 @@ def _start_failed(settings: SparkSettings, error: Exception) -> Refused:
 
 @contextlib.contextmanager
 def _sigint_handler_kept() -> Iterator[None]:
-    """Restore our SIGINT handler: that of a new context cancels all jobs in mid-transaction, and raises."""
+    """Restore our SIGINT handler: that of a new context cancels all jobs mid-transaction, and raises."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -221,7 +221,7 @@ def check_alive(context: SparkContext) -> None:
 @contextlib.contextmanager
 def jvm_call(context: SparkContext) -> Iterator[None]:
     """
-    Around a call to the driver's JVM, which may end during the call.
+    Wrap a call to the driver's JVM, which may end during the call.
 
     Raises:
         Refused: the JVM has ended, or does not answer.
@@ -265,7 +265,7 @@ def end(context: SparkContext, wait_s: float = 10.0) -> None:
 
 
 def _release_accumulators(context: SparkContext) -> None:
-    """Stop pyspark's accumulator server in the background: we use none, and it would take up to a second."""
+    """Stop pyspark's accumulator server in the background: it is unused here, and stopping may take a second."""
     server = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
@@ -275,7 +275,7 @@ def _release_accumulators(context: SparkContext) -> None:
 
 
 def package_archive(packages: Iterable[str]) -> str:
-    """Zip these packages of ours for the executors; the path of the zip."""
+    """Zip these packages of ours for the executors; return the path of the zip."""
     path = Path(tempfile.mkdtemp(prefix="brew-"), "brew.zip")
     root = Path(__file__).parents[2]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""How a function reaches Spark's tasks: by value if its module is only here, by name if it is installed or shipped."""
+"""How a function reaches Spark's tasks: by value if its module is only local, by name if it is installed or shipped."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ARCHIVES = (".zip", ".egg", ".whl")
 
 def pickled(function: Callable[..., Any]) -> bytes:
     """
-    A function as bytes. What stands in its own package or file goes along, unless executors have that as a package.
+    Serialize a function. Its own package or file is included, unless executors have it installed.
 
     Raises:
-        UsageError: it refers to something that can't travel, such as a lock or an open connection.
+        UsageError: it refers to something that can't be serialized, such as a lock or an open connection.
     """
     package = sys.modules.get((getattr(function, "__module__", None) or "").partition(".")[0])
     by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package)
@@ -44,7 +44,7 @@ def pickled(function: Callable[..., Any]) -> bytes:
 
 
 def _known_to_executors(package: Any) -> bool:
-    """Installed packages are everybody's to have, as Spark's own documentation asks; archives are given to tasks."""
+    """Return whether executors can import it: Spark expects installed packages there, and archives are sent."""
     if package.__name__ == __name__.partition(".")[0]:
         return True
     file = getattr(package, "__file__", None)
@@ -60,7 +60,7 @@ def _known_to_executors(package: Any) -> bool:
 
 
 def add_py_files(context: SparkContext, paths: Iterable[str]) -> None:
-    """Give modules, archives and wheels to all tasks; a wheel of pure Python is an archive by another name."""
+    """Send modules, archives and wheels to all tasks; a wheel of pure Python is an archive with another suffix."""
     for path in paths:
         given = Path(path).resolve()
         if given.suffix == ".whl":

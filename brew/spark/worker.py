@@ -1,10 +1,10 @@
 """
-pyspark's worker, as a task's function sees it: whether it got all of its rows, and what each task costs.
+pyspark's worker, from within a task: whether the task got all of its rows, and what each task costs.
 
-A task may fail in Java while its Python function is at work: a row that can't be computed, shuffle files that are lost,
-a job that is cancelled, an executor that dies. Spark closes the connection then, and the reader of Arrow's stream takes
-that for the end of the rows. Whoever commits what it got would commit a part. What comes behind the rows tells: Spark
-writes a mark there, and behind a broken connection there is nothing.
+A task may fail in Java while its Python function runs: a row can't be computed, shuffle files are lost, a job is
+cancelled, an executor dies. Spark then closes the connection, and the reader of Arrow's stream takes that for the end
+of the rows. Committing what was received would commit only a part. The bytes after the rows show the difference: Spark
+writes an end mark there, and a broken connection leaves nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _WORKER, _MAIN, _INPUT = "pyspark.worker", "main", "infile"
 
 def tune_worker() -> None:
     """
-    Call it first in a task's function, which costs 40 ms less then, and its rows come 40 ms earlier.
+    Speed up a task; called first in its function, it saves 40 ms, and the rows come 40 ms earlier.
 
-    Spark writes rows behind a short message. Its side of the connection holds them back until that is acknowledged
-    (Nagle), and the kernel on our side would wait with that (delayed acknowledgment).
+    Spark writes rows after a short message. Its side of the connection holds them back until that message is
+    acknowledged (Nagle), and the kernel on our side would delay the acknowledgment.
     """
     _exclude_modules_from_collection()
     with contextlib.suppress(AttributeError, OSError, Fatal):  # not on Linux, not over TCP, not in a task
@@ -51,22 +51,22 @@ def _exclude_modules_from_collection() -> None:
 
 def check_all_rows_came() -> None:
     """
-    Call it in a task's thread when its rows have come to an end, before anything is committed for them.
+    Check that a task's input ended normally; call it in the task's thread before anything is committed for the rows.
 
     Raises:
-        Abortable: there would have been more; Spark has ended this task, and runs it again or fails the job.
-        Fatal: this pyspark has its input elsewhere, so nobody can tell.
+        Abortable: there were more rows; Spark has ended this task, and repeats it or fails the job.
+        Fatal: this pyspark keeps its input elsewhere, so it is impossible to tell.
     """
     if TaskContext.get() is None:
         return  # not in a task: the rows come from the caller
     ahead = _input().peek(len(_END))
-    # The mark may come in pieces, and its first byte shows it: nothing else is written there.
+    # The mark may arrive in pieces, but its first byte identifies it: nothing else is written there.
     if not ahead or not _END.startswith(ahead[: len(_END)]):
         raise Abortable("read: Spark ended this task before it had sent all of its rows; nothing of them is committed")
 
 
 def _input() -> BufferedReader:
-    frame = sys._getframe()  # noqa: SLF001 - pyspark hands its input to nobody
+    frame = sys._getframe()  # noqa: SLF001 - pyspark does not expose its input
     while frame is not None:
         if frame.f_code.co_name == _MAIN and frame.f_globals.get("__name__") == _WORKER:
             found = frame.f_locals.get(_INPUT)
