@@ -95,7 +95,7 @@ def transformation(settings: PipelineSettings) -> Transformation:
 
 def for_executors(made: Transformation, pickled: Callable[[Any], bytes]) -> Transformation:
     """
-    Return what to send to other processes: a function becomes bytes, which each process loads once and keeps.
+    Return what to send to other processes: a function becomes bytes, which each of them loads once and keeps.
 
     ``pickled``: serializes a function by value or by name (`brew.spark.shipping`).
     """

@@ -194,7 +194,7 @@ class HeldPartitions:
         return gone
 
     def due(self) -> list[int]:
-        """Return the partitions in the set that are due to others, to be released once the work on them is done."""
+        """Return the held partitions that are due to others, to be released once the work on them is done."""
         return sorted(self._heartbeater.to_release() & self._tokens.keys())
 
     def gained(self, but: Collection[int] = ()) -> list[int]:

@@ -60,7 +60,7 @@ class RecordEffect(enum.StrEnum):
 
 
 def status(heard: int, interval_ms: int, now: int) -> Status:
-    """Fresh below one interval, unknown up to two, stale beyond; an owner heard in the future is fresh."""
+    """Return fresh below one interval, unknown up to two, stale beyond; an owner heard in the future is fresh."""
     age = now - heard
     if age < interval_ms:
         return Status.FRESH
