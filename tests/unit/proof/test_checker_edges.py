@@ -274,6 +274,22 @@ def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **m
     return made
 
 
+@pytest.mark.parametrize(
+    ("log", "doubts"),
+    [
+        (LogOffsets(0, 3, 3), []),
+        (LogOffsets(3, 3, 3), ["in holds no visible record"]),
+        (LogOffsets(4, 4, 4), ["in holds no visible record", "in[0] begins at 4, above the committed offset 3"]),
+        (LogOffsets(0, 3, 5), ["in[0] has offsets 3 to 4 behind an open transaction"]),
+    ],
+)
+def test_an_input_that_does_not_show_all_of_itself_leaves_a_doubt(log: LogOffsets, doubts: list[str]) -> None:
+    """It begins above the committed offset, ends with an open transaction, or has nothing to look at."""
+    made = ended(log, 3, []) if log.first == 0 else Checker(BrokerFacts("in", "out", "dlq", {0: log}, {0: 3}, 1))
+    told = made.report().doubts
+    assert [text[: len(said)] for text, said in zip(told, doubts, strict=True)] == doubts
+
+
 @pytest.mark.parametrize(("committed", "named"), [(3, {}), (4, {"offset-ahead": 1})])
 def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: int, named: dict[str, int]) -> None:
     """Whatever lies behind it in the log is not visible yet."""

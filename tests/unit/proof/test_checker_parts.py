@@ -325,7 +325,7 @@ def log(*batches: RawBatch, strict: bool = True, healed: tuple[int, ...] = ()) -
 
 
 def test_transactions_and_their_records_are_counted_once() -> None:
-    """A fence is an abort by a newer epoch."""
+    """A fence is an abort by a newer epoch; in another partition it is the same transaction."""
     found, endings = log(
         data(0), ends(2, "commit"), data(3, 4), data(5, 4), ends(7, "abort", 4), data(8, 5), ends(10, "abort", 6)
     )
@@ -337,6 +337,10 @@ def test_transactions_and_their_records_are_counted_once() -> None:
         "aborted_records": 6,
         "fences": 1,
     }
+    other = RawLog("out", 1, Findings(), endings, strict=True)
+    other.take(data(0))
+    other.take(ends(2, "commit"))
+    assert (endings.counts["committed_transactions"], endings.counts["committed_records"]) == (1, 4)
 
 
 def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
