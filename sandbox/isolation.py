@@ -10,7 +10,6 @@ again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import ipaddress
 import json
@@ -19,13 +18,13 @@ import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brew.errors import Refused
+from sandbox.process import locked
 
 CLIENTS = "clients"
 
@@ -57,7 +56,8 @@ class Network:
 
     def make(self, numbers: Collection[int]) -> dict[int, str]:
         """Make what is missing; return each broker's address."""
-        with _one_at_a_time():
+        # Two sandboxes that choose addresses at the same moment would choose the same.
+        with locked(Path(tempfile.gettempdir()) / f"{_PREFIX}-network.lock"):
             hosts = self._bridge()
             known = set(_namespaces())
             for number in numbers:
@@ -181,14 +181,6 @@ def _asked(*words: str) -> list[dict[str, Any]]:
 
 def _ip(*words: str) -> str:
     return _run("ip", *words, instead="use `--network loopback`")
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Two sandboxes that choose addresses at the same moment would choose the same."""
-    with (Path(tempfile.gettempdir()) / f"{_PREFIX}-network.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def limit_disk(directory: Path, size_mb: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
+from sandbox.process import locked
 from sandbox.store import Postgres, Redis, Registry, Store
 
 DIRECTORY = ".sandbox"
@@ -34,8 +34,7 @@ directory_option = click.option(
 def exclusive(directory: Path) -> Iterator[None]:
     """Let two commands on one directory go one after the other."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(directory / "lock"):
         yield
 
 

@@ -166,10 +166,14 @@ class Plan:
         """Every cell with the first seed, then with the next: an interrupted campaign has seen most of the matrix."""
         return [(cell, seed) for seed in self.seeds for cell in self.cells]
 
-    def missing_in(self, done: Sequence[Result]) -> list[str]:
-        """Cells and seeds without a result, as `NAME with seed N`."""
+    def left(self, done: Sequence[Result]) -> list[Round]:
+        """Cells and seeds without a result."""
         known = {(result.cell, result.seed) for result in done}
-        return [f"{cell.name} with seed {seed}" for cell, seed in self.rounds() if (cell.name, seed) not in known]
+        return [(cell, seed) for cell, seed in self.rounds() if (cell.name, seed) not in known]
+
+    def missing_in(self, done: Sequence[Result]) -> list[str]:
+        """The same for people, as `NAME with seed N`."""
+        return [f"{cell.name} with seed {seed}" for cell, seed in self.left(done)]
 
 
 def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
@@ -180,10 +184,8 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
         (folder / LINES).unlink(missing_ok=True)
     # What was made with another kernel shows nothing of this one: it is run again.
     done = finished_results(folder, {_made_with(plan, sink=sink).kernel for sink in (False, True)})
-    known = {(result.cell, result.seed) for result in done}
     began, clock = datetime.now(UTC), time.monotonic()
-    left = [(cell, seed) for cell, seed in plan.rounds() if (cell.name, seed) not in known]
-    todo = _CellQueue(plan, deque(left), done, starts, ends)
+    todo = _CellQueue(plan, deque(plan.left(done)), done, starts, ends)
     lanes = [_Lane(todo, number) for number in range(plan.at_once)]
     try:
         if len(lanes) == 1:

@@ -22,8 +22,8 @@ from typing import Self
 import psutil
 
 from brew.deadline import Deadline
-from brew.journal import Entry, Phase, Step
-from proof.campaign.journals import Kill, open_ranges
+from brew.journal import Entry, Step
+from proof.campaign.journals import Kill, is_fenced, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
@@ -128,8 +128,7 @@ def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0
     limit = Deadline(_FENCED_S)
     while not limit.expired():
         stage.journals.look()
-        mine = (e for e in stage.journals.entries if e.pid in pids and e.at > since and e.phase is Phase.FAILED)
-        if any(str(e.fields.get("detail")).startswith("Fenced") for e in mine):
+        if any(is_fenced(e) for e in stage.journals.entries if e.pid in pids and e.at > since):
             return True
         time.sleep(0.01)
     return False

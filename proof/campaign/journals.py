@@ -57,6 +57,11 @@ def is_commit(entry: Entry) -> bool:
     return entry.step is Step.COMMIT and entry.phase is Phase.DONE
 
 
+def is_fenced(entry: Entry) -> bool:
+    """A writer was told that a newer one has its transactional id."""
+    return entry.phase is Phase.FAILED and str(entry.fields.get("detail")).startswith("Fenced")
+
+
 def _entry(fields: dict[str, object]) -> Entry:
     at, who, pid = fields.pop("at"), fields.pop("who"), fields.pop("pid")
     return Entry(at, who, pid, Step(str(fields.pop("step"))), Phase(str(fields.pop("phase"))), fields)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from proof import log_summary
 from proof.campaign.cell import DIRECT, INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.effects import HOLDERS, LeaseObserver
-from proof.campaign.journals import is_commit, stalls
+from proof.campaign.journals import is_commit, is_fenced, stalls
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
@@ -300,5 +300,5 @@ def kinds(entry: Entry) -> Iterator[str]:
         yield "committed"
     if entry.step is Step.BEGIN and entry.phase is Phase.DONE:
         yield "begun"
-    if entry.phase is Phase.FAILED and str(entry.fields.get("detail", "")).startswith("Fenced"):
+    if is_fenced(entry):
         yield "fenced"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brew import acl
@@ -37,15 +37,19 @@ _JAVA_SAYS = "TopicAuthorizationException"
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
 
-def _resource_names(stage: CellEnvironment) -> ResourceNames:
+def _rights(stage: CellEnvironment) -> Sequence[Right]:
+    """The least that a run needs."""
     names = stage.names
-    return ResourceNames(names.input, names.output, names.dead_letter, names.group)
+    return acl.rights_of(_USER, ResourceNames(names.input, names.output, names.dead_letter, names.group))
 
 
 def _grant(stage: CellEnvironment, *granted: Right) -> None:
-    cluster_admin.grant(
-        stage.cluster.admin, granted or acl.rights_of(_USER, _resource_names(stage)), _PRINCIPAL, Deadline(_ASK_S)
-    )
+    cluster_admin.grant(stage.cluster.admin, granted or _rights(stage), _PRINCIPAL, Deadline(_ASK_S))
+
+
+def _revoke(stage: CellEnvironment, right: Right) -> None:
+    taken = cluster_admin.revoke(stage.cluster.admin, [right], _PRINCIPAL, Deadline(_ASK_S))
+    stage.fire("rights_revoked", taken)
 
 
 def _writer(stage: CellEnvironment, *options: str) -> Program:
@@ -93,13 +97,12 @@ def revoked(stage: CellEnvironment) -> None:
     _grant(stage)
     with stage.feeding():
         stage.orders(1000, "--transactional")
-        for right in acl.rights_of(_USER, _resource_names(stage)):
+        for right in _rights(stage):
             if not _needed_always(right, stage):
                 continue
             writer = _writer(stage)
             stage.await_commits(_COMMITS)
-            taken = cluster_admin.revoke(stage.cluster.admin, [right], _PRINCIPAL, Deadline(_ASK_S))
-            stage.fire("rights_revoked", taken)
+            _revoke(stage, right)
             _refused(stage, writer, "AUTHORIZATION", _PRINCIPAL, f"{right.operation} on {right.kind} ")
             _grant(stage, right)
         _resume(stage)
@@ -118,13 +121,13 @@ def revoked_from_spark(stage: CellEnvironment) -> None:
 
     Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
     """
-    read = next(right for right in acl.rights_of(_USER, _resource_names(stage)) if right.name == stage.names.input)
+    read = next(right for right in _rights(stage) if right.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
     _grant(stage)
     _grant(stage, describe)
     options = (*_as_user(stage), *_SPARK)
     with stage.at_work(*options, feed=300, commits=_COMMITS, seconds=_START_S * stage.slack) as writer:
-        stage.fire("rights_revoked", cluster_admin.revoke(stage.cluster.admin, [read], _PRINCIPAL, Deadline(_ASK_S)))
+        _revoke(stage, read)
         _refused(stage, writer, _JAVA_SAYS, _PRINCIPAL, f"{read.operation} on {read.kind} ")
         _grant(stage, read)
         _resume(stage, *_SPARK)

@@ -231,9 +231,8 @@ def _check_totals(consumer: Consumer) -> None:
         stage.find(name, f"{drift}")
     wanted, results = output_sums(stage), totals(stage, consumer.made[0])
     compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
-    stage.notes.append(
-        f"{results[0]} of {wanted.orders} orders and {results[1]} of {wanted.cents} cents in the results"
-    )
+    orders, cents = results
+    stage.notes.append(f"{orders} of {wanted.orders} orders and {cents} of {wanted.cents} cents in the results")
 
 
 @CELLS(

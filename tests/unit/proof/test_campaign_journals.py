@@ -130,10 +130,6 @@ print("closed" if line.recv(1) == b"" else "word", flush=True)
 """
 
 
-def _entry(at: float, pid: int, step: Step, *, start: int = 0, partition: int = 1) -> Entry:
-    return Entry(at, "writer", pid, step, Phase.DONE, {"partition": partition, "start": start, "until": start + 10})
-
-
 def test_a_transaction_counts_as_open_when_both_sides_say_so() -> None:
     """Begun by its journal and known to the brokers: either alone may be over, or somebody else's."""
     begun = {0: "g:in:0", 1: "g:in:1"}
@@ -143,16 +139,16 @@ def test_a_transaction_counts_as_open_when_both_sides_say_so() -> None:
 
 def test_a_copy_is_a_second_process_at_the_same_range_at_the_same_time() -> None:
     """One after another is a repetition, of another range another task; neither is speculation."""
-    first = [_entry(1.0, 10, Step.FENCE), _entry(5.0, 10, Step.OUTCOME)]
-    assert copies([*first, _entry(2.0, 11, Step.FENCE), _entry(3.0, 11, Step.OUTCOME)]) == 1
-    assert copies([*first, _entry(6.0, 11, Step.FENCE), _entry(7.0, 11, Step.OUTCOME)]) == 0
-    assert copies([*first, _entry(2.0, 11, Step.FENCE, start=10)]) == 0
-    assert copies([*first, _entry(2.0, 10, Step.BEGIN)]) == 0
+    first = [_line(1.0, Step.FENCE, pid=10), _line(5.0, Step.OUTCOME, pid=10)]
+    assert copies([*first, _line(2.0, Step.FENCE, pid=11), _line(3.0, Step.OUTCOME, pid=11)]) == 1
+    assert copies([*first, _line(6.0, Step.FENCE, pid=11), _line(7.0, Step.OUTCOME, pid=11)]) == 0
+    assert copies([*first, _line(2.0, Step.FENCE, pid=11, start=10)]) == 0
+    assert copies([*first, _line(2.0, Step.BEGIN, pid=10)]) == 0
 
 
 def test_what_survived_its_driver_has_recovered_nothing() -> None:
     """An executor that goes on for a moment is no new run; its commits are not the first ones after the kill."""
-    commits = [_entry(1.5, 10, Step.COMMIT), _entry(9.0, 20, Step.COMMIT)]
+    commits = [_line(1.5, Step.COMMIT, pid=10), _line(9.0, Step.COMMIT, pid=20)]
     assert first_commit(commits, 1.0) == 1.5
     assert first_commit(commits, 1.0, without={10}) == 9.0
     assert first_commit(commits, 1.0, without={10, 20}) is None
@@ -162,12 +158,12 @@ def test_a_slow_network_counts_by_the_steps_that_it_slowed() -> None:
     """Twice the least latency, from the announcement to the answer; the last good and the first bad millisecond."""
 
     def step(took: float) -> list[Entry]:
-        return [_entry(1.0, 1, Step.FENCE)._replace(phase=Phase.INTENT), _entry(1.0 + took, 1, Step.FENCE)]
+        return [_line(1.0, Step.FENCE, pid=1)._replace(phase=Phase.INTENT), _line(1.0 + took, Step.FENCE, pid=1)]
 
     shape = NetworkConditions(latency_s=0.3, jitter_s=0.1)
     assert [slowed(step(took), shape) for took in (0.39, 0.41)] == [0, 1]
     assert slowed(step(0.03), NetworkConditions(rate=125_000.0)) == 1
-    assert slowed([_entry(9.0, 1, Step.FENCE)], shape) == 0
+    assert slowed([_line(9.0, Step.FENCE, pid=1)], shape) == 0
 
 
 def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -> None:
