@@ -213,6 +213,10 @@ def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
         time.sleep(_LOOK_S)
 
 
-def _shown_by(node: Node, deadline: Deadline) -> bytes:
+def _shown_by(node: Node, deadline: Deadline) -> bytes | None:
+    """The certificate of a new connection; None if there was no answer within the deadline."""
     timeout_s = max(_LOOK_S, deadline.remaining_s())
-    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((node.host, node.port), timeout=timeout_s))
+    try:
+        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((node.host, node.port), timeout=timeout_s))
+    except TimeoutError:
+        return None
