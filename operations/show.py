@@ -111,7 +111,7 @@ def content_document(content: bytes | None) -> dict[str, Any]:
 def marker_document(
     topic: str, partition: int, offset: int, timestamp_ms: int, state: str, batch: RawBatch | None
 ) -> dict[str, Any]:
-    """One control marker as JSON; it has no key, value or headers that a reader is given."""
+    """What a control marker is as JSON; a record has key, value and headers, too."""
     writer = None if batch is None or batch.producer_id < 0 else batch
     return {
         "topic": topic,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import orjson
 
@@ -35,6 +36,11 @@ class DeadLetter:
     headers: Headers
     timestamp: int
 
+    @classmethod
+    def of(cls, record: LogRecord) -> Self:
+        place = (record.partition(), record.offset())
+        return cls(*place, record.key(), record.value(), record.headers() or [], record.timestamp()[1])
+
     def _last(self, name: str) -> bytes | None:
         return dict(self.headers).get(name)
 
@@ -60,8 +66,7 @@ class DeadLetter:
     @property
     def omitted(self) -> bool:
         """True where the value was too large for a dead letter, and is on the input only."""
-        block = self.headers[len(self.own_headers) :]
-        return any(name == ERROR_OMITTED for name, _ in block)
+        return any(name == ERROR_OMITTED for name, _ in self.headers[len(self.own_headers) :])
 
     @property
     def replays(self) -> int:
@@ -207,7 +212,7 @@ class DeadLetterTopics:
         ends = {p: log.last_stable if until is None else min(until, log.last_stable) for p, log in logs.items()}
         spans = {p: (max(start, log.first), ends[p]) for p, log in logs.items()}
         for batch in scan(self.connection, name, spans, READ_COMMITTED):
-            yield [_parse(record) for record in batch]
+            yield [DeadLetter.of(record) for record in batch]
 
     def replay_log(self, partition: int) -> ReplayLog:
         """The marks of a partition, kept for the next time; empty ones before the first replay."""
@@ -278,8 +283,3 @@ def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLet
             "DLQ_TOPIC (--dead-letter)"
         )
     return DeadLetterTopics(connection, client, described[dead_letter], described.get(marks))
-
-
-def _parse(record: LogRecord) -> DeadLetter:
-    headers = record.headers() or []
-    return DeadLetter(record.partition(), record.offset(), record.key(), record.value(), headers, record.timestamp()[1])

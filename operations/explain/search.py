@@ -291,7 +291,7 @@ def earliest(sources: Iterable[LogRecord | None]) -> int | None:
 
 
 def _rejected(copy: Copy, record: LogRecord) -> Copy:
-    letter = DeadLetter(copy.partition, copy.offset, None, None, record.headers() or [], 0)
+    letter = DeadLetter.of(record)
     return replace(copy, reason=printable(letter.reason), message=printable(letter.message))
 
 

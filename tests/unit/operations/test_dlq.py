@@ -40,6 +40,7 @@ from operations.dlq.replay import (
 SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
 LETTER = DeadLetter(0, 5, b"gold-1", b"x", [("trace", b"t"), *ERRORS, *SOURCE.headers()], 1_700_000_000_000)
+FOREIGN = replace(LETTER, headers=SOURCE.headers())
 RULES = ReplayRules("in", partitions=4, max_bytes=100_000, most_replays=3)
 
 
@@ -50,6 +51,7 @@ def times(count: int) -> DeadLetter:
 def test_a_letter_knows_its_reason_its_source_and_its_own_headers() -> None:
     assert (LETTER.reason, LETTER.message, LETTER.source, LETTER.replays) == ("not-json", "at 3", SOURCE, 0)
     assert LETTER.own_headers == [("trace", b"t")]
+    assert (FOREIGN.reason, FOREIGN.source) == ("unknown", None)
     assert not LETTER.omitted
     assert replace(LETTER, headers=[*LETTER.headers, (ERROR_OMITTED, b"9")]).omitted
 
@@ -59,14 +61,6 @@ def test_only_the_last_block_of_error_headers_is_the_pipelines() -> None:
     nested = replace(LETTER, headers=[*LETTER.headers, *ERRORS, *SourcePosition("in", 2, 8).headers()])
     assert nested.own_headers == list(LETTER.headers)
     assert nested.source == SourcePosition("in", 2, 8)
-
-
-def test_a_record_that_no_pipeline_put_there_stays() -> None:
-    foreign = replace(LETTER, headers=SOURCE.headers())
-    assert (foreign.reason, foreign.source) == ("unknown", None)
-    found = RULES.skipped(foreign)
-    assert found is not None
-    assert found.why is SkipReason.FOREIGN
 
 
 def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
@@ -89,6 +83,7 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
     ("rules", "letter", "why"),
     [
         (RULES, LETTER, None),
+        (RULES, FOREIGN, SkipReason.FOREIGN),
         (RULES, times(2), None),
         (RULES, times(3), SkipReason.TOO_OFTEN),
         (replace(RULES, most_replays=0), LETTER, SkipReason.TOO_OFTEN),

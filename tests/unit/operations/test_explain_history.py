@@ -246,8 +246,9 @@ def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
     """The record says from which; its dead letter's record learns where to. Those that stand first are told first."""
     replay = replace(history(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", SourcePosition("dlq", 0, 13)))
     stranger = replace(history(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", SourcePosition("dlq", 0, 99)))
-    first, second, third = link_replays([replay, stranger, history(LETTER)])
-    assert (first.replays, second.replays, third.replays) == (("in/1/2",), (), ())
+    aborted = replace(replay, at=SourcePosition("in", 1, 4), source=ABORTED)
+    first, *others = link_replays([replay, stranger, aborted, history(LETTER)])
+    assert (first.replays, [one.replays for one in others]) == (("in/1/2",), [(), (), ()])
     assert "written back as in/1/2" in delivery_status(first)[1]
 
 
