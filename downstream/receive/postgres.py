@@ -93,7 +93,7 @@ class TopicRetention:
 
     @property
     def way_out(self) -> str:
-        """Return the settings to change so that claims outlive records."""
+        """The settings to change so that claims outlive records."""
         forever = "give 0 to keep claims for ever"
         if self.longest_s is None:
             return forever

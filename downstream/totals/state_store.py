@@ -52,7 +52,7 @@ class Store(Protocol):
 
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
-        """Return the store's progress; None while it is empty."""
+        """The store's progress; None while it is empty."""
         ...
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
