@@ -1,11 +1,11 @@
 """
-Our pipeline with its transactions taken out: the same command line, offsets committed after the output was flushed.
+Our pipeline without its transactions: the same command line, with offsets committed after the output is flushed.
 
     python benchmarks/at_least_once.py --master none --reader direct --bootstrap ... (as `pipeline run`)
 
-What remains is at least once as long as no record fails for good: nobody looks at delivery reports, and the proof would
-see the loss. The difference in time is what exactly-once costs. Only for `--master none`: Spark's
-workers are other processes, and would load the real transaction.
+This gives at-least-once delivery as long as no record fails permanently: delivery reports are ignored, and the proof
+would find the loss. The difference in time is the cost of exactly-once. For `--master none` only: Spark's workers are
+separate processes and would load the real transaction.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pipeline.__main__ import main
 
 class OutputThenOffsets:
     """
-    The port of `KafkaTransaction`, without transactions: an idempotent producer and a consumer for each partition.
+    Implements the port of `KafkaTransaction` without transactions: an idempotent producer and a consumer per partition.
 
-    Both are kept from one range to the next, as anyone would who needs no fence.
+    Both are reused from one range to the next, as in any program that needs no fence.
     """
 
     _kept: dict[tuple[str, int], tuple[Producer, Consumer]] = {}  # noqa: RUF012 - shared by all ranges on purpose
@@ -86,7 +86,7 @@ class OutputThenOffsets:
         self._producer.purge()
 
     def close(self) -> None:
-        """Nothing: the clients are kept."""
+        """Do nothing; the clients are reused."""
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """
-Records per second of `proof verify`, its CPU and its peak memory, over logs of two sizes; `make bench-checker`.
+Records per second, CPU and peak memory of `proof verify`, over logs of two sizes; `make bench-checker`.
 
     python benchmarks/checker.py [--orders 500000,2000000] [--runs 3] [--out FILE]
 
-A broker of its own, four partitions: orders are seeded (one in fifty is rejected), the pipeline drains them, and the
-command runs as users run it. A record is one input, output or dead letter; seconds are the whole process's, its start
-included. Peak memory beside the smaller log shows what grows with the log. Exit 1 below the bar.
+On a broker of its own with four partitions, orders are seeded (one in fifty is rejected) and drained by the pipeline;
+then the command runs as users run it. A record is one input, output or dead letter; seconds cover the whole process,
+including its start. Compared with the smaller log, peak memory shows what grows with the log. Exit 1 below the bar.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RUN_S = 900
 
 
 def write(bootstrap: str, orders: int) -> list[str]:
-    """A log of so many orders and what the pipeline makes of it; the options that name it."""
+    """Seed ``orders`` orders and run the pipeline on them; return the options that select this log."""
     stem = f"bench.checker.{orders}"
     names = ["--input", f"{stem}.in", "--output", f"{stem}.out", "--dead-letter", f"{stem}.dlq"]
     program("proof", "topics", "--bootstrap", bootstrap, *names)
@@ -48,7 +48,7 @@ def write(bootstrap: str, orders: int) -> list[str]:
 
 
 def check(named: list[str], orders: int) -> dict[str, Any]:
-    """One run of the checker, which has to prove it: records, seconds, CPU seconds, and the most memory it held."""
+    """Run the checker once, which must find no violation; return records, seconds, CPU seconds and peak memory."""
     load, began = os.getloadavg()[0], time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "proof", "verify", *named, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -85,7 +85,7 @@ def check(named: list[str], orders: int) -> dict[str, Any]:
 
 
 def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The medians of the runs over the largest log, and how much more memory it took than the smallest; pure."""
+    """Return the medians over the largest log, and how much more memory it took than the smallest; pure."""
     sizes = sorted({run["orders"] for run in runs})
     small, large = ([run for run in runs if run["orders"] == size] for size in (sizes[0], sizes[-1]))
 
@@ -102,10 +102,10 @@ def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def sizes_of(text: str) -> list[int]:
     """
-    `500000,2000000` as numbers.
+    Parse sizes such as `500000,2000000`.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text is anything else.
     """
     try:
         sizes = [int(size) for size in text.split(",")]

@@ -1,4 +1,4 @@
-"""What claims cost: the fold at 1,000,000 messages, a newcomer to such a log, messages per second, a take-over."""
+"""The cost of claims: folding 1,000,000 messages, a new member with such a log, messages per second, a take-over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PATIENCE_S = 300.0
 
 
 def traffic(count: int) -> Iterator[Message]:
-    """What eight members of 64 partitions write: claims, then heartbeats with positions, and of themselves."""
+    """Yield what eight members of 64 partitions write: claims, then heartbeats with positions and member heartbeats."""
     for partition in range(_PARTITIONS):
         yield ClaimingPartition(f"m{partition % _MEMBERS}", "g", "worked", partition, 3000)
     for number in range(count - _PARTITIONS):
@@ -44,7 +44,7 @@ def traffic(count: int) -> Iterator[Message]:
 
 
 def fold(count: int) -> dict[str, float]:
-    """Decode and apply, without a broker; messages per second."""
+    """Decode and apply messages without a broker; return messages per second."""
     numbered = enumerate(traffic(count))
     entries = [Entry(0, offset, 1_000_000 + offset * 20, *encode(message)) for offset, message in numbered]
     world = ClaimsView([ClaimsTable()])
@@ -56,7 +56,7 @@ def fold(count: int) -> dict[str, float]:
 
 
 def newcomer(connection: Connection, count: int) -> dict[str, float]:
-    """Write the traffic with snapshots where they are due; then how long a newcomer needs, with and without them."""
+    """Write the traffic with its snapshots; then measure how long a new member needs, with and without them."""
     topic = f"brew.bench-claims-{uuid.uuid4().hex[:8]}"
     log = ClaimsLog(connection, topic)
     table, until = ClaimsTable(), 0
@@ -93,7 +93,7 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
 
 
 def take_overs(connection: Connection, interval_s: float, times: int) -> dict[str, float]:
-    """One owner falls silent, time after time: until the next one holds all 64 partitions; messages meanwhile."""
+    """Silence the owner repeatedly; measure time until the next one holds all 64 partitions, and the message rate."""
     topic, silent = f"brew.bench-claims-{uuid.uuid4().hex[:8]}", [False] * (times + 1)
     partitions, took = tuple(range(_PARTITIONS)), []
 

@@ -1,4 +1,4 @@
-"""Who runs: our pipeline with each reader, Spark's own sink, and `peers/`; each a command line over the same topics."""
+"""The contenders: our pipeline with each reader, Spark's own sink, and `peers/`; command lines on the same topics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunTopics:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the caller of the benchmark chose for all contenders, and for ours alone."""
+    """What the caller of the benchmark chose for all contenders, and for ours only."""
 
     master: str = "local[2]"
     conf: Sequence[str] = ()
@@ -40,23 +40,23 @@ class Setup:
 
 
 Command = Callable[[RunTopics, Setup, bool], list[str]]
-"""(place, setup, follow) -> the command line; with ``follow`` it goes on until SIGTERM."""
+"""(place, setup, follow) -> the command line; with ``follow`` it runs until SIGTERM."""
 
 
 POSITION, ORDER = {Name.TORN: "positions"}, {Name.NONMONOTONIC: "order"}
-"""What the proof finds then, and what that is."""
+"""What the proof finds without these properties, and what they are called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """
-    A name, what it is in one sentence, and its command line.
+    A name, a one-sentence description, and a command line.
 
-    ``endless``: it never ends by itself; whoever measures ends it once the group stands at the input's end.
-    ``exactly_once``: it writes in transactions and keeps its position in them. ``needs`` is what has to be built first.
-    ``without``: what of the promise it does not give: POSITION where its transactions hold records alone, and it notes
-    elsewhere what it has read, then in the group; ORDER where its query shuffles.
-    ``stands_by``: a second one waits beside it, and goes on when it is killed.
+    ``endless``: it never ends by itself; the benchmark stops it once the group has reached the input's end.
+    ``exactly_once``: it writes in transactions and keeps its position in them. ``needs``: what must be built first.
+    ``without``: the properties it does not promise: POSITION if its transactions contain only records, and its position
+    is stored elsewhere and then in the group; ORDER if its query shuffles.
+    ``stands_by``: a second instance waits, and takes over when the first is killed.
     """
 
     name: str
@@ -113,7 +113,7 @@ def _confs(pairs: Sequence[str]) -> list[str]:
 
 
 def java_options(given: str, *, tuned: bool) -> str:
-    """A run's Java options as they are (``tuned``), or without our choice of compilers and collector."""
+    """Return a run's Java options unchanged (``tuned``), or without our choice of compilers and collector."""
     ours = {COLLECTOR, *(word for words in COMPILERS.values() for word in words)}
     return " ".join(word for word in given.split() if tuned or word not in ours)
 
@@ -121,7 +121,7 @@ def java_options(given: str, *, tuned: bool) -> str:
 def _peer(
     program: Sequence[str], *, static: bool, options: Callable[[RunTopics], Sequence[str]] | None = None
 ) -> Command:
-    """A peer runs until SIGTERM, whatever it is asked for; a static member keeps its id over restarts."""
+    """Return a peer's command, which runs until SIGTERM in any case; a static member keeps its id across restarts."""
 
     def command(place: RunTopics, _setup: Setup, _follow: bool) -> list[str]:
         more = options(place) if options else []
@@ -160,7 +160,7 @@ def _peers(*, static: bool) -> Iterable[Contender]:
         endless=True,
         needs=FRANZ,
     )
-    if static:  # Flink assigns partitions by itself: it is no member of any kind
+    if static:  # Flink assigns partitions itself and is not a group member
         yield Contender(
             "flink",
             "Flink in Java, a checkpoint a second, two-phase-commit sink, 2 slots",
@@ -224,7 +224,7 @@ CONTENDERS = {
             without=ORDER,
         ),
         *(
-            # Measured as the sink beside it is: its position is the number of a batch, not an offset of the input.
+            # Measured like the sink before it: its position is a batch number, not an input offset.
             Contender(
                 f"spark-sink-brew-{kind}{'-shuffled' if shuffle else ''}",
                 f"our ExactlyOnceSink ({what}) with the query of spark-sink-{'shuffled' if shuffle else 'tuned'}, our "
@@ -245,7 +245,7 @@ DEFAULT = ("pipeline", "spark-sink", "loop", "streams", "franz")
 
 def require_built(names: Iterable[str]) -> None:
     """
-    Return when everything that these contenders need is there.
+    Check that everything these contenders need is present.
 
     Raises:
         Refused: something is not built, or there is no `java`.

@@ -1,4 +1,4 @@
-"""What all measurements need: a broker of our own with inputs and outputs, facts about the machine, memory, threads."""
+"""What all measurements share: a broker with inputs and outputs, machine information, memory, threads."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _SLOWEST_PER_S = 5_000
 
 
 def step_timeout_s(records: int) -> Deadline:
-    """How long a step over so many records may take: two minutes, and what the slowest machine needs."""
+    """Return the time allowed for a step over ``records``: two minutes, plus what the slowest machine needs."""
     return Deadline(120 + records / _SLOWEST_PER_S)
 
 
 @dataclass
 class BenchmarkCluster:
-    """The broker, and a directory for everything that runs write."""
+    """The broker, and a directory for all files written by runs."""
 
     cluster: Cluster
     home: Path
@@ -64,17 +64,17 @@ class BenchmarkCluster:
         return Connection(self.cluster.bootstrap)
 
     def before_run(self) -> None:
-        """Start a broker anew that has to be young."""
+        """Restart a broker that must be fresh for each run."""
         if self.kind == "default-young":
             self.cluster.restart()
 
     def open_home(self) -> Path:
-        """The directory, open to servers that run as another user, as PostgreSQL does."""
+        """Return the directory, made accessible to servers that run as another user, such as PostgreSQL."""
         self.home.chmod(0o711)
         return self.home
 
     def broker_cpu_s(self) -> float:
-        """CPU seconds that the broker has used since its start."""
+        """Return the CPU seconds used by the broker since its start."""
         identity = self.cluster.layout.node(1).identity
         process = identity.process() if identity else None
         if process is None:
@@ -83,7 +83,7 @@ class BenchmarkCluster:
         return float(times.user + times.system)
 
     def input_of(self, records: int) -> str:
-        """A topic with so many orders, seeded once and read once: the broker is warm for whoever comes first."""
+        """Return a topic of ``records`` orders, seeded and read once to warm up the broker."""
         if records not in self.inputs:
             name = f"bench.in.{records}"
             self.seed(name, records)
@@ -94,7 +94,7 @@ class BenchmarkCluster:
         return self.inputs[records]
 
     def seed(self, name: str, records: int) -> None:
-        """A topic with so many orders, numbers 0 and up."""
+        """Create a topic of ``records`` orders, numbered from 0."""
         self.make_topics([name])
         options = ["--topic", name, "--count", str(records), "--start", "0"]
         program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
@@ -109,7 +109,7 @@ class BenchmarkCluster:
                 future.result()
 
     def count(self, topic: str, unique_by: str, records: int) -> dict[str, int]:
-        """What `python -m downstream count` tells of a topic; duplicates are told, not refused."""
+        """Return what `python -m downstream count` reports for a topic; duplicates are reported, not refused."""
         options = ["--topic", topic, "--unique-by", unique_by, "--json"]
         good = (ExitCode.DONE, ExitCode.VIOLATION)
         output = program(
@@ -123,8 +123,8 @@ BROKERS: Mapping[str, str] = {
     "default-young": "the same, started anew before each run: its JVM is cold, as on the first day",
     "tuned": "the sandbox's settings: 8 partitions of internal topics, indexes of 1 MiB, quick elections",
 }
-"""What a benchmark's broker is like; the first is what people have."""
-# What `sandbox.layout.server_properties` sets otherwise; Kafka 4.1's documentation has these.
+"""The kinds of broker; the first is what most users have."""
+# Kafka 4.1's documented defaults of what `sandbox.layout.server_properties` overrides.
 _DEFAULTS = {
     "offsets.topic.num.partitions": "50",
     "transaction.state.log.num.partitions": "50",
@@ -139,7 +139,7 @@ _DEFAULTS = {
 def make_topics(
     connection: Connection, names: Sequence[str], partitions: int = PARTITIONS, config: Mapping[str, str] | None = None
 ) -> None:
-    """Make topics, and return once each can be described."""
+    """Create topics, and return once all can be described."""
     client, deadline = admin(connection), Deadline(_ASK_S)
     topics.create(client, [TopicSpec(name, partitions, config or {}) for name in names], deadline)
     topics.describe_all(client, list(names), deadline)
@@ -147,7 +147,7 @@ def make_topics(
 
 @contextmanager
 def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
-    """A one-node broker with both compilers and 1 GiB of heap; it goes with its data, whatever happens."""
+    """Run a one-node broker with both JIT compilers and 1 GiB of heap; it is always removed with its data."""
     properties = {} if kind == "tuned" else _DEFAULTS
     with tempfile.TemporaryDirectory(prefix="brew-bench-") as place:
         home = Path(place)
@@ -158,10 +158,10 @@ def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
 
 def program(package: str, *arguments: str, records: int = 0, good: Sequence[int] = (0,)) -> str:
     """
-    Run one of the house's programs to its end; returns what it printed.
+    Run one of our programs to its end and return its output.
 
     Raises:
-        Refused: it ended with an exit code that is not ``good``, or not in time.
+        Refused: its exit code is not in ``good``, or it did not end in time.
     """
     command = [sys.executable, "-m", package, *arguments]
     deadline = step_timeout_s(records)
@@ -175,13 +175,13 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
 
 
 def children_cpu_s() -> float:
-    """CPU seconds of this process's children that have ended."""
+    """Return the CPU seconds of this process's children that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def transacting_s(lines: Iterable[Entry]) -> float:
-    """Seconds from a journal's first fence to its last commit."""
+    """Return the seconds from a journal's first fence to its last commit."""
     known = list(lines)
     first = min(line.at for line in known if line.step is Step.FENCE)
     return max(line.at for line in known if line.step is Step.COMMIT and line.phase is Phase.DONE) - first
@@ -193,7 +193,7 @@ def save(path: Path, document: Mapping[str, object]) -> None:
 
 
 def machine() -> dict[str, str]:
-    """Name -> value, for people and for the JSON file."""
+    """Return facts about the machine as name -> value, for the report and the JSON file."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cores": f"{_cores()} ({_cpu_model()})",
@@ -226,7 +226,7 @@ def _cpu_model() -> str:
 
 
 def _is_slow() -> bool:
-    """As `make setup` judges it."""
+    """Return True if `make setup` would call this Python slow."""
     return subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode == 10
 
 
@@ -236,7 +236,7 @@ def _matched(pattern: str, text: str) -> str:
 
 
 def _program_output(name: str, *arguments: str) -> str:
-    """What a program of PATH says; nothing when it is not there or fails."""
+    """Return a program's output; empty if it is not installed or fails."""
     program = shutil.which(name)
     if program is None:
         return ""
@@ -254,10 +254,10 @@ _MOST = 4 * 2**30
 
 def touch(most: int = _MOST) -> float:
     """
-    Touch as many bytes of free memory, half of what is available at most, and free them: microseconds for a page.
+    Touch and free up to ``most`` bytes, at most half of the available memory; return microseconds per page.
 
-    A virtual machine may hand free memory back to its host (free page reporting). Then each page that a process, or a
-    log's first write, touches for the first time costs 20 microseconds instead of one, whatever is measured.
+    A virtual machine may return free memory to its host (free page reporting). Then the first access to each page, by a
+    process or a log's first write, costs 20 microseconds instead of one, whatever is measured.
     """
     size: int = max(mmap.PAGESIZE, min(most, psutil.virtual_memory().available // 2))
     with mmap.mmap(-1, size) as memory:
@@ -268,7 +268,7 @@ def touch(most: int = _MOST) -> float:
 
 
 class ScopedThread:
-    """`work` runs beside the block until it sees ``_stop``; once it has ended, `after` follows."""
+    """Runs `work` in a thread during the block, until it sees ``_stop``; then runs `after`."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -278,7 +278,7 @@ class ScopedThread:
         raise NotImplementedError
 
     def after(self) -> None:
-        """What is left to do, in the caller's thread."""
+        """Finish the work in the caller's thread."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -288,7 +288,7 @@ class ScopedThread:
         self.end()
 
     def end(self) -> None:
-        """Also before the block's end."""
+        """Stop the thread, possibly before the block ends."""
         self._stop.set()
         self._thread.join()
         self.after()

@@ -43,8 +43,8 @@ _WARMING = 20
 @dataclass(frozen=True)
 class GrowthCase:
     """
-    ``value_bytes``: of an order's text; 0: as the seeder writes it, about 160. ``master``: none, or Spark's.
-    ``lease_s``: how long a task works without a word from the driver, who renews every third of it.
+    One case; ``value_bytes``: size of an order, 0 for the seeder's (about 160). ``master``: none, or Spark's.
+    ``lease_s``: how long a task works without contact to the driver, which renews the lease every third of that.
     """
 
     name: str
@@ -60,7 +60,7 @@ class GrowthCase:
 
 
 def cases(count: int) -> list[GrowthCase]:
-    """Each with about as many bytes as the base, but for those that are larger on purpose."""
+    """Return the cases, each with about as many bytes as the base, except those that are larger on purpose."""
     return [
         GrowthCase("base", count),
         GrowthCase("10 times the records", 10 * count),
@@ -77,7 +77,7 @@ def cases(count: int) -> list[GrowthCase]:
 
 @dataclass(frozen=True)
 class GrowthResult:
-    """One run; rates from the first fence to the last commit, the pause between two transactions of one process."""
+    """One run: rates from the first fence to the last commit, and the pause between two transactions of one process."""
 
     name: str
     records: int
@@ -93,7 +93,7 @@ class GrowthResult:
 
 
 def seed(connection: Connection, case: GrowthCase) -> None:
-    """Orders of the wanted size: a note fills them up."""
+    """Seed orders, padded by a note to the requested size."""
     make_topics(connection, [case.topic], case.partitions)
     order = orders(1)
     out = producer(connection, None, timeout_s=_ASK_S, message_max_bytes=1_000_000)
@@ -114,7 +114,7 @@ def seed(connection: Connection, case: GrowthCase) -> None:
 
 
 def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResult:
-    """One drain in a process tree of its own, verified."""
+    """Run one drain in a process tree of its own, and verify it."""
     name, home = f"{case.topic}.out{number}", cluster.home
     where = ["--bootstrap", cluster.connection.bootstrap, "--input", case.topic]
     where += ["--output", name, "--dead-letter", f"{name}.dlq", "--group", name]
@@ -137,7 +137,7 @@ def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResul
 
 
 def longest_pause_s(lines: Iterable[Entry]) -> float:
-    """The longest time, in seconds, in which one process ran no transaction, between its first and its last."""
+    """Return the longest time in seconds without a transaction in any one process, between its first and its last."""
     longest = 0.0
     running: dict[int, int] = {}
     idle_since: dict[int, float] = {}
@@ -153,7 +153,7 @@ def longest_pause_s(lines: Iterable[Entry]) -> float:
 
 
 def warm(cluster: BenchmarkCluster) -> None:
-    """A new broker takes 60 ms of processor for a transaction, most of it its compilers'; after a thousand it is 17."""
+    """Warm up the broker: a new one takes 60 ms of CPU per transaction, mostly for its JIT; 17 after a thousand."""
     case = GrowthCase("warming", 6_400, 64)
     seed(cluster.connection, case)
     for number in range(_WARMING):
@@ -161,7 +161,7 @@ def warm(cluster: BenchmarkCluster) -> None:
 
 
 def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]:
-    """Each case's pairs with base runs."""
+    """Return each case's runs, paired with base runs."""
     results: list[dict[str, object]] = []
     base, *others = cases(count)
     with benchmark_cluster() as cluster:
@@ -185,7 +185,7 @@ def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]
 
 
 def median_ratio(pairs: Sequence[dict[str, Any]]) -> float:
-    """The middle ratio of a case's bytes in a second to those of the base beside it."""
+    """Return the median ratio of a case's bytes per second to those of its base run."""
     return statistics.median(pair["case"]["mb_per_s"] / pair["base"]["mb_per_s"] for pair in pairs)
 
 

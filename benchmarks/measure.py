@@ -1,4 +1,4 @@
-"""What is measured of a contender: a drain of a backlog, latency of paced orders, a restart; each output is proven."""
+"""Measurements of a contender: drain of a backlog, latency of paced orders, restart; every output is verified."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _SHUTDOWN_TIMEOUT_S = 30.0
 
 
 def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
-    """Fresh topics, group and directory for one run over the topic ``source``."""
+    """Create topics, a group and a directory for one run over the topic ``source``."""
     stem = f"bench.{contender.name}.{stem}"
     place = RunTopics(
         cluster.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", cluster.home / stem
     )
-    # Spark's sink can't keep timestamps, which the proof asks for unless the broker sets them.
+    # Spark's sink cannot keep timestamps, which the proof requires unless the broker sets them.
     timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
     cluster.make_topics([place.output, place.dead_letter], timed)
     return place
 
 
 def finish(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
-    """Wait for a drain's end: its own, or that of the backlog, at which an endless contender is told to stop."""
+    """Wait for the end of a drain; an endless contender is stopped when the backlog is done."""
     if not contender.endless:
         return tree.wait(deadline)
     _await_drained(cluster, place, tree, deadline)
@@ -49,19 +49,19 @@ def finish(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, tr
 
 
 def stop(tree: Tree) -> Usage:
-    """SIGTERM, and the end that follows."""
+    """Send SIGTERM and wait for the end."""
     tree.terminate()
     return tree.wait(Deadline(_SHUTDOWN_TIMEOUT_S), stopped=True)
 
 
 def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, deadline: Deadline) -> None:
     """
-    Return once the group stands at the input's end and no transaction is open downstream.
+    Wait until the group has reached the input's end and no transaction is open on the output.
 
-    The input is written without transactions: some contenders never step over the markers at a log's end.
+    The input is written without transactions, because some contenders never advance past markers at a log's end.
 
     Raises:
-        Refused: the contender ended before that.
+        Refused: the contender ended first.
     """
     ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
     downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
@@ -81,19 +81,19 @@ def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, dead
 
 def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
     """
-    The proof's verdict on a run's output; a fast wrong run is no result.
+    Return the proof's verdict on a run's output; a fast wrong run is not a result.
 
-    A sink without transactions keeps no position in Kafka, so it is given the input's end: that is what it claims.
-    What a contender does not promise the proof may find, and nothing else.
+    A sink without transactions has no position in Kafka, so the input's end is taken as the position that it claims.
+    The proof may find violations only of what a contender does not promise.
 
     Raises:
-        Refused: records are missing, or the proof finds something.
+        Refused: records are missing, or the proof found a violation.
     """
     if not contender.exactly_once:
         ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
         cluster_admin.set_offsets(cluster.connection, place.group, place.input, ends, Deadline(_ASK_S))
     names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
-    # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
+    # Only ours has a producer per transaction; reusing one is no violation in a run without late frames.
     rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]
     good = (ExitCode.DONE, ExitCode.VIOLATION) if contender.without else (ExitCode.DONE,)
     verify = ("proof", "verify", "--bootstrap", place.bootstrap, *names, "--group", place.group, *rules)
@@ -109,10 +109,10 @@ def verified_after_kill(
     cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
 ) -> tuple[str, int]:
     """
-    As `verified`, and how many records there are twice: any at all are a sink's that writes without transactions.
+    Verify as `verified` does, and return the number of duplicates; only a sink without transactions may have any.
 
     Raises:
-        Refused: records are missing, or the proof finds something.
+        Refused: records are missing, or the proof found a violation.
     """
     if contender.exactly_once:
         return verified(cluster, contender, place, records), 0
@@ -123,13 +123,13 @@ def verified_after_kill(
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds that this machine has spent on anything since it was started."""
+    """Return the CPU seconds used on this machine since its boot."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
 def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
-    """Run a contender once over ``records`` orders, then prove its output."""
+    """Run a contender once over ``records`` orders, then verify its output."""
     source = cluster.input_of(records)
     cluster.before_run()
     place = create_run_topics(cluster, contender, source, f"{records}.{number}")
@@ -144,7 +144,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     ):
         usage = finish(cluster, contender, place, tree, step_timeout_s(records))
     broker = cluster.broker_cpu_s() - broker
-    # Spark's Python daemon forgets its workers' times when it is killed, so the kernel's sum alone is too low.
+    # Spark's Python daemon loses its workers' times when it is killed, so the kernel's sum alone is too low.
     cpu = max(usage.cpu_s, memory.cpu_s)
     foreign = machine_cpu_s() - machine - (time.process_time() - own) - broker - cpu
     going = throughput(seen.sights, started, records)
@@ -178,7 +178,7 @@ _POLL_S = 0.1
 
 
 class Pacer(ScopedThread):
-    """Sends orders at a steady rate; ``sent`` is key -> moment of `produce()`."""
+    """Sends orders at a steady rate; ``sent`` maps each key to the time of `produce()`."""
 
     def __init__(self, connection: Connection, topic: str, per_s: int, first: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Pacer(ScopedThread):
         self.sent: dict[bytes, float] = {}
 
     def after(self) -> None:
-        """Return once all that was sent is in the log."""
+        """Wait until everything sent is in the log."""
         with mapped("flush"):
             self._client.flush(_ARRIVE_S)
 
@@ -207,7 +207,7 @@ class Pacer(ScopedThread):
 
 
 class Receiver(ScopedThread):
-    """Reads a topic from its start at `read_committed`; ``received`` is key -> moment."""
+    """Reads a topic from its start with `read_committed`; ``received`` maps each key to its time."""
 
     def __init__(self, connection: Connection, topic: str, group: str) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class Receiver(ScopedThread):
 
     def work(self) -> None:
         while not self._stop.is_set():
-            message = self._client.poll(_POLL_S)  # one by one: `consume` would wait for a full batch
+            message = self._client.poll(_POLL_S)  # one at a time, because `consume` would wait for a full batch
             if message is None or message.error() is not None:
                 continue
             now, key = time.monotonic(), message.key() or b""
@@ -242,10 +242,10 @@ def follow(
     seconds: float,
 ) -> Latency:
     """
-    Start a contender on a few waiting orders, then feed it ``per_s`` a second, ``warm_s`` of it uncounted.
+    Start a contender on a few waiting orders, then send it ``per_s`` per second; the first ``warm_s`` do not count.
 
     Raises:
-        Refused: it ended, records were lost or came twice, or the proof found something.
+        Refused: it ended, records were lost or duplicated, or the proof found a violation.
     """
     source = f"bench.follow.{contender.name}.{number}.in"
     cluster.seed(source, _WAITING)
@@ -297,7 +297,7 @@ def _await(true: Callable[[], bool], tree: Tree, budget_s: float, what: str) -> 
 
 
 def _pause(tree: Tree, seconds: float) -> None:
-    """Let time go by while the contender lives."""
+    """Sleep while checking that the contender is alive."""
     deadline = Deadline(seconds)
     while not deadline.expired():
         _alive(tree)
@@ -318,9 +318,9 @@ _LOOK_S = 0.005
 
 def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
     """
-    Kill all of it inside a transaction (or while it writes, where it has none), and start the same command again.
+    Kill the contender inside a transaction (or while it writes, without any), and start the same command again.
 
-    Where a second one stands by, the time counts from the kill until that one goes on.
+    With a standby, the time runs from the kill until the standby takes over.
     """
     place = create_run_topics(cluster, contender, cluster.input_of(records), f"restart-{number}")
     ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
@@ -355,7 +355,7 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
 
 
 def _roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """(who works, who stands by) of two that were started together, once one of them stands by and is warm."""
+    """Return (active, standby) of two instances started together, once one of them is a warm standby."""
     deadline = Deadline(_WARM_S)
     while not any(_STANDS_BY in tree.tail() for tree in (first, other)):
         deadline.check("one that stands by")
@@ -370,10 +370,10 @@ def _roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
 
 def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
     """
-    Return while something is visible and, with ``transactions``, more waits in an open one; how many offsets wait.
+    Wait until records are visible and, with ``transactions``, more are in an open transaction; return their number.
 
     Raises:
-        Refused: the run ended before that; more orders would give more time.
+        Refused: the run ended first; more orders would give more time.
     """
     deadline = Deadline(_MOMENT_S)
     while tree.running():

@@ -1,9 +1,9 @@
 """
-Run one command, wait for all that it started, and write down what it used: `measured.py REPORT COMMAND...`.
+Run a command, wait for all its descendants, and report the resources they used: `measured.py REPORT COMMAND...`.
 
-On Linux this process adopts every orphan below it, so each descendant is waited for by its parent or by us, and the
-kernel's own sum (`RUSAGE_CHILDREN`) misses no worker, however short it lived. Elsewhere orphans go uncounted.
-The tree ends with the program that started us: the end of standard input kills it.
+On Linux this process adopts all orphaned descendants, so that each one is waited for by its parent or by us, and the
+kernel's sum (`RUSAGE_CHILDREN`) includes even the shortest-lived worker. Elsewhere orphans are not counted. The tree
+is killed at the end of standard input, so it does not outlive the program that started us.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _POLL_S = 0.01
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of every descendant whose own parent ends; False where the system can't."""
+    """Become the parent of every orphaned descendant; return False if the system does not support it."""
     if not sys.platform.startswith("linux"):
         return False
     return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def kill_descendants() -> int:
-    """SIGKILL to all below us, until none is left; returns how many were hit."""
+    """Send SIGKILL to all descendants until none is left; return how many were killed."""
     killed: set[int] = set()
     for _ in range(100):
         below = [p for p in psutil.Process().children(recursive=True) if p.pid not in killed]
@@ -48,14 +48,14 @@ def kill_descendants() -> int:
 
 
 def _kill_at_end_of_input() -> None:
-    while os.read(0, 1024):  # not sys.stdin: its lock would abort the interpreter at its end
+    while os.read(0, 1024):  # not sys.stdin, whose lock would abort the interpreter on exit
         pass
     kill_descendants()
     os._exit(3)
 
 
 def _reap_until_alone(seconds: float) -> bool:
-    """Collect children as they end; True when none is left."""
+    """Reap children as they end; return True if none is left."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

@@ -38,7 +38,7 @@ _WEIGH_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Milliseconds for each batch, and mebibytes of the whole tree in the first and the last fifth of the batches."""
+    """Milliseconds per batch, and MiB of the whole tree in the first and the last fifth of the batches."""
 
     batch_ms: float
     early_mib: float
@@ -48,10 +48,10 @@ class Measured:
 
 def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: int, number: int) -> Measured:
     """
-    Follow a backlog until so many batches behind the warm-up are in the query's commit log.
+    Follow a backlog until ``batches`` batches after the warm-up are in the query's commit log.
 
     Raises:
-        Refused: it ended, or did not come so far in time.
+        Refused: the query ended, or was not that far in time.
     """
     source = cluster.input_of((_WARM_UP + batches) * rows)
     place = create_run_topics(cluster, contender, source, f"micro.{number}")
@@ -76,7 +76,7 @@ def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: 
 
 
 def committed(commits: Path) -> int:
-    """How many batches the query's commit log has seen; old entries go, so the highest number tells."""
+    """Return the number of batches that were committed; old entries are deleted, so the highest number counts."""
     return max((int(commit.name) + 1 for commit in commits.glob("[0-9]*")), default=0)
 
 

@@ -1,5 +1,5 @@
 """
-What the downstream patterns cost: the ledger, the totals' restore, virtual partitions; each with servers of its own.
+What the downstream patterns cost: the ledger, the totals' restore, virtual partitions; each with its own servers.
 
     python benchmarks/patterns.py ledger|restore|virtual [--help]
 """
@@ -62,7 +62,7 @@ def bench() -> None:
 
 
 def write_orders(bootstrap: str, topic: str, orders: int) -> None:
-    """Enriched orders, in transactions of 10,000, spread over customers and tiers."""
+    """Write enriched orders in transactions of 10,000, spread over customers and tiers."""
     make_topics(Connection(bootstrap), [topic])
     writer = producer(Connection(bootstrap), topic, timeout_s=60, message_max_bytes=1_000_000)
     writer.init_transactions(30)
@@ -94,7 +94,7 @@ def write_orders(bootstrap: str, topic: str, orders: int) -> None:
 
 
 def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int) -> dict[str, Any]:
-    """One run of the command into tables of its own, checked afterwards."""
+    """Run the command once into tables of its own, and check them."""
     names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
     ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
     load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), children_cpu_s()
@@ -111,7 +111,7 @@ def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int
 
 
 def _server_cpu_s(postgres: Postgres) -> float:
-    """CPU seconds of the server and of the sessions that it has ended."""
+    """Return the CPU seconds of the server and of its finished sessions."""
     identity = postgres.state.identity
     process = identity.process() if identity else None
     if process is None:
@@ -150,7 +150,7 @@ def ledger(orders: int, single: int, runs: int, out: Path) -> int:
 
 
 def fill_changelog(settings: TotalsSettings, keys: int) -> Topics:
-    """The changelog of ``keys`` totals, the group's offsets beside it, and one delta for each partition."""
+    """Write the changelog of ``keys`` totals, the group's offsets, and one delta per partition."""
     make_topics(settings.connection, [settings.input])
     made = ensured(admin(settings.connection), settings, Deadline(60))
     for partition in range(PARTITIONS):
@@ -180,7 +180,7 @@ def value_of(n: int) -> bytes:
 
 
 def add_deltas(settings: TotalsSettings, number: int) -> None:
-    """Something to do in every partition: without it nobody restores anything."""
+    """Write a delta to each partition; without one, no state is restored."""
     writer = producer(settings.connection, None, timeout_s=30, message_max_bytes=1_000_000)
     for partition in range(PARTITIONS):
         writer.produce(settings.deltas, ONE_MORE, b"customer/new-%d-%d" % (number, partition), partition)
@@ -191,7 +191,7 @@ def add_deltas(settings: TotalsSettings, number: int) -> None:
 def restored(
     settings: TotalsSettings, keys: int, name: str, store_of: Callable[[int, Topic], Store]
 ) -> dict[str, object]:
-    """One start of the program, and whether all came back as it was written."""
+    """Start the program once, and check that the state was restored as written."""
     stores: dict[int, Store] = {}
     checked: list[int] = []
     ends: list[float] = []
@@ -266,7 +266,7 @@ def restore(keys: int, out: Path | None) -> int:
 
 
 class SlowHandler:
-    """A handler that waits, as for an answer from far away."""
+    """A handler that sleeps, as if waiting for a remote answer."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -292,7 +292,7 @@ def fill_partition(connection: Connection, records: int) -> None:
 
 
 def drained(connection: Connection, count: int, records: int, handler_s: float) -> dict[str, float]:
-    """Drain the topic with ``count`` workers under a group of its own."""
+    """Drain the topic with ``count`` workers and a group of its own."""
     effect, stop, group = SlowHandler(handler_s), threading.Event(), f"bench-{count}"
     settings = VirtualSettings(count)
     virtual = VirtualPartitions(settings, effect)

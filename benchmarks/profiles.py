@@ -40,7 +40,7 @@ _TURNS = 7
 
 
 def pure() -> dict[str, float]:
-    """Microseconds per record of enrichment and headers, as the kernel does them; the least of several turns."""
+    """Measure enrichment and headers as the kernel runs them; return microseconds per record, the best of several."""
     order = orders(1)
     records = [order(number) for number in range(_PURE)]
     table = Table()
@@ -87,14 +87,14 @@ print(json.dumps({
 
 
 def memory(bootstrap: str) -> dict[str, float]:
-    """One process that holds all profiles, as a worker does: resident memory before, after, and at most."""
+    """Load all profiles in one process, as a worker does; return resident memory before, after, and at its peak."""
     done = subprocess.run([sys.executable, "-c", _HOLD, bootstrap, CUSTOMERS], stdout=subprocess.PIPE, check=True)
     held: dict[str, float] = json.loads(done.stdout)
     return held
 
 
 def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
-    """One drain of all orders with a group and an output of its own, verified; rates from its journal."""
+    """Drain all orders with a group and an output of its own, and verify; return rates from the journal."""
     name = f"bench-{tiers}-{number}"
     where = ["--bootstrap", bootstrap, "--input", INPUT, "--output", name, "--dead-letter", f"{name}.dlq"]
     where += ["--group", name, "--tiers", tiers.value, "--profiles-topic", CUSTOMERS]

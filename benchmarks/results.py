@@ -1,5 +1,5 @@
 """
-What a benchmark leaves behind: tables on the terminal, RESULTS.md, the same numbers as JSON, and a chart (SVG).
+The reports of a benchmark: tables on the terminal, RESULTS.md, the same numbers as JSON, and a chart (SVG).
 
     python benchmarks/results.py rates.json latency.json --out benchmarks/RESULTS.md
 """
@@ -21,7 +21,7 @@ from brew.cli import run as run_command
 
 
 class Measure(NamedTuple):
-    """What it is called, how to get it from a result, and how to write it."""
+    """A measure's name, how to get it from a result, and how to format it."""
 
     name: str
     value: Callable[[Any], float]
@@ -62,7 +62,7 @@ _LATENCIES = (
 
 
 def lines(results: Results, records: int) -> list[list[str]]:
-    """A table: measure, each contender's median, and the first contender divided by each other, round by round."""
+    """Return a table: measure, each contender's median, and the first one's ratio to each other, round by round."""
     names = results.names(records)
     mine, others = names[0], names[1:]
     rows = [["measure", *names, *(f"{mine} / {name}" for name in others)]]
@@ -78,7 +78,7 @@ def lines(results: Results, records: int) -> list[list[str]]:
 
 
 def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
-    """One line for each kill."""
+    """Return one row per kill."""
     rows = [["contender", *(measure.name for measure in _RESTARTS), "output"]]
     for restart in restarts:
         values = [format(measure.value(restart), measure.form) for measure in _RESTARTS]
@@ -87,7 +87,7 @@ def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
 
 
 def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
-    """One line for each contender: medians of its rounds."""
+    """Return one row per contender: medians of its rounds."""
     rows = [["contender", *(measure.name for measure in _LATENCIES), "output"]]
     for name in dict.fromkeys(latency.contender for latency in latencies):
         mine = [latency for latency in latencies if latency.contender == name]
@@ -97,14 +97,14 @@ def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
 
 
 def cpu_lines(results: Results) -> list[list[str]]:
-    """What one more record costs, where a contender ran over two sizes."""
+    """Return the cost of one more record for contenders that ran over two sizes."""
     costs = {name: results.cpu_us(name) for name in results.contenders}
     rows = [[name, f"{cost:.1f}"] for name, cost in costs.items() if cost is not None]
     return [["contender", "CPU of the tree per record, µs"], *rows]
 
 
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
-    """(title, table with its head) of all that was measured."""
+    """Return (title, table with header) for everything that was measured."""
     parts = [
         (f"{n:,} orders, {subset.runs[0].broker} broker, {_rounds(subset, n)}", lines(subset, n))
         for subset in results.by_broker()
@@ -122,7 +122,7 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
 
 
 def tables(results: Results) -> list[Table]:
-    """The same for the terminal."""
+    """Return the same tables for the terminal."""
     shown = []
     for title, (header, *rows) in sections(results):
         table = Table(title=title)
@@ -140,7 +140,7 @@ def _rounds(results: Results, records: int) -> str:
 
 
 def write(results: Results, path: Path) -> None:
-    """RESULTS.md, results.json beside it, and results.svg."""
+    """Write RESULTS.md, and results.json and results.svg beside it."""
     path.write_text(_markdown(results))
     stem = path.stem.lower()
     save(results, path.with_name(f"{stem}.json"))
@@ -181,7 +181,7 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One contender's value; ``high`` is where its thin line ends (the slowest round, or a p99)."""
+    """One contender's value; ``high`` is the end of its thin line (the slowest round, or p99)."""
 
     name: str
     value: float
@@ -200,7 +200,7 @@ class Panel:
 
 
 def panels(results: Results) -> list[Panel]:
-    """Rates per backlog, CPU per record, latency, start, restart; a measure without numbers is left out."""
+    """Return rates per backlog, CPU per record, latency, start, restart; measures without numbers are left out."""
     shown = []
     kinds = results.by_broker()
     for kind in kinds:
@@ -237,7 +237,7 @@ def _bars(spreads: dict[str, Spread], form: str, *, highest_first: bool = False)
 
 
 def _latency(latencies: Sequence[Latency]) -> Panel:
-    """p50 as the bar, p99 as the end of the thin line."""
+    """Return p50 as bars, with p99 as the end of the thin line."""
     p50 = _by_name((latency.contender, latency.p50_ms) for latency in latencies)
     p99 = _by_name((latency.contender, latency.p99_ms) for latency in latencies)
     ends = {name: (p50[name].middle, p99[name].middle) for name in p50}
@@ -247,7 +247,7 @@ def _latency(latencies: Sequence[Latency]) -> Panel:
 
 
 def draw(results: Results) -> str:
-    """The SVG document."""
+    """Return the SVG document."""
     shown = panels(results)
     height = 2 * _MARGIN + sum(_TITLE + _ROW * len(panel.bars) + _GAP for panel in shown)
     svg = ET.Element(
@@ -270,7 +270,7 @@ def draw(results: Results) -> str:
 
 
 def _draw_panel(svg: ET.Element, panel: Panel, top: int, ours: set[str]) -> int:
-    """Draw below ``top``; returns where it ends."""
+    """Draw a panel below ``top``; return where it ends."""
     _text(svg, _MARGIN, top + 16, panel.title, "title")
     _text(svg, _WIDTH - _MARGIN, top + 16, panel.note, "quiet", anchor="end")
     top += _TITLE

@@ -1,4 +1,4 @@
-"""`make bench`: drain and follow the same orders with our pipeline and with its peers, and compare."""
+"""`make bench`: drain and follow the same orders with our pipeline and its peers, and compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WARM_UP = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be measured."""
+    """What to measure."""
 
     names: Sequence[str]
     counts: Sequence[int]
@@ -45,7 +45,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, given: tuple[
 
 
 def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., list[str]]:
-    """A callback: names with commas between, each a known one."""
+    """Return a click callback for comma-separated names from ``known``."""
 
     def chosen(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
         words = list(dict.fromkeys(word for text in given for word in text.split(",") if word)) or list(default)
@@ -124,7 +124,7 @@ def bench(
     who = {name: CONTENDERS[name].what for name in plan.names}
     results = Results(command, about, who, [name for name in plan.names if CONTENDERS[name].ours])
     for number, kind in enumerate(brokers):
-        # Kills and latency are measured once, on the first kind of broker.
+        # Restarts and latency are measured once, on the first kind of broker.
         once = plan if number == 0 else replace(plan, restarts=0, latencies=0)
         with benchmark_cluster(kind) as cluster:
             load = about["load before the start"]
@@ -137,7 +137,7 @@ def bench(
 
 
 def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan, results: Results) -> Results:
-    """All that was asked for, one contender at a time."""
+    """Run everything in the plan, one contender at a time."""
     if plan.warm_up:
         for name in plan.names:
             console.print(f"{name}: warming up on {plan.warm_up:,} orders")

@@ -1,4 +1,4 @@
-"""What was measured, as values, what is computed from it, and the JSON file that keeps it; pure but for the file."""
+"""Measured values, what is computed from them, and their JSON file; pure except for the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of some rounds, with the lowest and the highest."""
+    """The median of several rounds, with the minimum and maximum."""
 
     middle: float
     low: float
@@ -27,12 +27,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
-        """None of no values."""
+        """Return None if there are no values."""
         known = list(values)
         return cls(median(known), min(known), max(known), len(known)) if known else None
 
     def text(self, form: str) -> str:
-        """`1.62 (1.55-1.71)`, or the one value alone."""
+        """Format as `1.62 (1.55-1.71)`, or a single value alone."""
         middle = format(self.middle, form)
         if self.rounds == 1:
             return middle
@@ -41,10 +41,10 @@ class Spread:
 
 def rounds(names: Sequence[str], repeat: int, *, paired: bool) -> list[tuple[int, list[str]]]:
     """
-    (number, who runs in which order) of every round.
+    Return (number, order of contenders) for every round.
 
-    All run in each round, and the order turns round with each, so that nobody is always first. ``paired``: the first
-    name runs right beside each of the others in rounds of two, which keeps what drifts out of the ratio.
+    All run in each round, and the order is reversed each time, so that none is always first. ``paired``: the first name
+    runs right beside each of the others in rounds of two, which keeps drift out of the ratio.
     """
     groups = [[names[0], other] for other in names[1:]] if paired else [list(names)]
     planned = [group[::-1] if number % 2 else group for number in range(repeat) for group in groups]
@@ -52,16 +52,16 @@ def rounds(names: Sequence[str], repeat: int, *, paired: bool) -> list[tuple[int
 
 
 def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | None:
-    """Mine over the other's, round by round (round -> value) where both ran; a peer's 0 has no ratio."""
+    """Return mine over the other's for each round where both ran (round -> value); a peer's 0 has no ratio."""
     return Spread.of(mine[number] / others[number] for number in sorted(mine.keys() & others.keys()) if others[number])
 
 
 def marginal(small: tuple[int, float], large: tuple[int, float]) -> float:
     """
-    What one more record costs, of two (records, cost): the start, the same in both, falls out.
+    Return the cost of one more record, from two (records, cost); the start-up cost, the same in both, cancels out.
 
     Raises:
-        ValueError: the second is not larger.
+        ValueError: the second has no more records than the first.
     """
     if large[0] <= small[0]:
         raise ValueError(f"a difference needs more records than {small[0]}, got {large[0]}")
@@ -70,10 +70,10 @@ def marginal(small: tuple[int, float], large: tuple[int, float]) -> float:
 
 def percentile(values: Sequence[float], share: float) -> float:
     """
-    The smallest value that at least ``share`` (above 0, at most 1) of the values don't exceed: nearest rank.
+    Return the nearest-rank percentile: the smallest value not exceeded by at least ``share`` (0 < share <= 1) of all.
 
     Raises:
-        ValueError: there are no values, or no such share.
+        ValueError: there are no values, or ``share`` is out of range.
     """
     if not values or not 0 < share <= 1:
         raise ValueError(f"a percentile needs values and a share above 0 up to 1, got {len(values)} and {share}")
@@ -82,10 +82,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def delays_ms(sent: Mapping[bytes, float], received: Mapping[bytes, float], since: float) -> list[float]:
     """
-    Milliseconds between sending and receiving, of what was sent at ``since`` (monotonic seconds) or later.
+    Return the milliseconds from sending to receiving, for everything sent at ``since`` (monotonic seconds) or later.
 
     Raises:
-        ValueError: something that was sent was not received; leaving it out would flatter.
+        ValueError: a sent record was not received; leaving it out would improve the result.
     """
     lost = sent.keys() - received.keys()
     if lost:
@@ -98,7 +98,7 @@ class Run:
     """
     One drain of a backlog; seconds count from process start, memory is the peak sum of PSS in MiB.
 
-    ``broker``: what it was like, a key of `environment.BROKERS`.
+    ``broker``: the kind of broker, a key of `environment.BROKERS`.
     """
 
     contender: str
@@ -121,9 +121,9 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Restart:
     """
-    Seconds from a new start after `kill -9` to the first new record, and to the end of the backlog.
+    Seconds from a restart after `kill -9` to the first new record, and to the end of the backlog.
 
-    ``duplicates`` is what the kill made a sink without transactions write twice.
+    ``duplicates``: number of records that a sink without transactions wrote twice because of the kill.
     """
 
     contender: str
@@ -140,10 +140,10 @@ class Restart:
 @dataclass(frozen=True, slots=True)
 class Latency:
     """
-    Paced orders followed through; delays from `produce()` to a `read_committed` reader's hands.
+    A run on paced orders; delays run from `produce()` to receipt by a `read_committed` reader.
 
-    ``first_commit_s`` is the time from process start to the first record of a few that waited already.
-    ``cores`` is the CPU time of the whole tree over the measured time.
+    ``first_commit_s``: time from process start to the first of a few records that were already waiting.
+    ``cores``: CPU time of the whole tree divided by the measured time.
     """
 
     contender: str
@@ -162,7 +162,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything measured by one command; ``contenders`` is name -> what it is, ``ours`` names those that are ours."""
+    """All measurements of one command; ``contenders`` maps names to descriptions, ``ours`` names our own."""
 
     command: str
     machine: Mapping[str, str]
@@ -173,7 +173,7 @@ class Results:
     latencies: Sequence[Latency] = ()
 
     def by_broker(self) -> list[Results]:
-        """The drains apart, by what their broker was like."""
+        """Return the drains separately by kind of broker."""
         kinds = dict.fromkeys(run.broker for run in self.runs)
         return [replace(self, runs=[run for run in self.runs if run.broker == kind]) for kind in kinds]
 
@@ -181,23 +181,23 @@ class Results:
         return sorted({run.records for run in self.runs})
 
     def names(self, records: int) -> list[str]:
-        """Who has runs over so many records; the first is the one that others are compared with."""
+        """Return the contenders with runs over ``records`` records; the others are compared with the first."""
         ran = {run.contender for run in self.runs if run.records == records}
         return [name for name in self.contenders if name in ran]
 
     def by_round(self, name: str, records: int, value: Callable[[Run], float]) -> dict[int, float]:
-        """Round -> a measure."""
+        """Return round -> value of a measure."""
         return {r.round: value(r) for r in self.runs if r.contender == name and r.records == records}
 
     def spread(self, name: str, records: int, value: Callable[[Run], float]) -> Spread | None:
         return Spread.of(self.by_round(name, records, value).values())
 
     def ratio(self, mine: str, other: str, records: int, value: Callable[[Run], float]) -> Spread | None:
-        """Mine over the other's, round by round."""
+        """Return mine over the other's, round by round."""
         return ratio(self.by_round(mine, records, value), self.by_round(other, records, value))
 
     def cpu_us(self, name: str) -> float | None:
-        """CPU microseconds of the tree per record: largest backlog less smallest, of medians; None with one size."""
+        """Return CPU microseconds per record from the medians of largest and smallest backlog; None for one size."""
         counts = [records for records in self.counts() if name in self.names(records)]
         ends = [self.spread(name, records, lambda run: run.cpu_s) for records in (counts[:1] + counts[-1:])]
         if len(counts) < 2 or ends[0] is None or ends[1] is None:
@@ -205,7 +205,7 @@ class Results:
         return 1e6 * marginal((counts[0], ends[0].middle), (counts[-1], ends[1].middle))
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON document."""
         return {"format": FORMAT, **asdict(self)}
 
 
@@ -215,10 +215,10 @@ def save(results: Results, path: Path) -> None:
 
 def load(paths: Iterable[Path]) -> Results:
     """
-    The results of some files taken together, all commands named; rounds of later files follow those of earlier ones.
+    Merge the results of several files, with all commands; rounds of later files follow those of earlier ones.
 
     Raises:
-        Refused: a file holds something else, or was written by an older benchmark.
+        Refused: a file is not a result, or was written by an older benchmark.
     """
     documents = [_document(path) for path in paths]
     if not documents:

@@ -1,10 +1,10 @@
 """
 The peer: Spark's own Kafka source and at-least-once Kafka sink doing the pipeline's work with SQL functions.
 
-A streaming query with a checkpoint and the trigger `availableNow`: what people run, and it can be restarted. One
-micro-batch for all of the input (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through
-`brew.spark.session`, so heap, jars and class-data archive are the same as ours; reading uses our client settings, and
-the Java producer gets the sizes of our own. The JIT compilers are the caller's choice (`contenders.py`).
+A restartable streaming query with a checkpoint and the trigger `availableNow`, as people run it. All input is one
+micro-batch (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through `brew.spark.session`,
+so heap, jars and class-data archive are the same as ours; the source uses our client settings, and the Java producer
+our sizes. The caller chooses the JIT compilers (`contenders.py`).
 
 With `--sink one` or `tasks` the same query writes through `brew.ExactlyOnceSink`, without headers of its own.
 """
@@ -32,7 +32,7 @@ _ORDER = (
 )
 _LOOK_S = 1
 _BATCH_S = 600.0  # one micro-batch for all of the input
-# As brew.kafka.clients.producer; the Java client's names.
+# As in brew.kafka.clients.producer, with the Java client's names.
 _WRITE_CLIENT = {
     "acks": "all",
     "enable.idempotence": "true",
@@ -44,7 +44,7 @@ _WRITE_CLIENT = {
 
 
 def enriched(source: DataFrame, json: str) -> DataFrame:
-    """Key, enriched value, partition, and the input's headers with the source position behind them."""
+    """Return key, enriched value, partition, and the input's headers followed by the source position."""
     known = ", ".join(f"'{tier}'" for tier in DISCOUNTS)
     prefix = "substring_index(string(key), '-', 1)"
     tier = f"IF({prefix} IN ({known}), {prefix}, '{STANDARD}')"
@@ -77,7 +77,7 @@ def copy(
     follow: bool,
     shuffle: bool,
 ) -> None:
-    """Copy what is in ``topic`` now, and return when it is out; with ``follow``, go on with what comes."""
+    """Copy what is in ``topic`` now, and return when it is written; with ``follow``, continue with new records."""
     options = {
         **{f"kafka.{name}": value for name, value in READ_CLIENT.items()},
         "kafka.bootstrap.servers": bootstrap,
@@ -101,9 +101,9 @@ def copy(
             bootstrap, name=output, topic=output, writers=writers, headers=False, transaction_timeout_s=_BATCH_S
         )
         writer = writer.foreachBatch(ours)
-    # Without a pause between micro-batches: the next one starts when there is something to read.
+    # No pause between micro-batches: the next one starts when there is something to read.
     query = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
-    # An exception out of a signal's handler would leave the gateway in the middle of an answer.
+    # An exception raised in a signal handler would leave the gateway in the middle of an answer.
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     while not stopping.is_set() and not query.awaitTermination(_LOOK_S):

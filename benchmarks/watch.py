@@ -1,4 +1,4 @@
-"""A run seen from outside: its process tree, its memory, and when its records become visible."""
+"""A run observed from outside: its process tree, its memory, and when its records become visible."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class VisibilitySample:
-    """At ``at`` (monotonic seconds) so many offsets lay below the partitions' last stable offsets."""
+    """Number of offsets below the partitions' last stable offsets ``at`` a time (monotonic seconds)."""
 
     at: float
     visible: int
 
 
 class EndOffsets:
-    """The ends of a topic's partitions as one kind of reader sees them."""
+    """The ends of a topic's partitions, for one kind of reader."""
 
     def __init__(self, connection: Connection, topic: str, partitions: int) -> None:
         self._client = admin(connection)
         self._wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
 
     def ask(self, isolation: str = READ_COMMITTED) -> dict[int, int]:
-        """Last stable offset (or log end, for `read_uncommitted`) by partition."""
+        """Return the last stable offset (or log end, for `read_uncommitted`) by partition."""
         level = IsolationLevel.READ_COMMITTED if isolation == READ_COMMITTED else IsolationLevel.READ_UNCOMMITTED
 
         def once() -> dict[int, int]:
@@ -53,12 +53,12 @@ class EndOffsets:
                 answers = self._client.list_offsets(self._wanted, isolation_level=level, request_timeout=_ASK_S)
                 return {tp.partition: future.result().offset for tp, future in answers.items()}
 
-        # A topic that was only just made may have no leader yet.
+        # A topic that was just created may have no leader yet.
         return retry_until(once, "look", Deadline(_ASK_S))
 
 
 class VisibilityWatch(ScopedThread):
-    """Notes each change of what is visible; each look costs this process and the broker, more with more partitions."""
+    """Records every change of what is visible; polling costs this process and the broker, more with more partitions."""
 
     def __init__(self, ends: EndOffsets) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class VisibilityWatch(ScopedThread):
             try:
                 self._look()
             except BrewError:
-                continue  # a broker under load may answer late; the next look tells
+                continue  # a broker under load may answer late; the next poll catches up
 
     def _look(self) -> None:
         visible = sum(self._ends.ask().values())
@@ -83,7 +83,7 @@ class VisibilityWatch(ScopedThread):
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """How a run went, as a `read_committed` reader saw it; seconds from process start."""
+    """The pace of a run as seen by a `read_committed` reader; seconds from process start."""
 
     first_visible_s: float
     last_visible_s: float
@@ -93,10 +93,10 @@ class Throughput:
 
 def throughput(sights: Sequence[VisibilitySample], started: float, records: int) -> Throughput | None:
     """
-    The pace of a run; None when nothing ever became visible.
+    Return the pace of a run; None if nothing ever became visible.
 
-    What was visible at the first look took its time before it, so it does not count for the rate. A run that became
-    visible all at once has no rate between first and last; its overall rate stands for it.
+    Records visible at the first poll were written before it, so they do not count for the rate. If all became
+    visible at once, there is no rate between first and last; the overall rate is used instead.
     """
     if not sights:
         return None
@@ -111,9 +111,9 @@ def first_record(
     connection: Connection, topic: str, positions: Mapping[int, int], group: str, deadline: Deadline
 ) -> float:
     """
-    The moment at which a `read_committed` consumer, standing at ``positions``, is given a record.
+    Return when a `read_committed` consumer at ``positions`` receives a record.
 
-    Only a record tells: fencing moves the last stable offset over aborted records that no reader sees.
+    Only a record counts: fencing moves the last stable offset past aborted records that no reader sees.
     """
     reader = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
     try:
@@ -128,7 +128,7 @@ def first_record(
 
 
 def open_records(ends: EndOffsets) -> int:
-    """Offsets that wait behind the last stable ones: more than none while a transaction is open."""
+    """Return the number of offsets above the last stable ones: not 0 while a transaction is open."""
     stable = ends.ask()
     return sum(ends.ask(READ_UNCOMMITTED).values()) - sum(stable.values())
 
@@ -142,7 +142,7 @@ _BY_SIGTERM = {128 + signal.SIGTERM, -signal.SIGTERM}
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a tree used from its start to the end of its last process."""
+    """Resources used by a tree from its start to the end of its last process."""
 
     exit_code: int
     wall_s: float
@@ -152,7 +152,7 @@ class Usage:
 
 
 class Tree:
-    """A command below `measured.py`, output to a file; leaving the context kills what is left of it."""
+    """A command below `measured.py`, with its output in a file; leaving the context kills what is left of it."""
 
     def __init__(self, command: Sequence[str], home: Path) -> None:
         self._report, self._log = home / "usage.json", home / "output.log"
@@ -179,14 +179,14 @@ class Tree:
             self.kill()
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of the command, orphans included, without `measured.py` itself."""
+        """Return all processes of the command, including orphans, without `measured.py` itself."""
         try:
             return psutil.Process(self._launcher.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def kill(self) -> None:
-        """SIGKILL to all of it at once, `measured.py` last: it adopts what loses its parent meanwhile."""
+        """Send SIGKILL to all processes, to `measured.py` last, because it adopts orphans meanwhile."""
         deadline = Deadline(_KILL_S)
         while alive := self.processes():
             for process in alive:
@@ -198,7 +198,7 @@ class Tree:
         self._launcher.wait(_KILL_S)
 
     def terminate(self) -> None:
-        """SIGTERM to the command alone, as a supervisor sends it; `wait` tells how it ended."""
+        """Send SIGTERM to the command only, as a supervisor does; `wait` reports how it ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
             children = psutil.Process(self._launcher.pid).children()
             for process in sorted(children, key=lambda child: child.create_time())[:1]:
@@ -209,10 +209,10 @@ class Tree:
 
     def wait(self, deadline: Deadline, *, stopped: bool = False) -> Usage:
         """
-        Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may be what the exit code tells.
+        Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may explain the exit code.
 
         Raises:
-            Refused: it ended with an error, or not in time; the last lines of its output are in the text.
+            Refused: it ended with an error, or not in time; the message has the last lines of its output.
         """
         try:
             self._launcher.wait(max(0.001, deadline.remaining_s()))
@@ -235,20 +235,20 @@ class MemoryWatch(ScopedThread):
     Samples a tree's memory and CPU time twice a second.
 
     PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once. While
-    ``sparing``, memory is left out: to read it takes this process long enough to show in a latency measured in it.
+    ``sparing``, memory is not read, because that takes long enough to show in a latency measured by this process.
     """
 
     def __init__(self, tree: Tree) -> None:
         super().__init__()
         self._tree = tree
         self.peak = Counter[str]()
-        """The largest sum of PSS seen, in bytes, by whose it was at that moment (driver, jvm, workers)."""
+        """The largest sum of PSS seen, in bytes, by role at that moment (driver, jvm, workers)."""
         self.sparing = False
         self._cpu: dict[tuple[int, float], float] = {}
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds of every process seen, as of its last sample: misses the last half second of each."""
+        """CPU seconds of all processes seen, without up to half a second at the end of each."""
         return sum(self._cpu.values())
 
     def work(self) -> None:
@@ -262,14 +262,14 @@ class MemoryWatch(ScopedThread):
                 self.weigh(processes)
 
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
-        """Look at the memory now."""
+        """Sample the memory now."""
         parts = memory_parts(self._tree.processes() if processes is None else processes)
         if parts.total() > self.peak.total():
             self.peak = parts
 
 
 def memory_parts(processes: Sequence[psutil.Process]) -> Counter[str]:
-    """Bytes of PSS by role: the first process is the driver, `java` the JVM, all others are Python workers."""
+    """Return bytes of PSS by role: the first process is the driver, `java` the JVM, all others are Python workers."""
     parts = Counter(driver=0, jvm=0, workers=0)
     for number, process in enumerate(processes):
         with contextlib.suppress(psutil.Error):

@@ -23,20 +23,20 @@ _T0 = 1_780_000_000_000
 
 
 def header(base: int, records: int, epoch: int, attributes: int, time_ms: int, body: bytes = b"") -> bytes:
-    """One batch of format 2 whose records nobody reads."""
+    """Return a batch of format 2 whose records are never read."""
     length = _HEADER.size - 12 + len(body)
     return _HEADER.pack(base, length, 0, 2, 0, attributes, records - 1, time_ms, time_ms, 7, epoch, 0, records) + body
 
 
 def marker(base: int, epoch: int, *, commit: bool, time_ms: int) -> bytes:
-    """A control batch: its key tells version 0 and whether it commits."""
+    """Return a control batch, whose key holds version 0 and whether it commits."""
     record = b"\x00\x00\x00\x08" + struct.pack(">hh", 0, commit) + b"\x0c" + bytes(6) + b"\x00"
     body = bytes([len(record) << 1]) + record
     return header(base, 1, epoch, _TRANSACTIONAL | _CONTROL, time_ms, body)
 
 
 def log(offsets: int, per_batch: int, batches: int) -> Iterator[bytes]:
-    """Transactions of so many batches, each tenth one aborted by a fence, 16 MB at a time as a fetch would be."""
+    """Yield transactions of ``batches`` batches, one in ten aborted by a fence, in 16 MB pieces like fetches."""
     base, epoch, time_ms, part = 0, 0, _T0, bytearray()
     while base < offsets:
         for _ in range(batches):

@@ -1,1 +1,1 @@
-"""Consumers of the output, a file per pattern; each shows what it takes to keep the promise outside of Kafka."""
+"""Consumers of the output, one file per pattern; each shows what it takes to keep the promise outside Kafka."""

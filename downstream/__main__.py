@@ -138,7 +138,7 @@ def _document(counted: Count) -> dict[str, object]:
 
 
 def _by(distinct: Distinct, records: int) -> dict[str, int]:
-    """``unidentified``: records without such an identity."""
+    """Return the counts; ``unidentified`` are records without such an identity."""
     identified = distinct.records - distinct.unidentified
     return {"unique": distinct.unique, "duplicates": distinct.duplicates, "unidentified": records - identified}
 

@@ -1,4 +1,4 @@
-"""Addresses of stores and receivers, whose passwords no message quotes, and what receivers' answers mean; pure."""
+"""Addresses of stores and receivers, whose passwords never appear in messages, and HTTP request outcomes; pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from brew.connection import MASK
 from brew.errors import UsageError
 
 _HTTP = {"http", "https"}
-_AGAIN = {408, 425, 429}  # time-out, too early, too many (RFC 9110, RFC 8470, RFC 6585); other 4xx stay as they are
-# Who logs in, as RFC 3986 has it: everything else is written as %XX. A raw @ or / puts the rest of a password where
-# libraries look for the host, the port or a parameter, and those are named when they are wrong.
+_AGAIN = {408, 425, 429}  # time-out, too early, too many (RFC 9110, 8470, 6585); other 4xx answers are permanent
+# Characters allowed in a login (RFC 3986); all others are written as %XX. An unescaped @ or / would make libraries take
+# the rest of a password for the host, the port or a parameter, which their error messages quote.
 _WHO = re.compile(r"(?:[\w.~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 
 
 def invalid_address(option: str, example: str) -> UsageError:
-    """A refusal that does not quote the address: any part of it may be the password."""
+    """Return an error that does not quote the address, because any part of it may be the password."""
     return UsageError(
         f"{option} can't be read, and is not shown, as it may hold a password; give {example}, with %XX for each of "
         "@ : / ? # [ ] % and spaces in a password"
@@ -26,10 +26,10 @@ def invalid_address(option: str, example: str) -> UsageError:
 
 def checked_login(address: str, option: str, example: str) -> str:
     """
-    The address, if its login can't be taken for anything else.
+    Return the address if its login is unambiguous.
 
     Raises:
-        UsageError: it can.
+        UsageError: the login could be parsed as something else.
     """
     _, _, rest = address.partition("://")
     login, separator, _ = rest.rpartition("@")
@@ -40,10 +40,10 @@ def checked_login(address: str, option: str, example: str) -> str:
 
 def checked_http(url: str, option: str) -> str:
     """
-    The address, once it is known to be an HTTP one.
+    Return the address if it is an HTTP URL.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     if masked_url(url) == MASK:
         raise invalid_address(option, "http://host:port/path or https://...")
@@ -51,7 +51,7 @@ def checked_http(url: str, option: str) -> str:
 
 
 def masked_url(url: str) -> str:
-    """An HTTP address for messages: without login, query and fragment, which may hold a secret; `***` if it is none."""
+    """Return a URL for messages, without login, query and fragment, which may hold secrets; `***` if it is not HTTP."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port is not None else ""
@@ -61,7 +61,7 @@ def masked_url(url: str) -> str:
 
 
 class RequestOutcome(enum.Enum):
-    """What became of one request."""
+    """Outcome of one request."""
 
     SENT = enum.auto()
     REFUSED = enum.auto()
@@ -69,7 +69,7 @@ class RequestOutcome(enum.Enum):
 
     @classmethod
     def of(cls, status: int) -> RequestOutcome:
-        """By the answer's status (RFC 9110): 2xx is success, most of 4xx is the sender's fault for good."""
+        """Classify a response status (RFC 9110): 2xx is success, most 4xx are permanent errors of the sender."""
         if 200 <= status < 300:  # noqa: PLR2004 - as above
             return cls.SENT
         return cls.REFUSED if 400 <= status < 500 and status not in _AGAIN else cls.LATER  # noqa: PLR2004 - as above

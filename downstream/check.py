@@ -1,4 +1,4 @@
-"""Shared by the checks of stores against their topics: a snapshot of the topic, and their findings."""
+"""A snapshot of a topic, and findings; shared by the checks that compare a store with its topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXAMPLES = 5
 
 @dataclass
 class Findings:
-    """Nothing found is proven."""
+    """Findings of a check; no findings means proven."""
 
     findings: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -32,26 +32,26 @@ class Findings:
             self.examples.append(f"{name}: {what}")
 
     def judged(self, **counts: Any) -> dict[str, Any]:
-        """The verdict, these ``counts``, and what was found."""
+        """Return the verdict, ``counts`` and the findings as one document."""
         verdict = "violated" if self.findings else "proven"
         return {"verdict": verdict, **counts, "findings": dict(self.findings), "examples": self.examples}
 
     def lines(self, proven: str) -> list[str]:
-        """Examples and counts, or what is ``proven``."""
+        """Return counts and examples of the findings, or ``proven`` if there are none."""
         names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
         return [*self.examples, names or f"proven: {proven}"]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """Where a topic's partitions begin and end, and the group's committed offsets, when a check begins."""
+    """A topic's first and end offsets and the group's committed offsets when the check begins."""
 
     settings: LoopSettings
     logs: dict[int, LogOffsets]
     committed: dict[int, Committed | None]
 
     def records(self, *partitions: int) -> Iterator[LogRecord]:
-        """What a `read_committed` reader sees of these partitions, all of them where none is named."""
+        """Yield what a `read_committed` reader sees of ``partitions``, or of all partitions if none are given."""
         wanted = partitions or self.logs
         spans = {p: (self.logs[p].first, self.logs[p].last_stable) for p in wanted}
         for batch in scan(self.settings.connection, self.settings.topic, spans, READ_COMMITTED):
@@ -60,10 +60,10 @@ class TopicSnapshot:
 
 def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
     """
-    Read the topics' descriptions from the cluster.
+    Take a snapshot of the topic and the group's offsets.
 
     Raises:
-        Unreachable, Refused: no broker answers, or there is no such topic.
+        Unreachable, Refused: no broker answers, or the topic does not exist.
     """
     reach(settings.connection, Deadline(_ASK_S))
     client, deadline = admin(settings.connection), Deadline(_ASK_S)

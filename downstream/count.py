@@ -1,7 +1,7 @@
 """
-Count the records that a reader of the output sees, and those behind the last stable offset.
+Count the records that a reader of the output sees, and those past the last stable offset.
 
-Identities are counted exactly in bounded memory: a set while they fit, files of digests beyond.
+Identities are counted exactly in bounded memory: in a set while they fit, in files of digests beyond that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much stays in memory before it goes to disk: a million identities take about 110 MB."""
+    """Memory limits before counting spills to disk; a million identities take about 110 MB."""
 
     identities: int = 1_000_000
     identity_bytes: int = 64 * 1024 * 1024
@@ -40,9 +40,9 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Distinct:
     """
-    How many records there were, how many different identities they had, and how many came again.
+    Numbers of records, of distinct identities, and of repeated ones.
 
-    ``examples`` are the first identities that came again; beyond memory's limit only their digests are known.
+    ``examples`` are the first repeated identities; beyond the memory limit only their digests are known.
     """
 
     records: int
@@ -57,15 +57,15 @@ class Distinct:
 
 
 def digest(identity: bytes) -> bytes:
-    """128 bits that stand for an identity: two of 100 million share one with a chance of 1 in 10^22."""
+    """Return a 128-bit digest of an identity; among 100 million, a collision has a chance of 1 in 10^22."""
     return blake2b(identity, digest_size=_DIGEST_BYTES).digest()
 
 
 class DistinctCount:
     """
-    A fold over identities, in any order; a record may have none, and is then counted apart.
+    Counts distinct identities, added in any order; records without an identity are counted separately.
 
-    With 100 million identities the files take 1.6 GB, and one bucket of them 400,000 entries of memory.
+    With 100 million identities the files take 1.6 GB, and one bucket holds 400,000 entries in memory.
     """
 
     def __init__(self, limits: Limits = Limits()) -> None:
@@ -85,7 +85,7 @@ class DistinctCount:
             self._spill.close()
 
     def add(self, identities: Sequence[bytes | None]) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         known = [identity for identity in identities if identity is not None]
         self._records += len(identities)
         self._unidentified += len(identities) - len(known)
@@ -106,7 +106,7 @@ class DistinctCount:
             if (identity in self._seen or identity in batch) and len(self._again) < _EXAMPLES:
                 self._again[identity] = None
             batch.add(identity)
-        # What is in memory already gave its duplicates away; the count comes from records minus unique.
+        # Duplicates in memory have been noted already; the count is records minus unique ones.
 
     def _move_to_disk(self) -> None:
         self._spill = _Spill()
@@ -114,7 +114,7 @@ class DistinctCount:
         self._seen = set()
 
     def result(self) -> Distinct:
-        """The count of all that was added."""
+        """Return the count of everything that was added."""
         examples = tuple(self._again)
         if self._spill is None:
             return Distinct(self._records, len(self._seen), self._unidentified, examples)
@@ -123,7 +123,7 @@ class DistinctCount:
 
 
 class _Spill:
-    """Digests in bucket files: equal ones meet in the same bucket, and one bucket at a time fits into memory."""
+    """Digests in bucket files: equal digests share a bucket, and one bucket at a time fits into memory."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="brew-distinct-")
@@ -136,7 +136,7 @@ class _Spill:
             files[digest[0]].write(digest)
 
     def count(self, most_examples: int) -> tuple[int, list[bytes]]:
-        """How many digests differ, and the first few that came again."""
+        """Return the number of distinct digests and the first few repeated ones."""
         unique = 0
         again: list[bytes] = []
         for file in self._files:
@@ -159,8 +159,8 @@ _ASK_S = 30.0
 
 Identity = Callable[[LogRecord], bytes | None]
 KEY, SOURCE = "key", "source"
-"""What makes two records the same: their key, or the source position in their headers."""
-_LIMITS = Limits(identities=500_000, identity_bytes=32 * 1024 * 1024)  # each of two
+"""What makes two records equal: their key, or the source position in their headers."""
+_LIMITS = Limits(identities=500_000, identity_bytes=32 * 1024 * 1024)  # each of the two counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ class Count:
     """
     Records of a topic that one reader sees, counted ``by`` key or source position.
 
-    ``keys`` are those of all records, ``sources`` the positions of the records that have one, ``others`` the keys of
-    those that don't. ``examples`` are identities that came again, by kind; ``waiting`` is partition -> records behind
-    its last stable offset.
+    ``keys`` are the keys of all records, ``sources`` the source positions of records that have one, ``others`` the keys
+    of the rest. ``examples`` are repeated identities, by kind; ``waiting`` maps each partition to the number of records
+    past its last stable offset.
     """
 
     topic: str
@@ -196,17 +196,17 @@ class Count:
 
     @property
     def unidentified(self) -> int:
-        """Records that count neither as unique nor as duplicates."""
+        """Number of records that count neither as unique nor as duplicates."""
         return self.keys.unidentified if self.by == KEY else self.others.unidentified
 
     @property
     def fallen_back(self) -> int:
-        """Records that are counted by key because their headers hold no readable source position."""
+        """Number of records counted by key because their headers have no readable source position."""
         return 0 if self.by == KEY else self.others.records
 
     @property
     def alarming(self) -> bool:
-        """Duplicates are a fault where only committed records are visible."""
+        """Whether there are duplicates although only committed records are visible, which is a fault."""
         return self.duplicates > 0 and self.isolation == READ_COMMITTED
 
 
@@ -215,7 +215,7 @@ def key_of(message: LogRecord) -> bytes | None:
 
 
 def source_of(message: LogRecord) -> bytes | None:
-    """The record's source position, from its headers."""
+    """Return the source position from the record's headers."""
     source = SourcePosition.of(message.headers())
     if source is None:
         return None
@@ -224,19 +224,19 @@ def source_of(message: LogRecord) -> bytes | None:
 
 
 def other_of(message: LogRecord) -> bytes | None:
-    """The key of a record without a source position."""
+    """Return the key of a record without a source position."""
     return key_of(message) if source_of(message) is None else None
 
 
 class Tally(ExitStack):
-    """A fold over records: how many differ by key and how many by source position."""
+    """Counts records by key and by source position."""
 
     def __init__(self) -> None:
         super().__init__()
         self._keys, self._sources, self._others = (self.enter_context(DistinctCount(_LIMITS)) for _ in range(3))
 
     def add(self, batch: Sequence[LogRecord]) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         keys = [key_of(message) for message in batch]
         sources = [source_of(message) for message in batch]
         self._keys.add(keys)
@@ -244,7 +244,7 @@ class Tally(ExitStack):
         self._others.add([key for key, source in zip(keys, sources, strict=True) if source is None])
 
     def result(self) -> tuple[Distinct, Distinct, Distinct]:
-        """All keys, all sources, and the keys of records without a source."""
+        """Return the counts of all keys, of all sources, and of the keys of records without a source."""
         return self._keys.result(), self._sources.result(), self._others.result()
 
 
@@ -255,7 +255,7 @@ def count(
     by: str,
     advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Count:
-    """Read the topic up to its current end; ``advance`` is called with the size of each batch and the total."""
+    """Read the topic up to its current end; call ``advance`` with the size of each batch and the total."""
     deadline = Deadline(_ASK_S)
     client = admin(connection)
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
@@ -278,7 +278,7 @@ def count(
 
 
 def _waiting(connection: Connection, topic: str, logs: dict[int, LogOffsets]) -> dict[int, int]:
-    """Records that a `read_committed` reader can't see yet: markers are no records, so they have to be read."""
+    """Count records that a `read_committed` reader cannot see yet, by reading them: markers are not records."""
     behind = {p: (log.last_stable, log.end) for p, log in logs.items() if log.last_stable < log.end}
     waiting = dict.fromkeys(behind, 0)
     for batch in scan(connection, topic, behind, READ_UNCOMMITTED):
@@ -288,7 +288,7 @@ def _waiting(connection: Connection, topic: str, logs: dict[int, LogOffsets]) ->
 
 
 def _names(distinct: Distinct, batches: Callable[[], Iterator[list[LogRecord]]], identity: Identity) -> list[str]:
-    """The examples as text; the topic is read again for those of which only digests are left."""
+    """Return the examples as text; read the topic again for those of which only digests are left."""
     identities = list(distinct.examples)
     missing = set(distinct.example_digests)
     if missing:

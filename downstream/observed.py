@@ -1,4 +1,4 @@
-"""Observability of consuming programs: a handler that records, probes, and the one way to run the loop."""
+"""Observability of consuming programs: a recording handler, probes, and the only way to run the loop."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ObservedProgram:
     """
     The observed program: its name, group, topics and connection.
 
-    ``longest_work_s``: how long one piece of work may take in good health; ``patience_s``: how long the program waits
-    for servers that are away before it ends.
+    ``longest_work_s``: how long one piece of work may take in a healthy program; ``patience_s``: how long the program
+    waits for unavailable servers before it ends.
     """
 
     application: str
@@ -59,10 +59,10 @@ class ObservedProgram:
 @contextmanager
 def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Recorder]:
     """
-    The recorder of a program, with probes served for the time of the block where they are wanted.
+    Yield a program's recorder; probes are served inside the block if they are enabled.
 
     Raises:
-        UsageError: an option that can't be, or the port that was asked for is taken.
+        UsageError: an option is invalid, or the requested port is taken.
     """
     probes = probe_settings(given, follow=watched.follow, longest_work_s=watched.longest_work_s)
     ttl, away_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
@@ -81,7 +81,7 @@ def to_stderr(text: str) -> None:
 
 
 def stop_event(*, follow: bool) -> threading.Event:
-    """An event that the first SIGTERM or SIGINT sets; the process ends itself when it still runs some seconds later."""
+    """Return an event set by the first SIGTERM or SIGINT; the process is ended if it still runs some seconds later."""
     stop = threading.Event()
     stop_on_signals(stop, GRACE_S, follow=follow)
     return stop
@@ -95,7 +95,7 @@ def consume(
     stop: threading.Event | None = None,
     prepare: Callable[[Recorder], None] = lambda _recorder: None,
 ) -> LoopResult:
-    """Run the consume loop until it is drained or stopped by a signal, and answer probes as the options say."""
+    """Run the consume loop until drained or stopped by a signal, and serve probes as the options say."""
     stop = stop or stop_event(follow=settings.follow)
     topics, times = Topics(settings.topic), (settings.max_poll_interval_s, settings.patience_s)
     watched = ObservedProgram(application, settings.group, topics, settings.connection, settings.follow, *times)
@@ -105,7 +105,7 @@ def consume(
 
 
 class EndOffsetsPoller:
-    """Read the end offsets of the recorder's partitions every few seconds: a consumer does not learn the LSO itself."""
+    """Reads the end offsets of the recorder's partitions every few seconds; a consumer does not know the LSO."""
 
     def __init__(self, connection: Connection, recorder: Recorder) -> None:
         self._connection, self._recorder = connection, recorder
@@ -135,7 +135,7 @@ class EndOffsetsPoller:
 
 
 class ObservedHandler:
-    """A handler around a pattern's handler that reports every call to the recorder."""
+    """Wraps a pattern's handler and reports every call to the recorder."""
 
     def __init__(self, inner: Handler, recorder: Recorder, topic: str) -> None:
         self._inner, self._recorder, self._topic = inner, recorder, topic
@@ -151,7 +151,7 @@ class ObservedHandler:
         return positions
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        # Before it is done: what the pattern reports while it works is about these records.
+        # Before the work is done, because positions reported during it refer to these records.
         self._newest_ms |= {batch.partition: batch.records[-1].timestamp()[1] for batch in batches if batch.records}
         with self._telling([batch.partition for batch in batches]):
             self._inner.handle(batches, self._heard(context))
@@ -159,7 +159,7 @@ class ObservedHandler:
             self._recorder.read((self._topic, batch.partition), len(batch.records))
 
     def tick(self, context: HandlerContext) -> None:
-        """Called once per round: also a sign that the loop polls."""
+        """Run the handler's tick; it also shows that the loop polls."""
         self._recorder.phase(Phase.WORKING)
         self._recorder.polled((self._topic, partition) for partition in context.partitions)
         with self._telling(context.partitions):
@@ -180,7 +180,7 @@ class ObservedHandler:
         self._inner.close(deadline)
 
     def _heard(self, context: HandlerContext) -> HandlerContext:
-        """The context whose reports go to the loop and to the recorder."""
+        """Return a context whose reports go to both the loop and the recorder."""
 
         def both(positions: Mapping[int, int]) -> None:
             context.report(positions)

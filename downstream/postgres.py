@@ -1,4 +1,4 @@
-"""PostgreSQL sessions in which every wait is bounded: locks, statements, idle transactions, a silent server."""
+"""PostgreSQL sessions in which every wait is bounded: locks, statements, idle transactions, an unresponsive server."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _LOOK_S = 0.1
-# No server, no lock in time, a deadlock; and the server's word to a client that has slept inside a transaction.
+# No server, a lock time-out, a deadlock, or a session ended because the client was idle inside a transaction.
 _PASSING = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 _CONNECT_S = 5
 _OPTION = "--database (DATABASE_URL)"
 _EXAMPLE = "postgresql://user:password@host:port/name"
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 _FORGETS = "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off' ORDER BY name"
-_SILENCE_S = 2.0  # what a silent server is given on top of its own time-outs
+_SILENCE_S = 2.0  # extra time for an unresponsive server, on top of its own time-outs
 
 
 @dataclass(frozen=True)
 class DatabaseSettings:
     """
-    Where the tables are, and how long the server may make us wait.
+    Address, schema and time-outs of the database.
 
-    ``idle_s``: a client that stops inside a transaction (a SIGSTOP, a cut cable) loses its session and its locks then.
-    ``weaker``: called when the server can lose committed data; None: such a server is refused.
+    ``idle_s``: a client that stops inside a transaction (SIGSTOP, a cut cable) then loses its session and its locks.
+    ``weaker``: called if the server can lose committed data; None: refuse such a server.
     """
 
     url: str = field(repr=False)  # may hold a password
@@ -58,7 +58,7 @@ class DatabaseSettings:
             )
 
     def check(self, max_poll_interval_s: float) -> None:
-        """Raise `UsageError` unless every wait ends before the group gives our partitions away."""
+        """Raise `UsageError` unless every wait ends before the group reassigns our partitions."""
         for name, value in (
             ("--lock-timeout-s", self.lock_s),
             ("--statement-timeout-s", self.statement_s),
@@ -73,10 +73,10 @@ class DatabaseSettings:
 
 class Database:
     """
-    One session, opened at first use and again after each failure; used by one thread.
+    A session, opened at first use and again after each failure; for one thread only.
 
-    What may pass (no server, no lock, a deadlock, a session that was ended) leaves as `RetryLater`; the transaction it
-    happened in took place as a whole or not at all, and only the next look at the database tells which.
+    Transient failures (no server, no lock, a deadlock, a session that was ended) raise `RetryLater`. Their transaction
+    was applied as a whole or not at all; only reading the database again shows which.
     """
 
     def __init__(self, settings: DatabaseSettings, name: str) -> None:
@@ -87,11 +87,11 @@ class Database:
     @contextlib.contextmanager
     def transaction(self, deadline: Deadline) -> Iterator[Connection]:
         """
-        Begin, and commit when the block ends without an error.
+        Begin a transaction, and commit it if the block ends without an error.
 
         Raises:
-            RetryLater: try again from the state that the database then has.
-            Refused: the database rejects the statement, and would reject it again.
+            RetryLater: try again from the database's state then.
+            Refused: the database rejects the statement, and would do so again.
         """
         try:
             if self._connection is None or self._connection.closed:
@@ -120,7 +120,7 @@ class Database:
         options = [f"-c {name}_timeout={int(seconds * 1000)}" for name, seconds in times.items()]
         options.append(f"-c idle_in_transaction_session_timeout={int(settings.idle_s * 1000)}")
         options.append(f"-c search_path={settings.schema}")
-        # Transactions begin where the code says so.
+        # Transactions begin only where the code says so.
         connection = connect(settings, " ".join(options), autocommit=True, application_name=self._name)
         try:
             self._require_durable(connection)
@@ -130,7 +130,7 @@ class Database:
         return connection
 
     def _require_durable(self, connection: Connection) -> None:
-        """Asked in each new session: a server that was restarted, or replaced, may have other settings."""
+        """Check the settings in each new session: a server that was restarted or replaced may have different ones."""
         off = [row[0] for row in connection.execute(_FORGETS, [list(_DURABLE)])]
         if not off:
             return
@@ -148,17 +148,17 @@ class Database:
             self._connection = None
 
     def patience(self) -> Deadline:
-        """The default deadline of one transaction of a few statements."""
+        """Return the default deadline for a transaction of a few statements."""
         return Deadline(self.settings.lock_s + self.settings.statement_s + _SILENCE_S)
 
 
 def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection:
     """
-    A session with the server's own ``options``.
+    Open a session with the server-side ``options``.
 
     Raises:
-        UsageError: the address can't be read.
-        psycopg.OperationalError: no server, or the login failed.
+        UsageError: the address is malformed.
+        psycopg.OperationalError: the server cannot be reached, or the login failed.
     """
     try:
         return psycopg.connect(settings.url, options=options, connect_timeout=_CONNECT_S, **more)
@@ -169,10 +169,10 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
 @contextlib.contextmanager
 def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
     """
-    A session that sees the schema's tables, for a check of them.
+    Open a session on the schema's tables, to check them.
 
     Raises:
-        Refused: ``what`` can't be read.
+        Refused: ``what`` cannot be read.
     """
     try:
         with connect(settings, f"-c search_path={settings.schema}") as connection:
@@ -182,7 +182,7 @@ def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
 
 
 def make_tables(database: Database, schema: str, statements: str) -> None:
-    """Make the schema and its tables where they are missing; two programs that start at once don't meet."""
+    """Create the schema and its tables if they are missing; safe when two programs start at the same time."""
     with database.transaction(database.patience()) as connection:
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [schema])
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
@@ -190,12 +190,12 @@ def make_tables(database: Database, schema: str, statements: str) -> None:
 
 
 def _server_message(error: Exception) -> str:
-    """The server's own sentence, in one line."""
+    """Return the server's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class _Guard:
-    """Close a session whose server has not answered by the deadline: the server's own time-outs need it to run."""
+    """Closes a session whose server has not answered by the deadline; its own time-outs work only while it runs."""
 
     def __init__(self) -> None:
         self._watched: tuple[int, Deadline] | None = None
@@ -234,9 +234,9 @@ def _cut(descriptor: int) -> None:
 
 def crash_before_commit(connection: Connection, crash: StoreCrash) -> None:
     """
-    Die before the COMMIT, or with it on the wire, where that is asked for.
+    Crash before the COMMIT, or with it on the wire, if configured.
 
-    On the wire, and before the answer: whether it took place is for the next start to find out.
+    On the wire and before the answer, the outcome is unknown: the next start has to find out.
     """
     crash.at(CrashMoment.BEFORE_COMMIT)
     if crash.due(CrashMoment.COMMIT_IN_FLIGHT):

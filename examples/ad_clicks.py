@@ -1,10 +1,10 @@
 """
-Clicks joined with the impressions that they followed within a minute: two streams, each pair in Kafka once.
+Join clicks with the impressions they followed within a minute: two streams, each pair in Kafka exactly once.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 examples/ad_clicks.py
 
-An impression is JSON such as `{"ad": "a1", "at": "2026-11-23T10:00:00Z"}`, keyed by the visitor's id, and so is a
-click. Both sides wait in Spark's state for ten minutes. With `FOLLOW=1` the query runs until it is stopped.
+An impression is JSON such as `{"ad": "a1", "at": "2026-11-23T10:00:00Z"}`, keyed by the visitor's id; so is a click.
+Spark keeps both sides in its state for ten minutes. With `FOLLOW=1` the query runs until it is stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoints/ad-clicks")
 
 
 def events(spark: SparkSession, topic: str, name: str) -> DataFrame:
-    """Visitor, ad and time of one topic's records, with ``name`` before each column."""
+    """Return visitor, ad and time of one topic's records, with ``name`` as prefix of each column."""
     options = {"kafka.bootstrap.servers": BOOTSTRAP, "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**options).load()
     event = sf.from_json(sf.col("value").cast("string"), "ad STRING, at TIMESTAMP")
@@ -33,7 +33,7 @@ def events(spark: SparkSession, topic: str, name: str) -> DataFrame:
 
 
 def pairs(impressions: DataFrame, clicks: DataFrame) -> DataFrame:
-    """Key and value of each click with its impression."""
+    """Return key and value of each click with its impression."""
     same = (sf.col("click_visitor") == sf.col("shown_visitor")) & (sf.col("click_ad") == sf.col("shown_ad"))
     soon = sf.expr("click_at BETWEEN shown_at AND shown_at + INTERVAL 1 MINUTE")
     after = (sf.unix_timestamp("click_at") - sf.unix_timestamp("shown_at")).alias("after_s")
@@ -42,7 +42,7 @@ def pairs(impressions: DataFrame, clicks: DataFrame) -> DataFrame:
 
 
 def main() -> None:
-    """Run the query on what is there, or follow it."""
+    """Run the query on the available records, or follow the topics."""
     spark = SparkSession.builder.appName("ad-clicks").getOrCreate()
     joined = pairs(events(spark, IMPRESSIONS, "shown"), events(spark, CLICKS, "click"))
     sink = brew.ExactlyOnceSink(BOOTSTRAP, name=f"{PAIRS}-sink", topic=PAIRS)

@@ -1,5 +1,5 @@
 """
-Clicks to domains: one record in, one out, with a field more.
+Add the domain to clicks: one record in, one record out with an additional field.
 
     brew run --transform examples/clicks.py:add_domain --input clicks --output clicks.domains
 """
@@ -12,7 +12,7 @@ import brew
 
 
 def add_domain(record: brew.Record) -> brew.Record | None:
-    """Add the domain of the click's URL; clicks of robots are dropped, those without a domain rejected."""
+    """Add the domain of the click's URL; drop clicks by robots, reject clicks without a domain."""
     click = record.json()
     if not isinstance(click, dict) or not isinstance(click.get("url"), str):
         raise brew.Reject("no-url", "a click is a JSON object with a url")

@@ -1,12 +1,12 @@
 r"""
-Amounts to euros, by the rate that was in force when the payment was made; rates come from a topic of their own.
+Convert amounts to euros at the rate in force when the payment was made; rates come from a topic of their own.
 
     BOOTSTRAP=localhost:9092 RATES_TOPIC=rates \
     brew run --transform examples/currency.py:in_euros --input payments --output payments.eur
 
-A rate is a record with the currency as its key and the euros for one unit as its text (`USD` -> `0.92`), in force from
-its timestamp on. Publish a rate before it is needed, and keep old ones (`retention.ms=-1`, `cleanup.policy=delete`): a
-payment is converted with the same rate however often it is read, and `brew verify` looks the rate up again.
+A rate is a record whose key is the currency and whose value is the price of one unit in euros (`USD` -> `0.92`), in
+force from its timestamp on. Publish a rate before it is needed, and keep old ones (`retention.ms=-1`,
+`cleanup.policy=delete`): a payment is then always converted at the same rate, and `brew verify` can look it up again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CENT = Decimal("0.01")
 
 @formats.json()
 def in_euros(payment: Any, record: brew.Record) -> dict[str, Any]:
-    """Add the amount in euros and the rate, as text: JSON's numbers would round them."""
+    """Add the amount in euros and the rate, as strings because JSON numbers would round them."""
     try:
         amount, currency = Decimal(str(payment["amount"])), str(payment["currency"])
     except (TypeError, KeyError, InvalidOperation) as error:

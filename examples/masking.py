@@ -3,9 +3,8 @@ Mask personal data before it leaves a protected topic: in the value, in the key,
 
     MASKING_KEY=... brew run --transform examples/masking.py:mask --input customers --output customers.masked
 
-A masked value is the same text for the same input (a keyed hash), so joins and counts go on working; without the key
-nobody can find out by trying. What is rejected goes to the dead-letter topic as it came: protect that one like the
-input.
+Equal inputs give equal masked values (a keyed hash), so joins and counts still work; without the key, nobody can find
+the input by guessing. Rejected records go to the dead-letter topic unchanged: protect it like the input.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DIGITS = 24
 
 
 def mask(record: brew.Record) -> brew.Record:
-    """Hash what identifies, remove what describes, at any depth; keep only headers that are known to be harmless."""
+    """Hash identifying fields and remove descriptive ones, at any depth; keep only headers known to be harmless."""
     value = record.json()
     if not isinstance(value, dict):
         raise brew.Reject("not-an-object", "a customer is a JSON object")

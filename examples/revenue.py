@@ -1,10 +1,10 @@
 """
-Revenue per store: a stateful query in update mode, each of its batches in Kafka once.
+Revenue per store: a stateful query in update mode, each of its batches in Kafka exactly once.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 examples/revenue.py
 
 Sales are JSON such as `{"store": "Cork", "cents": 1250}`. For each store that a batch changes, its revenue so far is
-written, keyed by the store. Keep the checkpoint: the query goes on from it. `FOLLOW=1`: it runs until it is stopped.
+written, keyed by the store. Keep the checkpoint, from which the query resumes. With `FOLLOW=1` it runs until stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = os.environ.get("MOST", "100000")
 
 
 def revenue(records: DataFrame) -> DataFrame:
-    """Key and value of each store's total; what is no sale is left out."""
+    """Return key and value of each store's total; records that are not sales are ignored."""
     sale = sf.from_json(sf.col("value").cast("string"), "store STRING, cents BIGINT")
     sales = records.select(sale.alias("sale")).select("sale.*").dropna()
     totals = sales.groupBy("store").agg(sf.sum("cents").alias("cents"))
@@ -31,7 +31,7 @@ def revenue(records: DataFrame) -> DataFrame:
 
 
 def main() -> None:
-    """Run the query on the sales that are there, or follow them."""
+    """Run the query on the available sales, or follow the topic."""
     spark = SparkSession.builder.appName("revenue").getOrCreate()
     options = {"kafka.bootstrap.servers": BOOTSTRAP, "subscribe": SALES, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=MOST).load()

@@ -19,7 +19,7 @@ TOPICS = {"food": "lines.food", "book": "lines.books"}
 
 @formats.json()
 def lines(order: Any) -> list[formats.Output]:
-    """One output per line, keyed by the item; kinds without a topic of their own go to the run's output."""
+    """Return one output per line, keyed by the item; kinds without a topic of their own go to the run's output."""
     try:
         number, found = order["order_id"], order["lines"]
         return [

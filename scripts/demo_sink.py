@@ -1,9 +1,9 @@
 """
-The sink's story: one stateful query, written by Spark's own Kafka sink and by ours, killed, and run again.
+Demonstrate the sink: one stateful query, written by Spark's own Kafka sink and by ours, killed, and run again.
 
-Both drivers die by SIGKILL. What is on disk then is set to what a kill just behind the write leaves: the last entry of
-Spark's commit log is missing, for both alike, since no signal hits those few milliseconds each time. Exit code 1 if
-our sink doubled or lost a row, or Spark's own doubled none: then the story is not true.
+Both drivers die by SIGKILL. The files are then set to the state after a kill right after the write, a few milliseconds
+that no signal hits reliably: the last entry of Spark's commit log is removed, for both alike. Exit code 1 if our sink
+duplicated or lost a row, or if Spark's own sink duplicated none, because then the demonstration failed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Rows = Counter[tuple[str, str]]
 
 
 def revenue(spark: SparkSession, bootstrap: str) -> DataFrame:
-    """Revenue of each store so far: stateful, in update mode one row for each store that a batch changes."""
+    """Return each store's revenue so far: stateful, in update mode one row per store that a batch changes."""
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": INPUT, "maxOffsetsPerTrigger": str(MOST)}
     sales = spark.readStream.format("kafka").options(**options, startingOffsets="earliest").load()
     total = sf.sum(sf.col("value").cast("string").cast("int"))
@@ -48,7 +48,7 @@ def revenue(spark: SparkSession, bootstrap: str) -> DataFrame:
 
 
 def run_both(bootstrap: str, folder: Path, *, die: bool) -> None:
-    """Drain the input through both sinks; with ``die`` the driver and its JVM end by SIGKILL instead of in order."""
+    """Drain the input through both sinks; with ``die`` the driver and its JVM end by SIGKILL."""
     settings = SparkSettings("local[2]", str(dependencies.home()), {"spark.sql.shuffle.partitions": "2"})
     spark = session.start(settings)
     sink = brew.ExactlyOnceSink(bootstrap, name="sink-demo", topic=OURS)
@@ -61,14 +61,14 @@ def run_both(bootstrap: str, folder: Path, *, die: bool) -> None:
         query = writer.outputMode("update").option("checkpointLocation", str(folder / name)).trigger(availableNow=True)
         query.start().awaitTermination()
     if die:
-        jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # noqa: SLF001 - whom to kill
+        jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # noqa: SLF001 - the process to kill
         os.kill(int(jvm), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     session.end(spark.sparkContext)
 
 
 def prepare(connection: Connection) -> None:
-    """Topics, and sales of 1 to 120 over the stores."""
+    """Create the topics, and write sales of 1 to 120 over the stores."""
     client = admin(connection)
     names = [INPUT, SPARKS, OURS]
     topics.create(client, [topics.TopicSpec(name, PARTITIONS, {}) for name in names], Deadline(STEP_S))
@@ -82,7 +82,7 @@ def prepare(connection: Connection) -> None:
 
 
 def visible(connection: Connection, topic: str) -> Rows:
-    """How often a `read_committed` reader sees each row: store and total."""
+    """Return how often a `read_committed` reader sees each row (store and total)."""
     logs = log_offsets(admin(connection), topic, range(PARTITIONS), Deadline(STEP_S))
     ends = {partition: (log.first, log.last_stable) for partition, log in logs.items()}
     found = [record for batch in scan(connection, topic, ends, READ_COMMITTED) for record in batch]
@@ -90,7 +90,7 @@ def visible(connection: Connection, topic: str) -> Rows:
 
 
 def forget_last_commit(checkpoint: Path) -> int:
-    """Remove the last entry of a commit log; its batch, which Spark runs again."""
+    """Remove the last entry of a commit log; return its batch, which Spark runs again."""
     commits = checkpoint / "commits"
     last = max(int(commit.name) for commit in commits.iterdir() if commit.name.isdigit())
     for name in (f"{last}", f".{last}.crc"):
@@ -99,7 +99,7 @@ def forget_last_commit(checkpoint: Path) -> int:
 
 
 def table(spark: Rows, ours: Rows) -> str:
-    """Both, side by side."""
+    """Format both side by side."""
 
     def line(what: str, left: object, other: object) -> str:
         return f"  {what:<34}{left!s:>16}{other!s:>22}"
@@ -118,7 +118,7 @@ def table(spark: Rows, ours: Rows) -> str:
 
 
 def run_as_a_process(bootstrap: str, folder: Path, *, die: bool) -> None:
-    """A driver with both queries in a process of its own, which has to end by SIGKILL, or with 0."""
+    """Run a driver with both queries in its own process, which must end by SIGKILL if ``die``, or else with 0."""
     words = [sys.executable, __file__, "--bootstrap", bootstrap, "--run", str(folder), *(["--die"] if die else [])]
     done = subprocess.run(words, timeout=QUERY_S, check=False, capture_output=True, text=True)
     wanted = -signal.SIGKILL if die else 0

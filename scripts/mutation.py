@@ -39,7 +39,7 @@ PAGE = ROOT / "docs/proof/mutation.md"
 WORK = ROOT / ".mutation"
 BAR = 90.0
 MUTATE = "--mutate"
-"""The first word of the process that runs mutmut, in an area's folder."""
+"""The first argument of the process that runs mutmut, in an area's folder."""
 SEEN = {"killed", "timeout", "segfault"}
 NO_MUTANTS_IN = [r"^\s*_?log(ger)?\.", r"__slots__", r"^type \w+ ="]
 PROPERTY = re.compile(r"^    @property\n    def (\w+)\((?:.*\n)(?:(?:     .*)?\n)*", re.MULTILINE)
@@ -51,10 +51,10 @@ class Area:
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     leave: tuple[str, ...] = ()
-    """Classes and functions that are not mutated; the table says why."""
+    """Classes and functions that are not mutated; the table gives the reason."""
 
     def files(self) -> list[str]:
-        """The test files that the patterns name now."""
+        """Return the test files that match the patterns now."""
         return sorted({str(file.relative_to(ROOT)) for pattern in self.tests for file in ROOT.glob(pattern)})
 
     @classmethod
@@ -65,7 +65,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Explained:
-    """A survivor that is accepted; `now` is the changed line, with `*` where it changes in several ways."""
+    """An accepted survivor; `now` is the changed line, with `*` where it changes in several ways."""
 
     module: str
     function: str
@@ -83,7 +83,7 @@ class Explained:
 
 
 def unfolded(source: str) -> str:
-    """A property as a method and an assignment, which mutmut mutates. Stubs of protocols are left alone."""
+    """Turn each property into a method and an assignment, which mutmut mutates; leave protocol stubs alone."""
 
     def as_method(found: re.Match[str]) -> str:
         text = found[0].rstrip("\n")
@@ -96,7 +96,7 @@ def unfolded(source: str) -> str:
 
 
 def fenced(source: str, names: Iterable[str]) -> str:
-    """Comments around the named classes and functions that have mutmut leave them alone."""
+    """Add comments around the named classes and functions that make mutmut skip them."""
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
@@ -106,7 +106,7 @@ def fenced(source: str, names: Iterable[str]) -> str:
 
 
 def prepare(area: Area, *, again: bool) -> Path:
-    """A copy of the sources and tests with mutmut's settings for this area; ``again`` keeps the last verdicts."""
+    """Return a copy of sources and tests with mutmut's settings for this area; ``again`` keeps the last verdicts."""
     work = WORK / area.name
     if work.exists() and not again:
         shutil.rmtree(work)
@@ -140,7 +140,7 @@ def prepare(area: Area, *, again: bool) -> Path:
 
 def run(area: Area, only: list[str], workers: int, log: Path, *, again: bool) -> list[dict[str, Any]]:
     work = prepare(area, again=again)
-    part = only != list(area.modules) and not again  # mutmut forgets the verdicts of what is named
+    part = only != list(area.modules) and not again  # mutmut discards the verdicts of modules named on its command line
     names = [f"{module.removesuffix('.py').replace('/', '.')}.*" for module in only if part]
     with log.open("w", encoding="utf-8") as out:
         command = [sys.executable, __file__, MUTATE, str(workers), *names]
@@ -161,8 +161,8 @@ def mutate(workers: int, names: list[str]) -> None:
     """
     Run mutmut on the area in the current directory and write `results.json`; in a process of its own.
 
-    Two additions to mutmut: string literals that hold a space are sentences for people and stay as they are, and
-    survivors are written out with the lines that they change.
+    Extends mutmut in two ways: string literals with a space are messages and are not mutated, and survivors are written
+    with the lines that they change.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -176,13 +176,13 @@ def mutate(workers: int, names: list[str]) -> None:
         if not (isinstance(node, cst.SimpleString) and " " in node.value):
             yield from mutators.operator_string(node)
 
-    # pytest collects garbage several times as it ends: each mutant would look through all that its parent has imported.
+    # pytest collects garbage several times at exit, and each mutant would traverse everything its parent has imported.
     os.register_at_fork(before=gc.freeze)
     operators = mutators.mutation_operators
     at = next(i for i, (_, operator) in enumerate(operators) if operator is mutators.operator_string)
     operators[at] = (cst.BaseString, no_sentences)  # type: ignore[index]
     if (calls := Path("mutants/mutmut-stats.json")).exists():  # left by an earlier run: `--again`
-        calls.unlink()  # which test calls which function is found out anew
+        calls.unlink()  # so that the map of tests to functions is rebuilt
         mutmut._reset_mutant_results(lambda _, code: status_by_exit_code[code] not in SEEN)  # noqa: SLF001 - as below
     mutmut._run(tuple(names), workers)  # noqa: SLF001 - its command line, without losing the operators
     rows = [row for path in walk_mutatable_files() for row in _results(path)]
@@ -206,7 +206,7 @@ def _results(survivors_of: Path) -> Iterator[dict[str, Any]]:
 
 
 def _function(name: str) -> str:
-    """`Class.method` or `function` of mutmut's name `module.xǁClassǁmethod__mutmut_7`."""
+    """Return `Class.method` or `function` from mutmut's name `module.xǁClassǁmethod__mutmut_7`."""
     mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]
     return mangled.removeprefix("x_") if mangled.startswith("x_") else ".".join(mangled.split("ǁ")[1:])
 
@@ -217,7 +217,7 @@ def _changed(diff: str, sign: str) -> str:
 
 
 def score(module: str, mutants: Iterable[dict[str, Any]], explained: list[Explained]) -> dict[str, Any]:
-    """One module's row: how many mutants, how many were seen, who survived and why that is accepted."""
+    """Return one module's row: mutants, mutants detected, and survivors with the reason why each is accepted."""
     mine = [mutant for mutant in mutants if mutant["module"] == module and mutant["status"] != "skipped"]
     counts = Counter("seen" if mutant["status"] in SEEN else "alive" for mutant in mine)
     survivors = []
@@ -252,7 +252,7 @@ def commit() -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    """docs/proof/mutation.md: a row per module, then the survivors and why each is accepted."""
+    """Return docs/proof/mutation.md: a row per module, then the survivors and the reason why each is accepted."""
     rows = results["modules"]
     total = sum(row["mutants"] for row in rows.values())
     killed = sum(row["killed"] for row in rows.values())
@@ -286,7 +286,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def store(rows: dict[str, dict[str, Any]], order: list[str]) -> None:
-    """Puts the measured rows into the committed results; other modules keep theirs."""
+    """Store the measured rows in the committed results; other modules keep theirs."""
     old = json.loads(RESULTS.read_text(encoding="utf-8"))["modules"] if RESULTS.exists() else {}
     merged = old | rows
     results = {
@@ -301,7 +301,7 @@ def store(rows: dict[str, dict[str, Any]], order: list[str]) -> None:
 
 
 def tell(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
-    """Prints a module's score and survivors; whether it passes."""
+    """Print a module's score and survivors; return whether it passes."""
     print(
         f"{module:42} {row['killed']:4} of {row['mutants']:4} killed  {row['score']:5.1f} %"
         f"  {row['explained']} explained, {row['unexplained']} unexplained"

@@ -1,7 +1,7 @@
 """
 Write docs/reference/configuration.md from the programs' own options and the Makefile: make reference.
 
-A test holds the page equal to what this would write, so nothing on it is written by hand but the two lists here.
+A test checks that the page equals this output, so everything on it is generated except the two tables below.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/reference/configuration.md"
 PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof, "sandbox": sandbox}
 
-# Variables of the environment that no option stands for.
+# Environment variables without a corresponding option.
 ENVIRONMENT = {
     "BREW_CLIENT_LOG": "`1`: what the Kafka client says goes to stderr; for whoever looks for a fault",
     "JAVA_HOME": "which Java runs Spark's JVM and the set-up; else the first `java` of `PATH`",
@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "PYSPARK_DRIVER_PYTHON": "which Python runs the driver of the spark-submit from pip; else the one of `submit`",
     "XDG_CACHE_HOME": "an installed package keeps the jars below it, else below `~/.cache`; `BREW_JVM_DIR` goes before",
 }
-# Makefile variables that are no option of a program.
+# Makefile variables that are not an option of a program.
 MAKE = {
     "CELLS": "cells, rows or marks with spaces between",
     "CONTENDERS": "who runs: names with commas between",
@@ -74,26 +74,26 @@ Every option of every program, written by `make reference` from the programs the
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a make target runs: its text with macros replaced."""
+    """The commands of a make target, with macros replaced."""
 
     target: str
     text: str
 
     def passed(self) -> dict[str, str]:
-        """Option -> make variable."""
+        """Return option -> make variable."""
         return dict(re.findall(r"\$\(call (?:option|flag),(--[\w-]+),(\w+)\)", self.text))
 
     def variables(self) -> set[str]:
-        """Every variable it reads."""
+        """Return all variables that it reads."""
         return {*self.passed().values(), *re.findall(r"\$\(([A-Z][A-Z_]+)\)", self.text)} - _OWN
 
     def commands(self) -> set[str]:
-        """Each `program command` that it calls."""
+        """Return each `program command` that it calls."""
         return {f"{program} {command}" for program, command in re.findall(r"-m (\w+) ([a-z][\w-]*)", self.text)}
 
 
 def recipes(makefile: str) -> list[Recipe]:
-    """The targets of a Makefile that say what they are."""
+    """Return the documented targets of a Makefile."""
     text = re.sub(r"\\\n\s*", " ", makefile)
     macros = {name: value for name, value in re.findall(r"^([a-z]+) = (.*)$", text, re.MULTILINE) if "$1" not in value}
 
@@ -107,7 +107,7 @@ def recipes(makefile: str) -> list[Recipe]:
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command below ``group``, by its words."""
+    """Yield all commands below ``group`` with their full names."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -118,7 +118,7 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
 
 
 def run_limits() -> dict[str, str]:
-    """Option of a run -> its limits, as the settings tell when they are asked for too much."""
+    """Return option -> limits of a run, from the settings' own error messages."""
     found = {}
     run = pipeline.commands["run"]
     given = run.make_context("run", [], resilient_parsing=True).params
@@ -136,7 +136,7 @@ def run_limits() -> dict[str, str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     made = recipes((ROOT / "Makefile").read_text())
     limits = run_limits()
     by_path = {path: command for name, group in PROGRAMS.items() for path, command in commands(group, name)}
@@ -151,13 +151,13 @@ def page() -> str:
 
 
 def _long_name(name: str) -> str:
-    """The words behind `python -m` that call the same command as `brew NAME`."""
+    """Return the words after `python -m` that call the same command as `brew NAME`."""
     program = BREW[name].program
     return program if name == program else f"{program} {name}"
 
 
 def _brew() -> str:
-    """The console command `brew`: which command of which program each of its commands is."""
+    """Describe the console command `brew`: which program's command each of its commands is."""
     rows = [
         [section, ", ".join(f"`brew {name}`" for name in commands), ", ".join(f"`{_long_name(n)}`" for n in commands)]
         for section, commands in SECTIONS.items()
@@ -284,7 +284,7 @@ def _first_line(command: click.Command) -> str:
 
 
 def _plain(value: object) -> str:
-    """A number with all its digits."""
+    """Format a number with all its digits."""
     try:
         number = float(str(value))
     except ValueError:

@@ -1,8 +1,8 @@
 """
-Write what the installed package is made of, as CycloneDX (1.6, JSON): scripts/sbom.py FILE; make wheel calls it.
+Write the installed package's components as CycloneDX (1.6, JSON): scripts/sbom.py FILE; make wheel calls it.
 
-cyclonedx-py tells of all that is in .venv; what only development needs is left out again. The versions are
-those of .venv, where `make setup` puts what constraints.txt says. Equal environments give equal bytes.
+cyclonedx-py lists everything in .venv; what only development needs is removed again. The versions are those in .venv,
+where `make setup` installs what constraints.txt says. Equal environments give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 _TOOL_S = 120
 
 Needs = dict[str, set[str]]
-"""A package's name -> the names of those that it needs itself."""
+"""A package's name -> the names of its direct dependencies."""
 
 
 def of_environment() -> dict[str, Any]:
-    """The whole environment, as the tool tells it."""
+    """Return the whole environment as the tool reports it."""
     tool = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml")]
-    # Its own validation takes longer than all else.
+    # The tool's own validation takes longer than everything else.
     how = ["--mc-type", "application", "--output-reproducible", "--spec-version", "1.6", "--no-validate"]
     command = [*tool, *how, "--output-format", "JSON", sys.executable]
     done = subprocess.run(command, capture_output=True, check=False, timeout=_TOOL_S)
@@ -41,7 +41,7 @@ def of_environment() -> dict[str, Any]:
 
 def needs(wanted: Iterable[str]) -> Needs:
     """
-    All that must be there for these requirements, here and now: extras that nobody asks for are left out.
+    Return the dependencies of these requirements on this platform; extras are included only if requested.
 
     Raises:
         PackageNotFoundError: one of them is not installed.
@@ -68,10 +68,10 @@ def needs(wanted: Iterable[str]) -> Needs:
 
 def of_wheel(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """
-    What is left of ``document`` for who installs the wheel: the ``wanted`` requirements, and what these need.
+    Reduce ``document`` to what a user of the wheel installs: the ``wanted`` requirements and their dependencies.
 
     Raises:
-        KeyError: the tool does not know one of them.
+        KeyError: the tool does not list one of them.
     """
     direct = [canonicalize_name(Requirement(text).name) for text in wanted]
     graph, parts = needs(wanted), {canonicalize_name(part["name"]): part for part in document["components"]}

@@ -1,4 +1,4 @@
-"""A query through the sink, or through Spark's own, as a program: what campaign and tests break."""
+"""A query through the sink, or through Spark's own, as a program that the campaign and tests kill."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POINTS = click.Choice([point.value for point in CrashPoint])
 
 @dataclass(frozen=True, slots=True)
 class Hold(SinkCrash):
-    """Wait there instead, once: who is there writes its process and stage into ``file``, until FILE.go exists."""
+    """Waits instead of crashing: the first task there writes its pid and stage to ``file`` and waits for FILE.go."""
 
     file: str = ""
 
@@ -50,28 +50,28 @@ class Hold(SinkCrash):
 
 
 def counted(records: DataFrame, _source: Callable[[], DataFrame], _value: Column) -> DataFrame:
-    """Stateful, in update mode: how many records there are with this first part of their key."""
+    """Count the records per first part of their key: stateful, in update mode."""
     kind = sf.substring_index(sf.col("key").cast("string"), "-", 1).alias("key")
     return records.groupBy(kind).count().select("key", sf.col("count").cast("string").alias("value"))
 
 
 def keyed(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
-    """Each record once, under its place as key, which decides its output partition."""
+    """Write each record once, with its source position as key, which decides its output partition."""
     return records.select(*_row(value))
 
 
 def copied(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
-    """The same, narrow: each record keeps its partition."""
+    """Write each record once, as a narrow query: each record keeps its partition."""
     return records.select(*_row(value), "partition")
 
 
 def scattered(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
-    """The same with a partition by chance: an attempt's rows go elsewhere than those of the attempt before."""
+    """Write each record to a random partition: a retry's rows go elsewhere than those of the attempt before."""
     return records.select(*_row(value), (sf.rand() * PARTITIONS).cast("int").alias("partition"))
 
 
 def joined(records: DataFrame, source: Callable[[], DataFrame], value: Column) -> DataFrame:
-    """The input as two streams, joined on each record's place: each once, when both have read it."""
+    """Join the input, read as two streams, on each record's position: each appears once, after both have read it."""
     there = source().select(sf.col("partition").alias("p"), sf.col("offset").alias("o"))
     same = (sf.col("partition") == sf.col("p")) & (sf.col("offset") == sf.col("o"))
     return records.join(there, same).select(*_row(value))
@@ -83,7 +83,7 @@ def _row(value: Column) -> tuple[Column, Column]:
 
 
 def plain(records: DataFrame, _source: Callable[[], DataFrame], _value: Column) -> DataFrame:
-    """Records as they are."""
+    """Write records unchanged."""
     return records.select("key", "value")
 
 
@@ -91,7 +91,7 @@ QUERIES = {"count": counted, "plain": plain, "copy": copied, "keyed": keyed, "ra
 
 
 def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int], None]:
-    """Spark's own sink with our batch header: without transactions, so readers see a batch grow."""
+    """Return Spark's own sink with our batch header: without transactions, so readers see partial batches."""
 
     def write(frame: DataFrame, batch_id: int) -> None:
         name, number = sf.lit(SINK_BATCH).alias("key"), sf.lit(str(batch_id)).cast("binary").alias("value")
@@ -103,14 +103,14 @@ def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int],
 
 
 def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
-    """What the query computes."""
+    """Return the query's DataFrame."""
     options = {"kafka.bootstrap.servers": told["bootstrap"], "subscribe": told["topic"], "startingOffsets": "earliest"}
 
     def source() -> DataFrame:
         return spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(told["most"])).load()
 
     value = sf.lit("1")
-    if told["slow_ms"]:  # row by row, in the JVM: Python's rows come in batches
+    if told["slow_ms"]:  # row by row, in the JVM: Python receives rows in batches
         value = sf.concat_ws("", value, sf.expr(f"reflect('java.lang.Thread', 'sleep', {told['slow_ms']}L)"))
     return QUERIES[told["query"]](source(), source, sf.rpad(value, told["width"], " "))
 
@@ -154,7 +154,7 @@ def query(follow: bool, conf: tuple[str, ...], **options: Any) -> None:
         else:
             writer = writer.foreachBatch(sink_of(options))
         running = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
-        # An exception out of a signal's handler would leave the gateway in the middle of an answer.
+        # An exception raised in a signal handler would leave the gateway in the middle of an answer.
         stopping = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
         while not stopping.is_set() and not running.awaitTermination(_LOOK_S):

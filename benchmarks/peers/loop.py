@@ -1,9 +1,9 @@
 """
-The peer that people write by hand: consume, enrich, produce, one transaction every 100 ms, until SIGTERM.
+A hand-written peer: consume, enrich, produce, one transaction every 100 ms, until SIGTERM.
 
-One process, one consumer of all partitions, one transactional producer kept for good. A stable transactional id fences
-what a dead run left open; a static member (`--instance`) takes its partitions back without waiting for a session's end.
-A transaction begins with the first record, so an idle loop writes nothing.
+One process, one consumer of all partitions, one permanent transactional producer. The stable transactional id fences
+transactions left open by a dead run; a static member (`--instance`) gets its partitions back without waiting for the
+session time-out. A transaction begins with its first record, so an idle loop writes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROOM_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the loop is told; ``commit_s`` is the length of a transaction."""
+    """Options of the loop; ``commit_s`` is the length of a transaction."""
 
     bootstrap: str
     input: str
@@ -46,7 +46,7 @@ class Options:
 
 
 class _Source(dict[int, list[tuple[str, bytes | None]]]):
-    """Partition -> the two source headers that all its records share; made when first asked for."""
+    """Partition -> the two source headers shared by all its records; created on first access."""
 
     def __init__(self, topic: str) -> None:
         super().__init__()
@@ -58,12 +58,12 @@ class _Source(dict[int, list[tuple[str, bytes | None]]]):
 
 
 class Loop:
-    """Consumer, producer, and where the open transaction stands."""
+    """Consumer, producer, and the state of the open transaction."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._producer = Producer(producer_settings(options))
-        self._producer.init_transactions(_PATIENCE_S)  # before the first fetch of offsets: pending ones are settled
+        self._producer.init_transactions(_PATIENCE_S)  # settles pending offsets before the first fetch of offsets
         self._consumer = Consumer(consumer_settings(options))
         self._consumer.subscribe([options.input], on_revoke=self._revoked, on_lost=self._revoked)
         self._begun: float | None = None
@@ -72,12 +72,12 @@ class Loop:
         self.stopping = False
 
     def run(self) -> None:
-        """Transact until told to stop."""
+        """Run transactions until stopped."""
         while not self.stopping:
             now = time.monotonic()
             left = _POLL_S if self._begun is None else self._begun + self._options.commit_s - now
             if left > 0:
-                # `consume` waits for a full batch: in an idle loop the first record should not wait.
+                # `consume` waits for a full batch; in an idle loop the first record should not wait.
                 wait = 0.005 if self._begun is None else 0.02
                 got = self._consumer.consume(self._options.batch, timeout=min(left, wait))
                 self._take(cast("list[LogRecord]", got))
@@ -88,7 +88,7 @@ class Loop:
         self._consumer.close()
 
     def _take(self, messages: Sequence[LogRecord]) -> None:
-        """Enrich and produce; the loop that every record goes through, so its names are local."""
+        """Enrich and produce; every record passes through this loop, so its names are local."""
         positions, produce, output = self._positions, self._producer.produce, self._options.output
         for message in messages:
             error = message.error()
@@ -121,7 +121,7 @@ class Loop:
         self._producer.poll(0)
 
     def _commit(self) -> None:
-        """Records and positions become visible together; what can't commit is aborted and read again."""
+        """Commit records and positions together; abort and read again whatever cannot be committed."""
         positions = [TopicPartition(self._options.input, p, offset) for p, offset in self._positions.items()]
         try:
             self._producer.send_offsets_to_transaction(positions, self._consumer.consumer_group_metadata(), _PATIENCE_S)
@@ -139,14 +139,14 @@ class Loop:
         if rewind:
             stood = self._consumer.committed(self._consumer.assignment(), _PATIENCE_S)
             for position in stood:
-                # Without a position the partition is read from its start, as the consumer's settings say.
+                # Without a position, the partition is read from the start, as configured in the consumer.
                 self._consumer.seek(TopicPartition(position.topic, position.partition, max(position.offset, -2)))
         self._begun = None
         self._positions.clear()
 
     @staticmethod
     def _again(call: Callable[[float], None]) -> None:
-        """A retriable error asks for the same call again."""
+        """Repeat the call while it fails with a retriable error."""
         end = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -159,19 +159,19 @@ class Loop:
                 return
 
     def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        """Partitions that go take the open transaction with them; their next owner reads from the committed offsets."""
+        """Abort the open transaction with the revoked partitions; the next owner reads from the committed offsets."""
         if self._begun is not None:
             self._abort(rewind=False)
 
 
 def producer_settings(options: Options) -> dict[str, object]:
-    """The group is the transactional id."""
+    """Return the producer's settings; the transactional id is the group."""
     asked = {"bootstrap.servers": options.bootstrap, "logger": _quiet(), "transactional.id": options.group}
     return {**PRODUCER, **asked}
 
 
 def consumer_settings(options: Options) -> dict[str, object]:
-    """Positions are the transactions'."""
+    """Return the consumer's settings; positions are committed by the transactions."""
     static = {"group.instance.id": options.instance} if options.instance else {}
     return {
         **CONSUMER,

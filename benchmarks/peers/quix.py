@@ -1,9 +1,9 @@
 """
 The quix-streams peer: an application with the exactly-once guarantee that commits every 100 ms, until SIGTERM.
 
-Runs in a venv of its own (`build.sh`), which has its libraries and not ours; `protocol` comes from the repository.
-`to_topic` leaves the partition to a hash of the key, so records go out through the application's own producer, in the
-same transaction. A stable transactional id, which is not the default, fences what a dead run left open.
+Runs in a venv of its own (`build.sh`) with its libraries and not ours; `protocol` comes from the repository.
+`to_topic` chooses the partition by a hash of the key, so records are sent by the application's own producer, in the
+same transaction. The stable transactional id, not the default, fences transactions left open by a dead run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Step = Callable[[bytes | None, bytes | None, int, Headers], None]
 
 
 def application(bootstrap: str, group: str, instance: str, commit_s: float, home: str) -> Application:
-    """Commits every ``commit_s`` seconds."""
+    """Return an application that commits every ``commit_s`` seconds."""
     static = {"group.instance.id": instance} if instance else {}
     return Application(
         broker_address=bootstrap,
@@ -50,7 +50,7 @@ def application(bootstrap: str, group: str, instance: str, commit_s: float, home
 
 
 def step(producer: Any, source: str, output: str, dead_letter: str) -> Step:
-    """What happens to each order."""
+    """Return the function applied to each order."""
     topic = source.encode()
 
     def place(value: bytes | None, key: bytes | None, timestamp: int, headers: Headers) -> None:

@@ -1,4 +1,4 @@
-"""What the peers in Python share: what they do to an order, sizes and back-offs as the other contenders have them."""
+"""Shared by the Python peers: how an order is processed, and the sizes and back-offs of the other contenders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRODUCER: dict[str, object] = {
     **_BACK_OFF,
 }
 
-# Read ahead while Python works; `fetch.queue.backoff.ms` keeps a full queue from idling for a second.
+# Prefetch while Python works; `fetch.queue.backoff.ms` keeps a full queue from idling for a second.
 CONSUMER: dict[str, object] = {
     "isolation.level": "read_committed",
     "fetch.queue.backoff.ms": 10,
@@ -28,7 +28,7 @@ CONSUMER: dict[str, object] = {
 
 
 def enrich(key: bytes | None, value: bytes | None) -> bytes | Reason:
-    """The enriched order's JSON, or why it is rejected."""
+    """Return the enriched order as JSON, or the reason why it is rejected."""
     if value is None:
         return Reason.NO_VALUE
     try:

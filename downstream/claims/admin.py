@@ -22,7 +22,7 @@ _LOOK_S = 0.05
 
 
 class Row(NamedTuple):
-    """One partition of one group, as the log has it; times in seconds of the brokers' clock."""
+    """One partition of one group, as recorded in the log; times in seconds of the brokers' clock."""
 
     group: str
     topic: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """One member, whether it owns something or not."""
+    """One member, whether it owns partitions or not."""
 
     group: str
     topic: str
@@ -46,7 +46,7 @@ class MemberRow(NamedTuple):
 
 
 class PauseRow(NamedTuple):
-    """A group that is paused."""
+    """A paused group."""
 
     group: str
     by: str
@@ -55,7 +55,7 @@ class PauseRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimsSnapshot:
-    """The world at one moment."""
+    """The state of all claims at one moment."""
 
     rows: list[Row]
     members: list[MemberRow]
@@ -64,7 +64,7 @@ class ClaimsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Group and topic to show; None is all."""
+    """The group and topic to show; None selects all."""
 
     group: str | None = None
     topic: str | None = None
@@ -74,7 +74,7 @@ class Filter:
 
 
 class Watcher:
-    """Reads the log and writes nothing; its idea of the brokers' clock is this machine's until the log moves."""
+    """Reads the log, writes nothing; takes this machine's clock for the brokers' until new records arrive."""
 
     def __init__(self, connection: Connection, claims_topic: str) -> None:
         self._log = ClaimsLog(connection, claims_topic, create=False)
@@ -84,7 +84,7 @@ class Watcher:
             self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
 
     def read_new(self) -> bool:
-        """Read new entries of the log; True if there were any."""
+        """Read new log entries; return True if there were any."""
         records = self._log.read({}, Deadline(READ_S))
         for entry in records:
             self.world.apply(entry)
@@ -99,7 +99,7 @@ class Watcher:
 
 
 def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
-    """Rows of the selected groups and topics, sorted."""
+    """Return the rows of the selected groups and topics, sorted."""
     rows, members, pauses = [], {}, {}
     for index, table in enumerate(world.tables):
         now = clock.now_ms(index)
@@ -124,7 +124,7 @@ def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> Cl
 def administrator(
     connection: Connection, claims_topic: str, group: str, topic: str, partitions: tuple[int, ...] = ()
 ) -> Iterator[Member]:
-    """A member for whom no share is kept."""
+    """Join as a member that is assigned no partitions."""
     log = ClaimsLog(connection, claims_topic, create=False)
     try:
         member = Member(log, Membership(fresh_client_id(), group, topic, partitions, works=False))
@@ -136,10 +136,10 @@ def administrator(
 
 def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
     """
-    Pause a group, and return once none of its partitions has an owner.
+    Pause a group and wait until none of its partitions has an owner.
 
     Raises:
-        Refused: a partition still has an owner; the pause is ended again.
+        Refused: a partition still has an owner; the pause has been lifted.
     """
     member.pause_group(for_s, Deadline(READ_S))
     deadline = Deadline(wait_s)
@@ -155,7 +155,7 @@ def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
 
 
 def holders(member: Member, wanted: Filter) -> set[str]:
-    """Owners that are not stale."""
+    """Return the owners that are not stale."""
     return {
         row.owner
         for row in claims_snapshot(member.world, member.clock, wanted).rows
@@ -164,7 +164,7 @@ def holders(member: Member, wanted: Filter) -> set[str]:
 
 
 class PositionChange(NamedTuple):
-    """A partition's position before and after; -1 is none."""
+    """A partition's position before and after; -1 means none."""
 
     partition: int
     before: int
@@ -175,10 +175,10 @@ def set_position(
     member: Member, positions: Callable[[], Mapping[int, int]], wanted: Filter, wait_s: float
 ) -> list[PositionChange]:
     """
-    Pause the group, set its positions by claims of our own, and let it go on.
+    Pause the group, set its positions through claims of our own, and resume it.
 
     Raises:
-        Refused: a member still works, or claimed in between.
+        Refused: a member is still working, or claimed a partition in the meantime.
     """
     pause(member, wanted, 2 * wait_s + READ_S, wait_s)
     try:

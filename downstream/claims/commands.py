@@ -1,4 +1,4 @@
-"""`downstream claims`: look at who owns what, pause a group, set its position."""
+"""`downstream claims`: show who owns which partition, pause a group, set its position."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLOURS = {str(Status.FRESH): "green", str(Status.UNKNOWN): "yellow", str(Statu
 
 
 def document(view: ClaimsSnapshot) -> dict[str, object]:
-    """One JSON object."""
+    """Return the snapshot as one JSON object."""
     return {
         "partitions": [row._asdict() for row in view.rows],
         "members": [member._asdict() for member in view.members],
@@ -42,7 +42,7 @@ def document(view: ClaimsSnapshot) -> dict[str, object]:
 
 
 def tables(view: ClaimsSnapshot, title: str) -> Group:
-    """Partitions, and below them members and pauses where there are any."""
+    """Return a table of partitions, followed by members and pauses if there are any."""
     shown = Table(title=escape(title), title_justify="left")
     for name in ("group", "topic", "partition", "owner", "state"):
         shown.add_column(name)
@@ -183,7 +183,7 @@ def _lines(watcher: Watcher, wanted: Filter) -> None:
 
 
 def _pass(watcher: Watcher, seconds: float) -> None:
-    """Until something new was read, or so long."""
+    """Wait for new log entries, at most ``seconds``."""
     deadline = Deadline(seconds)
     while not watcher.read_new() and not deadline.expired():
         time.sleep(_LOOK_S)
@@ -279,7 +279,7 @@ def _partitions(text: str | None, there: int) -> tuple[int, ...]:
 def _target(
     connection: Connection, topic: str, partitions: tuple[int, ...], to: str, moment: str | None, offset: int | None
 ) -> Callable[[], Mapping[int, int]]:
-    """A function that finds the positions once all members have stopped; checks usage first."""
+    """Check the usage, then return a function that finds the positions once all members have stopped."""
     if (moment is None) is (to == "timestamp"):
         raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
     if (offset is None) is (to == "offset"):

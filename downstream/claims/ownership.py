@@ -1,8 +1,8 @@
 """
 Consume partitions by claim instead of by group assignment.
 
-The position in the claims topic takes the place of the group's committed offset; a pattern that keeps its positions
-elsewhere (a ledger) goes on from there, and the log's position is for others to look at.
+The position in the claims topic replaces the group's committed offset. A pattern that keeps its positions elsewhere
+(a ledger) continues from its own; the position in the claims topic is then for monitoring only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from downstream.consume.handler import (
     fresh_client_id,
 )
 
-_IDLE_INTERVALS = 3  # what a dead member held is stale after two
+_IDLE_INTERVALS = 3  # a dead member's partitions are stale after two
 
 
 class ClaimedMember(Member):
     """
-    Reads what its keeper holds. Between two polls nothing is handed over, as with a group.
+    Reads the partitions that its keeper holds. As in a group, partitions change hands only inside `poll`.
 
-    A worker that does not poll for ``max_poll_interval_s`` is not beaten for any more.
+    No heartbeats are sent for a worker that has not polled for ``max_poll_interval_s``.
     """
 
     def __init__(self, settings: MemberSettings, claims: ClaimsSettings, partitions: Sequence[int]) -> None:
@@ -56,13 +56,13 @@ class ClaimedMember(Member):
         self._held = HeldPartitions(self.keeper)
 
     def join(self, listener: Listener) -> None:
-        """Become a member; partitions come through ``listener`` during `poll`."""
+        """Join; partitions are assigned through ``listener`` during `poll`."""
         self._listener = listener
         self.keeper.__enter__()
         self._idle_after = Deadline(self._idle_after.budget_s)
 
     def poll(self, limit: int, timeout_s: float) -> dict[int, Polled]:
-        """As `Member.poll`, after taking over and giving back what the log says."""
+        """Poll as `Member.poll` does, after taking over and releasing partitions as the log requires."""
         self._polled_at = time.monotonic()
         self._follow_claims()
         return super().poll(limit, timeout_s)
@@ -82,12 +82,12 @@ class ClaimedMember(Member):
                 self._drop(wanted)
         gained = hand.gained(but=wanted)
         if gained or (not self._heard and self._idle_after.expired()):
-            # An empty hand is told once: who drains must not wait for ever where others have everything.
+            # Report an empty assignment once: a drain must not wait forever while others own every partition.
             self._heard = True
             self._add(listener.assigned(gained))
 
     def close(self, deadline: Deadline) -> bool:
-        """Release what is left, and close; False when the brokers took longer than the deadline."""
+        """Release all partitions and close; return False if the brokers exceeded the deadline."""
         self._listener = None
         self.keeper.leave()
         return super().close(deadline)
@@ -95,9 +95,9 @@ class ClaimedMember(Member):
 
 class AtLeastOnce:
     """
-    Work, then tell the position with the next heartbeat; a crash repeats what was done since the last one.
+    Process records, then send the position with the next heartbeat; a crash repeats the work since the last one.
 
-    The position is what the pattern reports as done: one that works behind the loop's back may have read far more.
+    The position is what the pattern reports as done; a pattern that works in the background may have read much further.
     """
 
     def __init__(self, inner: Handler, keeper: Heartbeater) -> None:
@@ -106,10 +106,10 @@ class AtLeastOnce:
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """
-        The log's position, where it knows one, stands for the group's committed offset.
+        Pass the log's positions, where known, to the handler as the group's committed offsets.
 
         Raises:
-            Later: a claim is not surely ours just now.
+            RetryLater: ownership of a claim is uncertain at the moment.
         """
         held = self._heartbeater.held()
         offsets = []
@@ -124,10 +124,10 @@ class AtLeastOnce:
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """
-        Do the work, and let the next heartbeat tell.
+        Process the batches; the next heartbeat sends the position.
 
         Raises:
-            NotOwned: a claim is not surely ours.
+            NotOwned: ownership of a claim is uncertain.
         """
         self._check(batches)
         self._inner.handle(batches, self._telling(context))
@@ -139,7 +139,7 @@ class AtLeastOnce:
                 raise NotOwned(f"partition {batch.partition} is not surely ours: two intervals without a heartbeat")
 
     def _telling(self, context: HandlerContext) -> HandlerContext:
-        """The lease, whose reports the log hears of, too."""
+        """Return a context whose reports also go to the claims log."""
 
         def report(positions: Mapping[int, int]) -> None:
             done = {
@@ -157,7 +157,7 @@ class AtLeastOnce:
         self._inner.tick(self._telling(context))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Hand over: the next owner goes on exactly where this one ended."""
+        """Hand over: the next owner continues exactly where this one stopped."""
         self._inner.revoked(partitions, deadline)
         self._heartbeater.release_partitions({p: self._held.pop(p) for p in partitions if p in self._held})
 
@@ -171,14 +171,14 @@ class AtLeastOnce:
 
 
 class AtMostOnce(AtLeastOnce):
-    """Claim the messages, read back, verify, heartbeat, and only then work; a crash drops what was claimed."""
+    """Claim the messages, read back, verify, heartbeat, and only then process; a crash drops what was claimed."""
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """
-        Work on what could be claimed.
+        Process the messages that could be claimed.
 
         Raises:
-            NotOwned: a claim was not granted; those before it in ``batches`` are worked on all the same.
+            NotOwned: a claim was not granted; those before it in ``batches`` are processed nevertheless.
         """
         for batch in batches:
             if not self._heartbeater.claim_messages(batch.partition, self._held[batch.partition], batch.until):
@@ -218,7 +218,7 @@ CLAIMS = (
 
 
 def claims_settings(given: dict[str, Any]) -> ClaimsSettings:
-    """The settings from a command's parameters; raises `UsageError` where they can't be."""
+    """Return the settings from a command's parameters; raise `UsageError` if they are invalid."""
     return ClaimsSettings(
         checked_topic(given["claims"], "--claims"),
         given["client_id"] or fresh_client_id(),

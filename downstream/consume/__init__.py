@@ -1,1 +1,1 @@
-"""The one consume loop that all patterns run on, and what it asks of them."""
+"""The consume loop shared by all patterns, and the interface that a pattern implements."""

@@ -20,7 +20,7 @@ from brew.offsets import Committed
 
 
 class DeliverySemantics(enum.StrEnum):
-    """Which comes first: the work, or the claim of the messages."""
+    """What comes first: processing the messages or claiming them."""
 
     AT_LEAST_ONCE = "at-least-once"
     AT_MOST_ONCE = "at-most-once"
@@ -28,7 +28,7 @@ class DeliverySemantics(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ClaimsSettings:
-    """A member's identity. A stable ``client_id`` lets a restarted process take its partitions back at once."""
+    """A member's identity. With a stable ``client_id`` a restarted process gets its partitions back at once."""
 
     topic: str
     client_id: str
@@ -37,24 +37,24 @@ class ClaimsSettings:
 
 
 def fresh_client_id() -> str:
-    """A name that no other process has; it is not stable."""
+    """Return a name that no other process has; it is not stable across restarts."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
-GRACE_S = 9.0  # after SIGTERM: what a handler has not committed by then is read again
+GRACE_S = 9.0  # after SIGTERM; whatever a handler has not committed by then is read again
 
 
 @dataclass(frozen=True)
 class LoopSettings:
     """
-    How one member consumes.
+    Settings of one member's consumption.
 
-    ``partitions``: exactly these, without group assignment; None: what the group assigns.
-    ``follow``: until stopped; else until the end of the log as it was when the partitions came.
-    ``batch`` records at most go to one `handle`; ``linger_s`` is waited for more of them.
-    ``patience_s`` is how long one partition may wait (the store is away, or the brokers do not tell where it stands).
-    ``settle_s`` is how long a draining member without partitions waits for some.
-    ``claims``: partitions come by claim instead of by group assignment (of ``partitions`` only, where given).
+    ``partitions``: read exactly these, without group assignment; None: read what the group assigns.
+    ``follow``: run until stopped; otherwise until the end of the log as of the assignment.
+    ``batch``: maximum number of records per `handle`; ``linger_s``: how long to wait for more of them.
+    ``patience_s``: how long a partition may wait for an unavailable store or for its offsets from the brokers.
+    ``settle_s``: how long a draining member without partitions waits for an assignment.
+    ``claims``: take partitions by claim instead of by group assignment (only those in ``partitions``, if given).
     """
 
     connection: Connection
@@ -80,9 +80,9 @@ class LoopSettings:
 
 class RetryLater(BrewError):
     """
-    The handler can't continue now (a store is down, a lock is held), and has undone what it had begun.
+    The handler cannot continue now (a store is down, a lock is held) and has undone what it had begun.
 
-    The loop pauses the partitions, stays in the group, and after ``delay_s`` asks `Handler.assigned` again.
+    The loop pauses the partitions, stays in the group, and calls `Handler.assigned` again after ``delay_s``.
     """
 
     def __init__(self, reason: str, delay_s: float = 0.5) -> None:
@@ -91,17 +91,17 @@ class RetryLater(BrewError):
 
 
 class NotOwned(BrewError):
-    """A partition is not, or no longer surely, ours; the work on it has to be undone."""
+    """We do not own a partition, or can no longer be sure of it; the work on it must be undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartition:
     """
-    One partition as Kafka sees it when it is taken over.
+    A partition's state in Kafka when it is assigned.
 
-    ``committed`` is a hint: the group's offset in Kafka without waiting for pending transactions, None without one.
+    ``committed`` is a hint: the group's offset in Kafka, read without waiting for pending transactions, or None.
     ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO).
-    ``committed_topic_id``: the topic for which that offset was committed, None where nobody has said.
+    ``committed_topic_id``: the id of the topic for which that offset was committed; None if unknown.
     """
 
     topic: str
@@ -116,9 +116,9 @@ class AssignedPartition:
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
     """
-    Records of one partition, in order: all visible records of the offsets `[start, until)`.
+    Records of one partition, in order: all visible records with offsets in `[start, until)`.
 
-    ``until`` is the next offset to read; behind the last record it may lie past markers, and ``records`` be empty.
+    ``until`` is the next offset to read. It may lie past markers after the last record; ``records`` may be empty.
     """
 
     partition: int
@@ -130,30 +130,30 @@ class PartitionBatch:
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
     """
-    Valid during one call of the handler: the partitions that are ours until the deadline.
+    The partitions that we own until the deadline; valid during one call of the handler.
 
-    Past the deadline (`max.poll.interval.ms` after the last poll, less a margin) the group may have given them away.
+    After the deadline (`max.poll.interval.ms` after the last poll, minus a margin) the group may have reassigned them.
     """
 
     deadline: Deadline
     partitions: frozenset[int]
     pause: Callable[[Collection[int]], None]
-    """Hand out nothing of these partitions until `resume`; for handlers that work behind the loop's back."""
+    """Deliver no records of these partitions until `resume`; for handlers that process in the background."""
     resume: Callable[[Collection[int]], None]
     report: Callable[[Mapping[int, int]], None]
     """
-    Tell that all below these positions is done (partition -> next offset).
+    Report that everything below these positions is done (partition -> next offset).
 
-    Kafka hears of it within a second, and before partitions leave in good order. Who has no other position than
-    Kafka's is given again, after a crash, what was not told by then; for all others this is what lag tools see.
+    Kafka learns of it within a second, and before an orderly revocation. If Kafka holds the handler's only position,
+    a crash repeats everything not yet committed; for all other handlers only lag tools use this position.
     """
 
     def check(self, *partitions: int) -> None:
         """
-        Check that the partitions are still ours.
+        Check that we still own the partitions.
 
         Raises:
-            NotOwned: one was revoked, or we have taken so long that it may have been.
+            NotOwned: one was revoked, or may have been because we took too long.
         """
         for partition in partitions:
             if partition not in self.partitions:
@@ -167,34 +167,34 @@ class HandlerContext:
 
 class Handler(Protocol):
     """
-    What a pattern implements: where its positions are kept and what happens to records.
+    The interface that a pattern implements: where positions are kept and how records are processed.
 
     All calls come from the loop's thread. `RetryLater` from `assigned`, `handle` or `tick` pauses and tries again; any
-    other error ends the loop. A record is done once the handler has told so by `HandlerContext.report`.
+    other error ends the loop. A record is done once the handler has reported it through `HandlerContext.report`.
     """
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
-        """Take partitions over (also again, after `RetryLater`); return the offset to read each from."""
+        """Take over partitions (again after `RetryLater`); return the offset at which to start reading each."""
         ...
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """Process the batches, or begin to; report durable positions by `HandlerContext.report`, now or in `tick`."""
+        """Process the batches, or start to; report durable positions by `HandlerContext.report`, now or in `tick`."""
         ...
 
     def tick(self, context: HandlerContext) -> None:
-        """Once per round, with records or without: what is due by time."""
+        """Do periodic work; called once per round, with or without records."""
         ...
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Partitions move to another member, which waits until this returns; also called at the end."""
+        """Release partitions to another member, which waits until this returns; also called at the end."""
         ...
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Partitions have already moved to another member: forget them, write nothing."""
+        """Forget partitions that another member already owns; write nothing."""
         ...
 
     def close(self, deadline: Deadline) -> None:
-        """Give everything back; called once, at the end, however it came."""
+        """Release all resources; called exactly once, at the end, even after an error."""
         ...
 
 
@@ -202,22 +202,22 @@ _FORM = re.compile(r"topic-id=(\S+)")
 
 
 def metadata(topic_id: str) -> str:
-    """The text beside an offset that the loop commits."""
+    """Return the metadata for an offset that the loop commits."""
     return f"topic-id={topic_id}"
 
 
 def topic_id_in(committed: Committed) -> str | None:
-    """The topic that the offset was committed for; None where others have set it."""
+    """Return the id of the topic for which the offset was committed; None if the loop did not commit it."""
     match = _FORM.match(committed.metadata)
     return None if match is None else match[1]
 
 
 def start(assignment: AssignedPartition) -> int:
     """
-    The group's offset; the log's first one where there is none.
+    Return the group's committed offset, or the log's first offset if there is none.
 
     Raises:
-        Refused: the offset is one of another topic, or retention took what was still to be read.
+        Refused: the offset belongs to another topic, or retention deleted records that were still to be read.
     """
     if assignment.committed is None:
         return assignment.first

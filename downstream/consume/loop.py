@@ -1,4 +1,4 @@
-"""The consume loop: `read_committed`, positions that the handler keeps, rebalances, pauses, a clean end."""
+"""The consume loop: `read_committed`, positions kept by the handler, rebalances, pauses, a clean shutdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from downstream.consume.handler import (
 
 _REACH_S = 10.0
 _ASK_S = 15.0
-_SURE = 0.8  # of the poll interval: past it, work that still runs may meet the next owner
+_SURE = 0.8  # of the poll interval; after that, work in progress could overlap with the next owner's
 _LEAVE_S = 3.0
 _REPORT_S = 1.0
 _WAITING_AGAIN_S = 10.0
@@ -39,7 +39,7 @@ _WAITING_AGAIN_S = 10.0
 
 @dataclass
 class _PartitionProgress:
-    """One owned partition: next offset, where a drain ends, and since when it has to wait."""
+    """An owned partition's next offset, the end of its drain, and when it began to wait."""
 
     position: int
     goal: int
@@ -49,7 +49,7 @@ class _PartitionProgress:
 
 @dataclass
 class LoopResult:
-    """Counters of the loop; ``seconds`` from reaching the brokers to leaving the group."""
+    """Counters of the loop; ``seconds`` run from reaching the brokers to leaving the group."""
 
     records: int = 0
     batches: int = 0
@@ -61,9 +61,9 @@ class LoopResult:
 
 class Loop:
     """
-    Drives one handler. Between polls nothing of ours runs, so a batch is never cut by a rebalance.
+    Drives one handler. It runs only between polls, so a rebalance never interrupts a batch.
 
-    The handler decides where to read from; the loop never chooses an offset itself.
+    The handler decides where to start reading; the loop never chooses an offset itself.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Loop:
 
     def run(self) -> LoopResult:
         """
-        Consume until drained or stopped; the handler is closed however it ends.
+        Consume until drained or stopped; always close the handler at the end.
 
         Raises:
-            Unreachable, Refused: there is nothing to read, or it can't be read from there.
-            BrewError: the handler raised it.
+            Unreachable, Refused: there is nothing to read, or reading cannot start at the handler's offset.
+            BrewError: raised by the handler.
         """
         settings, began = self._settings, time.monotonic()
         try:
@@ -109,7 +109,7 @@ class Loop:
         return self.result
 
     def _make_member(self) -> Member:
-        """A group member, or a member whose partitions come by claim and whose handler reports to the claims topic."""
+        """Return a group member, or one that owns partitions by claim and whose handler reports to the claims topic."""
         settings = self._settings
         asked = MemberSettings(
             settings.connection,
@@ -137,19 +137,19 @@ class Loop:
                 return
 
     def _turn(self, polled: Mapping[int, Polled]) -> None:
-        """All between two polls, within one deadline."""
+        """Do everything between two polls, within one deadline."""
         deadline = self._sure()
-        batches = self._slices(polled)  # before any wait ends: of who waited, this is not what is to be read next
+        batches = self._slices(polled)  # before any wait ends: what a waiting partition fetched is not its next offset
         self._pause_waiting()
         self._retry(deadline)
         self._round(batches, deadline)
 
     def _sure(self) -> Deadline:
-        """How long our partitions are surely ours from a poll on."""
+        """Return how long after a poll we can be sure of our partitions."""
         return Deadline(self._settings.max_poll_interval_s * _SURE)
 
     def _round(self, batches: list[PartitionBatch], deadline: Deadline) -> None:
-        """One turn of the handler."""
+        """Call the handler once."""
         context = HandlerContext(
             deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report
         )
@@ -172,7 +172,7 @@ class Loop:
         self.result.batches += 1
 
     def _slices(self, polled: Mapping[int, Polled]) -> list[PartitionBatch]:
-        """What moves a partition on; what was fetched of one that waits is read again later."""
+        """Return the batches that advance a partition; records of a waiting partition are read again later."""
         batches = []
         for partition, share in sorted(polled.items()):
             place = self._places.get(partition)
@@ -181,10 +181,10 @@ class Loop:
             if share.until > place.position:
                 batches.append(PartitionBatch(partition, place.position, share.until, share.records))
             elif not share.records:
-                place.patience = None  # the log's end: nothing is there that can't be worked on
+                place.patience = None  # at the log's end there is nothing left that could fail
         return batches
 
-    # Rebalances, told by the member from inside its poll.
+    # Rebalance callbacks, called by the member inside its poll.
 
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
         self.result.rebalances += 1
@@ -200,12 +200,12 @@ class Loop:
     def lost(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._places.pop(p, None)]
         self._unreported = {p: position for p, position in self._unreported.items() if p in self._places}
-        self._settled = Deadline(self._settings.settle_s)  # the group gives out anew; nothing is drained by this
+        self._settled = Deadline(self._settings.settle_s)  # the group reassigns; this does not count as drained
         self._tell(f"partitions {sorted(partitions)} were lost: the group has given them to somebody else")
         self._handler.lost(ours)
 
     def _take_over(self, partitions: Collection[int], deadline: Deadline) -> Mapping[int, int]:
-        """Ask Kafka about partitions, then the handler where to read them from; the first offset if it says later."""
+        """Fetch offsets from Kafka, then ask the handler where to start; the first offset if it raises `RetryLater`."""
         if not partitions:
             return {}
         try:
@@ -230,7 +230,7 @@ class Loop:
         return positions
 
     def _take_over_later(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
-        """Offsets of partitions can't be read: these wait like those whose store is down."""
+        """Make partitions wait whose offsets cannot be read, like those whose store is down."""
         places = {p: self._places.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
         self._places |= places
         self._postpone(partitions, RetryLater(f"the brokers do not tell where they stand: {error}"))
@@ -238,7 +238,7 @@ class Loop:
 
     def _describe_assigned(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
         settings = self._settings
-        self._admin = admin(settings.connection)  # one that is kept may have lost the brokers for good (`is_cut_off`)
+        self._admin = admin(settings.connection)  # a cached client may have lost the brokers for good (`is_cut_off`)
         self._check_same_topic(deadline)
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
         whose = (settings.connection, settings.group, settings.topic)
@@ -253,7 +253,7 @@ class Loop:
         return assignments
 
     def _check_same_topic(self, deadline: Deadline) -> None:
-        """Positions and the identity that is reported beside them belong to the topic that was there at the start."""
+        """Check that the topic is still the one of the start, to which positions and the reported topic id belong."""
         now = topics.describe(self._admin, [self._topic.name], deadline).get(self._topic.name)
         if now is not None and now.topic_id != self._topic.topic_id:
             raise Refused(
@@ -261,7 +261,7 @@ class Loop:
                 f"id {now.topic_id} now: it was deleted and made again; start again, which says where to read on"
             )
 
-    # What has to wait.
+    # Waiting partitions.
 
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
@@ -278,7 +278,7 @@ class Loop:
             place.retry_at = Deadline(delay_s)
 
     def _tell_waiting(self, text: str) -> None:
-        """Once, and again every few seconds while it stays the same: a store that is away is asked twice a second."""
+        """Report a wait once, and every few seconds while it lasts: an unavailable store is tried twice a second."""
         if text != self._waiting or self._waiting_again.expired():
             self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
             self._tell(text)
@@ -311,12 +311,12 @@ class Loop:
             self._send_report(wait=False)
 
     def _send_report(self, *, wait: bool) -> None:
-        """Commit positions at most once per second, and before partitions are given back."""
+        """Commit positions at most once per second, and before partitions are released."""
         self._member.report(self._unreported, metadata(self._topic.topic_id), wait=wait)
         self._unreported, self._report_due = {}, Deadline(_REPORT_S)
 
     def _leave(self) -> None:
-        """Give the partitions back, so that no member has to wait for the session time-out."""
+        """Release the partitions, so that no member has to wait for the session time-out."""
         deadline = Deadline(_LEAVE_S)
         ours, self._places = sorted(self._places), {}
         try:

@@ -1,4 +1,4 @@
-"""Options that all consuming commands share, and the settings that they make."""
+"""Options shared by all consuming commands, and the settings built from them."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ crash_options = options(
 
 def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
     """
-    The loop's settings from a command's parameters.
+    Return the loop's settings from a command's parameters.
 
     Raises:
-        UsageError: they can't be.
+        UsageError: they are invalid.
     """
     return LoopSettings(
         connection(given["bootstrap"]),
@@ -106,7 +106,7 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
 
 def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
     """
-    The database's settings from a command's parameters.
+    Return the database's settings from a command's parameters.
 
     Raises:
         UsageError: there is no address, or a time-out is longer than the poll interval.

@@ -1,1 +1,1 @@
-"""Orders as rows and balances in PostgreSQL, with the position in the same database and the same transaction."""
+"""Orders as rows and balances in PostgreSQL; the position is kept in the same database and the same transaction."""

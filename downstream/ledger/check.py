@@ -1,4 +1,4 @@
-"""The ledger against the topic that it was booked from: every output one row, the money to the cent."""
+"""Compare the ledger with the topic it was booked from: one row per output, balances exact to the cent."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _BALANCES = "SELECT customer_id, tier, orders, cents, discount_cents FROM ledger
 
 
 _DIGITS, _LONGEST_NAME = 30, 256
-_LEAST, _MOST = -(2**63), 2**64 - 1  # whole numbers that the ledger's parser takes for such
+_LEAST, _MOST = -(2**63), 2**64 - 1  # the whole numbers that the ledger's parser accepts as such
 
 
 class _Expected(NamedTuple):
-    """A row's columns as the record has them; only whether it moves a balance counts if ``books`` is False."""
+    """The columns expected of a row; if ``books`` is False, only that it moves no balance is compared."""
 
     customer: str = ""
     tier: str = ""
@@ -49,7 +49,7 @@ _NOTHING = _Expected()
 
 
 class Money(NamedTuple):
-    """The amounts of a record, or a customer's balance in one tier: orders, cents, discount in cents."""
+    """Amounts of a record, or a customer's balance in one tier: orders, cents, discount in cents."""
 
     orders: int = 0
     cents: Decimal = Decimal(0)
@@ -61,7 +61,7 @@ class Money(NamedTuple):
 
 @dataclass
 class CheckResult(Findings):
-    """Result of the comparison; ``waiting`` records are above the ledger's position and are no fault."""
+    """Result of the comparison; ``waiting`` records are above the ledger's position, which is not an error."""
 
     records: int = 0
     rows: int = 0
@@ -89,10 +89,10 @@ class CheckResult(Findings):
 
 def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
     """
-    Compare while no ledger runs; records are parsed by another parser than the ledger's.
+    Compare while no ledger is running; records are read by a different parser than the ledger's.
 
     Raises:
-        Refused: there is no ledger, or no topic.
+        Refused: the ledger or the topic does not exist.
     """
     topic = topic_snapshot(settings)
     checked, balances = CheckResult(), defaultdict[tuple[str, str], Money](Money)
@@ -122,7 +122,7 @@ def _compare(
     records: Iterator[LogRecord],
     rows: Iterator[tuple[Any, ...]],
 ) -> None:
-    """Walk along both, offset by offset."""
+    """Compare the rows and the records in offset order."""
     row = next(rows, None)
     for record in records:
         offset, where = record.offset(), f"partition {partition} offset {record.offset()}"
@@ -165,7 +165,7 @@ def _compare_balances(checked: CheckResult, balances: dict[tuple[str, str], Mone
 
 
 def _expected(record: LogRecord) -> _Expected:
-    """The expected row, by another parser and with the documented limits."""
+    """Return the expected row, by a different parser and within the documented limits."""
     try:
         text = (record.value() or b"").decode()
         order = json.loads(text, parse_float=_decimal, parse_int=Decimal, parse_constant=_refuse)
@@ -181,7 +181,7 @@ def _expected(record: LogRecord) -> _Expected:
 
 
 def _decimal(text: str) -> Decimal | None:
-    """The number; None for one whose exponent no `Decimal` takes."""
+    """Return the number; None if its exponent is out of range for `Decimal`."""
     try:
         return Decimal(text)
     except InvalidOperation:

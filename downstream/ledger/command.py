@@ -1,4 +1,4 @@
-"""`downstream ledger`: one database transaction per batch, position included."""
+"""`downstream ledger`: one database transaction per batch, including the position."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OffsetRow:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The offset to read from, always the database's; ``alarm`` is a sentence when Kafka's offset is ahead of it."""
+    """The offset to read from, always the database's; ``alarm`` is a message if Kafka's offset is ahead of it."""
 
     offset: int
     alarm: str | None = None
@@ -51,13 +51,13 @@ class Start:
 
 def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     """
-    The database's offset, whatever Kafka's committed one is.
+    Return the database's offset, regardless of Kafka's committed offset.
 
-    Kafka's is stored after the database's commit: behind it, a crash came between; ahead of it, the database was set
-    back (a restored dump), and what lies between is missing in it. Taking the larger of the two would lose that.
+    Kafka's offset is stored after the database commit. If it is behind, a crash came in between; if it is ahead, the
+    database was set back (a restored dump) and lacks the records in between. Taking the larger one would lose them.
 
     Raises:
-        Refused: the database's position is not a position of this log.
+        Refused: the database's position is not a valid position of this log.
     """
     where = f"{assignment.topic}[{assignment.partition}]"
     if row.topic_id != assignment.topic_id:
@@ -84,7 +84,7 @@ def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     return Start(row.next_offset)
 
 
-# No unique index on entries: that each is there once is the position's work, and the check's to confirm.
+# No unique index on entries: the position guarantees that each exists once, and the check confirms it.
 TABLES = """
 CREATE TABLE IF NOT EXISTS kafka_offsets (
     consumer_group text NOT NULL,
@@ -116,14 +116,14 @@ CREATE TABLE IF NOT EXISTS ledger_balances (
 );
 """
 
-# Two ledgers that begin at once would each find no other's rows.
+# Two ledgers that start at the same time would not see each other's rows.
 _ONE_BY_ONE = "SELECT pg_advisory_xact_lock('kafka_offsets'::regclass::bigint)"
 _FOREIGN = "SELECT consumer_group, topic FROM kafka_offsets WHERE (consumer_group, topic) <> (%s, %s) LIMIT 1"
 _MAKE = """
 INSERT INTO kafka_offsets (consumer_group, topic, partition, next_offset, topic_id)
 SELECT %s, %s, * FROM unnest(%s::integer[], %s::bigint[], %s::text[]) ON CONFLICT DO NOTHING
 """
-# Always in the order of partitions, and balances in that of their keys: two members can't wait for each other.
+# Rows are locked in partition order, and balances in key order, so that two members cannot deadlock.
 _LOCK = """
 SELECT partition, next_offset, topic_id FROM kafka_offsets
 WHERE consumer_group = %s AND topic = %s AND partition = ANY(%s::integer[]) ORDER BY partition FOR UPDATE
@@ -151,17 +151,17 @@ WHERE consumer_group = %s AND topic = %s AND known.partition = given.partition A
 
 
 class Ledger:
-    """The statements on one group's positions in one topic; the caller begins and commits."""
+    """SQL statements for one group's positions in one topic; the caller begins and commits."""
 
     def __init__(self, group: str, topic: str) -> None:
         self._names = (group, topic)
 
     def make(self, connection: Connection, assignments: Sequence[AssignedPartition]) -> None:
         """
-        Make the rows that are missing, at the log's first offset.
+        Insert missing rows, at the log's first offset.
 
         Raises:
-            Refused: the tables are another group's, or another topic's; its entries can't be told from ours.
+            Refused: the tables belong to another group or topic, whose entries cannot be told apart from ours.
         """
         connection.execute(_ONE_BY_ONE)
         foreign = connection.execute(_FOREIGN, self._names).fetchone()
@@ -178,7 +178,7 @@ class Ledger:
         connection.execute(_MAKE, [*self._names, *columns])
 
     def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
-        """Lock the rows; until the transaction ends no other process moves these positions."""
+        """Lock the rows and return them; no other process can move these positions until the transaction ends."""
         rows = connection.execute(_LOCK, [*self._names, list(partitions)])
         return {row[0]: OffsetRow(*row) for row in rows}
 
@@ -198,7 +198,7 @@ class Ledger:
                 )
 
     def book(self, connection: Connection, entries: Sequence[Entry]) -> None:
-        """Insert the entries and move the balances, in one statement."""
+        """Insert the entries and update the balances, in one statement."""
         if entries:
             connection.execute(_BOOK, [list(column) for column in zip(*entries, strict=True)])
 
@@ -207,7 +207,7 @@ class Ledger:
         Move the positions, each from exactly where its batch began.
 
         Raises:
-            RetryLater: one of them was missing; the transaction has to be rolled back.
+            RetryLater: a position was not there; the transaction must be rolled back.
         """
         columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
@@ -217,7 +217,7 @@ class Ledger:
 
 @dataclass
 class LedgerResult:
-    """Entries booked by this process, and the alarms it has raised."""
+    """Number of entries booked by this process, and the alarms it raised."""
 
     entries: int = 0
     problems: int = 0
@@ -226,7 +226,7 @@ class LedgerResult:
 
 class LedgerHandler:
     """
-    Book a batch: 1. lock the positions, 2. compare, 3. insert and add up, 4. move the positions, 5. commit.
+    Books a batch: 1. lock the positions, 2. compare, 3. insert and add up, 4. move the positions, 5. commit.
 
     The database is the only authority. The offset is stored in Kafka after the commit, for lag tools only.
     """
@@ -282,13 +282,13 @@ class LedgerHandler:
         self._ledger.advance(connection, batches)
 
     def tick(self, context: HandlerContext) -> None:
-        """Nothing is due by time."""
+        """Do nothing; there is no periodic work."""
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Nothing is held between two batches."""
+        """Do nothing; no state is held between two batches."""
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Nothing to do: the next owner locks the rows; our transaction is committed or rolled back."""
+        """Do nothing; the next owner locks the rows, and our transaction is committed or rolled back."""
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
         self._database.close()

@@ -1,4 +1,4 @@
-"""An enriched order in, a ledger entry out; pure. An order that can't be booked gives an entry with the reason."""
+"""Turn an enriched order into a ledger entry; pure. For an order that cannot be booked, the entry has the reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _AMOUNT = "total_cents"
 _MOST_DIGITS = 30
 _LARGEST = 10**_MOST_DIGITS
 _RATES = {rate: Decimal(str(rate)) for rate in DISCOUNTS.values()}
-_MOST_CHARACTERS = 256  # PostgreSQL's index takes 2,704 bytes at most, and a longer one would stop the partition
+_MOST_CHARACTERS = 256  # PostgreSQL's index entries have at most 2,704 bytes; a longer name would stop the partition
 
 
 class Problem(enum.StrEnum):
-    """Why an order has a row and moves no balance."""
+    """Why an order has a row but moves no balance."""
 
     UNREADABLE = "unreadable"
     NO_CUSTOMER = "no-customer"
@@ -29,7 +29,7 @@ class Problem(enum.StrEnum):
 
 
 class Entry(NamedTuple):
-    """One row: its position in the output topic, the order's source, and its amounts in exact cents."""
+    """One row: its position in the output topic, the order's source position, and its amounts in exact cents."""
 
     partition: int
     offset: int
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 def entry(partition: int, offset: int, value: bytes | None, headers: Headers | None) -> Entry:
-    """Read one record."""
+    """Return the entry for one record."""
     source_text = _source(headers)
     try:
         order = orjson.loads(value or b"")
@@ -70,19 +70,19 @@ def _source(headers: Headers | None) -> str | None:
 
 
 def _name(value: Any) -> str | None:
-    """A text, or a whole number as one; nothing else names anybody."""
+    """Return a string, or an integer as a string; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return _safe(value) if isinstance(value, str) else None
 
 
 def _safe(text: str) -> str:
-    """PostgreSQL's text holds every character but U+0000."""
+    """Replace U+0000, the only character that PostgreSQL's text cannot hold."""
     return text.replace("\x00", "\\u0000") if "\x00" in text else text
 
 
 def _numbers(order: dict[str, Any], value: bytes | None) -> tuple[Decimal | None, Decimal | None]:
-    """Amount and discount, exactly as written; a float is only believed where it is one of the known discounts."""
+    """Return amount and discount, exactly as written; a float is accepted only if it is one of the known discounts."""
     cents, discount = order.get(_AMOUNT), order.get(DISCOUNT_FIELD)
     rate = _RATES.get(discount) if type(discount) is float else None
     if rate is not None and type(cents) is int and -_LARGEST < cents < _LARGEST:
@@ -90,14 +90,14 @@ def _numbers(order: dict[str, Any], value: bytes | None) -> tuple[Decimal | None
     if isinstance(cents, float) or isinstance(discount, float):
         try:
             exact = json.loads(value or b"", parse_float=_exact, parse_int=Decimal)
-        except RecursionError:  # the quick parser goes a little deeper
+        except RecursionError:  # the fast parser accepts slightly deeper nesting
             return None, None
         cents, discount = exact.get(_AMOUNT), exact.get(DISCOUNT_FIELD)
     return _number(cents), _number(discount)
 
 
 def _exact(text: str) -> Decimal | None:
-    """The number; None where its exponent is beyond every `Decimal`."""
+    """Return the number; None if its exponent is out of range for `Decimal`."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -105,7 +105,7 @@ def _exact(text: str) -> Decimal | None:
 
 
 def _number(value: Any) -> Decimal | None:
-    """The number; None for what is none, or has more digits than any sum of money."""
+    """Return the number; None if it is not one, or has more digits than any sum of money."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     number = Decimal(value)

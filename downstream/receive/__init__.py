@@ -1,1 +1,1 @@
-"""Idempotent receivers: processed messages are remembered, and a redelivered message has no effect."""
+"""Idempotent receivers: processed messages are remembered, so that a redelivered message has no effect."""

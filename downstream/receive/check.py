@@ -1,4 +1,4 @@
-"""Effects against the topic that they came from: one each for every message below the group's position."""
+"""Compare effects with the topic they came from: exactly one for every message below the group's position."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _REJECTIONS = 5
 
 
 class Effects(Protocol):
-    """Effects as a store has them."""
+    """The effects recorded in a store."""
 
     def counts(self, names: Sequence[str]) -> list[int]:
-        """How often the effect of each message id took place."""
+        """Return how often each message id's effect was applied."""
         ...
 
     def points(self) -> dict[str, int] | None:
-        """Points per customer; None where effects are something else."""
+        """Return the points per customer; None if effects are not points."""
         ...
 
 
@@ -41,7 +41,7 @@ class CheckResult(Findings):
     """
     Result of the comparison; ``waiting`` messages are above the group's position and may be done or not.
 
-    ``rejected`` messages give no points, since their quantity is none (`rejections` names the first ones).
+    ``rejected`` messages give no points because their quantity is invalid (`rejections` names the first ones).
     ``duplicates`` are effects beyond each message's first, as far as the store still counts them.
     """
 
@@ -53,7 +53,7 @@ class CheckResult(Findings):
     rejections: list[str] = field(default_factory=list)
 
     def reject(self, name: str, why: str) -> None:
-        """Count a message without an effect; not a violation, but reported."""
+        """Count a message without an effect; it is reported, but is not a violation."""
         self.rejected += 1
         if len(self.rejections) < _REJECTIONS:
             self.rejections.append(f"{BAD_QUANTITY}: message {name} gives no points: {why}")
@@ -77,7 +77,7 @@ class CheckResult(Findings):
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
-    """Compare while no receiver runs; records with the same id are one message."""
+    """Compare while no receiver is running; records with the same id are one message."""
     topic = topic_snapshot(settings)
     positions = {p: topic.logs[p].first if at is None else at.offset for p, at in topic.committed.items()}
     checked = CheckResult()
@@ -97,14 +97,14 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
         chunk = names[begin : begin + _CHUNK]
         for name, count in zip(chunk, effects.counts(chunk), strict=True):
             _judge(checked, name, count, below=below[name])
-    # Records that share an id and give different points: which one came first is not in the log.
+    # If records share an id but give different points, the log does not show which one came first.
     if same and not checked.waiting and (points := effects.points()) is not None:
         _compare_points(checked, gifts.values(), points)
     return checked
 
 
 def _compare_points(checked: CheckResult, gifts: Iterable[tuple[str, int]], points: dict[str, int]) -> None:
-    """Compare the points: they remain where a store has forgotten the effects."""
+    """Compare the points, which remain when a store has forgotten the effects."""
     expected: Counter[str] = Counter()
     for customer, given in gifts:
         expected[customer] += given
@@ -135,7 +135,7 @@ class PostgresEffects:
     def counts(self, names: Sequence[str]) -> list[int]:
         table = "outbox" if self._outbox else "receiver_effects"
         chosen = "WHERE consumer_group = %s AND message_id = ANY(%s)"
-        query = f"SELECT message_id, count(*) FROM {table} {chosen} GROUP BY message_id"  # noqa: S608 - names of ours
+        query = f"SELECT message_id, count(*) FROM {table} {chosen} GROUP BY message_id"  # noqa: S608 - our own names
         effects = self._ask(query, self._group, list(names))
         return [effects.get(name, 0) for name in names]
 
@@ -149,7 +149,7 @@ class PostgresEffects:
 
 
 class RedisEffects:
-    """Counters beside the claims, which run out with them, and the points, which stay."""
+    """Counters beside the claims, which expire with them, and the points, which remain."""
 
     def __init__(self, group: str, settings: RedisSettings) -> None:
         self._client = settings.client()

@@ -1,4 +1,4 @@
-"""`downstream receive`, and the small server that its outbox can talk to."""
+"""`downstream receive`, and a demo server that receives the outbox's requests."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _OK, _UNAVAILABLE = 200, 503
 
 class DemoServer(ThreadingHTTPServer):
     """
-    POST has its effect once per key; a known key gets the same answer and no effect. GET returns the counts.
+    POST applies its effect once per key; a repeated key gets the same answer without an effect. GET returns the counts.
 
-    Every ``fail_every``-th request is answered 503, half of them after the effect: the sender can't know which.
+    Every ``fail_every``-th request is answered with 503, half of them after the effect; the sender cannot tell which.
     """
 
     daemon_threads = True
@@ -60,7 +60,7 @@ class DemoServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def take(self, key: str) -> int:
-        """One request; the status to answer."""
+        """Handle one request; return the status to send."""
         with self._lock:
             self.requests += 1
             failing = bool(self._fail_every) and self.requests % self._fail_every == 0
@@ -77,7 +77,7 @@ class DemoServer(ThreadingHTTPServer):
             return {"requests": self.requests, "effects": effects, "duplicates": effects - len(self.effects)}
 
     def serving(self) -> threading.Thread:
-        """Serve in a thread, until `shutdown`."""
+        """Serve in a thread until `shutdown`."""
         thread = threading.Thread(target=self.serve_forever, args=[0.05], name="sink", daemon=True)
         thread.start()
         return thread
@@ -85,7 +85,7 @@ class DemoServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and body leave in one packet: apart, the second waits 40 ms for the first one's acknowledgement.
+    # Send head and body in one packet; otherwise the second waits 40 ms for the first one's acknowledgement.
     wbufsize = -1
     disable_nagle_algorithm = True
     server: DemoServer
@@ -249,7 +249,7 @@ def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRete
     topics.describe_one(client, settings.topic, deadline)
     kept, topic = TopicRetention(0.0, 0.0), settings.topic
     if not given["accept_weaker"]:
-        deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # else records are compacted, and stay
+        deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # otherwise records are compacted and kept
         retention_s = topics.retention_s(client, topic, deadline) if deletes else None
         kept = TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
     return ClaimRetention.longer_than(given["keep_days"], kept, topic)

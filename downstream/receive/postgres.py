@@ -56,14 +56,14 @@ CREATE TABLE IF NOT EXISTS outbox (
 );
 CREATE INDEX IF NOT EXISTS outbox_open ON outbox (consumer_group, due_at) WHERE sent_at IS NULL AND refused IS NULL;
 """
-# A message that another transaction is claiming is waited for: if that one fails, the claim is ours. In the order of
-# ids, so that two receivers that are given the same messages can't wait for each other.
+# Waits for a message that another transaction is claiming: if that one fails, the claim is ours. Claims are made in id
+# order, so that two receivers of the same messages cannot deadlock.
 _CLAIM = """
 INSERT INTO processed_messages (message_id, consumer_group)
 SELECT id, %s FROM unnest(%s::text[]) AS id ORDER BY id
 ON CONFLICT DO NOTHING RETURNING message_id
 """
-# No unique index on effects: that each is there once is the claim's work, and the check's to confirm.
+# No unique index on effects: the claim guarantees that each exists once, and the check confirms it.
 _EFFECT = """
 WITH effect AS (
     INSERT INTO receiver_effects
@@ -79,9 +79,9 @@ _ENQUEUE = "INSERT INTO outbox (consumer_group, message_id, payload) SELECT %s, 
 @dataclass(frozen=True, slots=True)
 class TopicRetention:
     """
-    How long a topic can hand a record out, by its `retention.ms` (None: for ever) and its `segment.ms`, in seconds.
+    How long a topic retains records: its `retention.ms` (None: forever) and its `segment.ms`, in seconds.
 
-    Kafka deletes whole segments: a segment's first record stays until the last one, up to `segment.ms` younger, is old.
+    Kafka deletes whole segments: a segment's first record stays until its last, up to `segment.ms` younger, expires.
     """
 
     retention_s: float | None
@@ -109,7 +109,7 @@ class TopicRetention:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRetention:
-    """How long claims are kept, in seconds; None for ever. ``every_s`` is the time between two clean-ups."""
+    """How long claims are kept, in seconds (None: forever), and the time between two clean-ups, ``every_s``."""
 
     keep_s: float | None
     every_s: float = 60.0
@@ -117,10 +117,10 @@ class ClaimRetention:
     @classmethod
     def longer_than(cls, days: float, kept: TopicRetention, topic: str) -> ClaimRetention:
         """
-        ``days``, 0 for ever, if that is longer than the topic keeps its records.
+        Return a retention of ``days`` (0: forever) if that exceeds the topic's retention.
 
         Raises:
-            Refused: a claim would be forgotten while its message can still be delivered again.
+            Refused: a claim would be deleted while its message can still be redelivered.
         """
         if days < 0:
             raise UsageError(f"--keep-days is {days:g}: give days, or 0 for ever")
@@ -138,7 +138,7 @@ class CleanUp(BackgroundThread):
     """
     Deletes a group's old claims and delivered outbox rows, a few thousand per transaction, in a session of its own.
 
-    Other groups of the same tables may read topics that keep their records longer.
+    Other groups in the same tables are not touched, because their topics may retain records longer.
     """
 
     def __init__(self, settings: DatabaseSettings, group: str, keeping: ClaimRetention) -> None:
@@ -182,7 +182,7 @@ _OPEN = "SELECT count(*) FROM outbox WHERE consumer_group = %s AND sent_at IS NU
 
 @dataclass(frozen=True)
 class CallSettings:
-    """Where requests go, and the seconds that one may take."""
+    """The receiver's URL, and the time-out of a request in seconds."""
 
     url: str = field(repr=False)  # may hold a password
     timeout_s: float = 1.5
@@ -193,10 +193,10 @@ class CallSettings:
 
 class Deliverer(BackgroundThread):
     """
-    Send the outbox's requests at least once, each with its message id as `Idempotency-Key`.
+    Sends the outbox's requests at least once, each with its message id as `Idempotency-Key`.
 
-    A crash between the answer and the commit sends again; a receiver that knows the key does nothing then. Failing
-    rows are tried later and let others pass, so the order of messages is not kept.
+    A crash between the answer and the commit repeats a request; a receiver that knows the key ignores it. Failed rows
+    are retried later and let others pass, so the order of messages is not kept.
     """
 
     def __init__(self, group: str, settings: DatabaseSettings, calls: CallSettings, crash: StoreCrash) -> None:
@@ -207,7 +207,7 @@ class Deliverer(BackgroundThread):
         self.sent = self.refused = 0
 
     def round(self) -> bool:
-        # Receivers that hang must not use up the transaction's time: nothing would be noted of any row, for ever.
+        # Unresponsive receivers must not use up the transaction's time, or no row would ever be marked.
         patience = self._database.patience()
         sending = Deadline(patience.budget_s / 2)
         ends: Counter[RequestOutcome] = Counter()
@@ -245,7 +245,7 @@ class Deliverer(BackgroundThread):
         Return once nothing is left to send.
 
         Raises:
-            Refused: something is.
+            Refused: requests are left at the deadline.
         """
         watching = Database(self._database.settings, "brew-outbox-drain")
         try:
@@ -273,7 +273,7 @@ class Deliverer(BackgroundThread):
 
 class PostgresReceiver(Receiver):
     """
-    Claim and effect of a batch in one transaction, or claim and outbox rows with ``outbox``.
+    Claims a batch and applies its effects, or inserts outbox rows with ``outbox``, in one transaction.
 
     A redelivered message is not inserted and has no effect.
     """

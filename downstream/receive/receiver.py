@@ -1,4 +1,4 @@
-"""Common part of all receivers: identify a message, apply its effect, store the position behind it."""
+"""Common part of all receivers: identify a message, apply its effect, store the position after it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from brew.offsets import SourcePosition
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
 
 SOURCE = "source"
-_LONGEST_ID = 256  # a database's index has an end; longer ids are known by their SHA-256
+_LONGEST_ID = 256  # a database index limits its entries; longer ids are replaced by their SHA-256
 _LONGEST_SHOWN = 40
 NOBODY = "-"
 BAD_QUANTITY = "bad-quantity"
-"""The reason under which refused messages are counted."""
+"""The reason under which messages with an invalid quantity are counted."""
 
 
 class Message(NamedTuple):
     """
-    An id that every redelivery carries too, who gets how many points, and the value for effects elsewhere.
+    An id shared by all redeliveries, the customer and points, and the value for effects elsewhere.
 
     ``refused`` is the reason why it gives no points; such a message is counted and reported.
     """
@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
 
 class PointsGrant(NamedTuple):
-    """Customer and points; ``refused`` is the reason why there are none."""
+    """Customer and points; ``refused`` is the reason if there are none."""
 
     customer: str
     points: int
@@ -52,10 +52,10 @@ Identify = Callable[[str, LogRecord], str]
 
 def identifier(text: str) -> Identify:
     """
-    How ids are made: `source` (the source headers, the default), or `field:NAME` (a field of the JSON value).
+    Return the function that derives ids: `source` (source headers, the default) or `field:NAME` (of the JSON value).
 
-    A record without it is known by its own place in the topic, which every redelivery shares; two records that stand
-    for the same thing do not share it.
+    A record without it is identified by its own position in the topic, which all redeliveries share; two records
+    for the same event then have different ids.
 
     Raises:
         UsageError: ``text`` is neither.
@@ -69,7 +69,7 @@ def identifier(text: str) -> Identify:
 
 
 def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> list[Message]:
-    """The records as messages; of several with one id the first."""
+    """Return the records as messages; of several with the same id, only the first."""
     known: dict[str, Message] = {}
     for record in records:
         key = identify(topic, record)
@@ -94,7 +94,7 @@ def _field_id(topic: str, record: LogRecord, name: str) -> str:
 
 
 def _short(text: str) -> str:
-    """The text, or its digest where a database could not take it."""
+    """Return the text, or its digest if a database could not store it."""
     if len(text) <= _LONGEST_ID and "\x00" not in text:
         return text
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -106,9 +106,9 @@ def _own_id(topic: str, record: LogRecord) -> str:
 
 def points_grant(value: bytes) -> PointsGrant:
     """
-    A point per cup for the customer; a record that names none gives nobody one, and one without a quantity is one cup.
+    Return one point per cup for the customer; no customer means no points, and no quantity means one cup.
 
-    A quantity that is no whole number from 1 to 2147483647 gives none, and says so: a guess would be a wrong balance.
+    A quantity that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
     """
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
@@ -136,9 +136,9 @@ _PAUSE_S = 1.0
 @dataclass
 class ReceiverResult:
     """
-    Counters of this process; ``repeated`` messages were known already.
+    Counters of this process; ``repeated`` messages were already known.
 
-    ``rejected`` ones give no points; one that is delivered again counts again.
+    ``rejected`` messages give no points; a redelivered one is counted again.
     """
 
     messages: int = 0
@@ -150,9 +150,9 @@ class ReceiverResult:
 @dataclass(frozen=True)
 class ReceiverSettings:
     """
-    Settings of a receiver: group, topic, how ids are made, whether to read all again, where to crash on purpose.
+    Settings: group, topic, how ids are derived, whether to read everything again, where to crash on purpose.
 
-    ``tell`` is called with a sentence when a setting weakens the guarantee.
+    ``tell`` is called with a message if a setting weakens the guarantee.
     """
 
     group: str
@@ -173,14 +173,14 @@ class BackgroundThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def round(self) -> bool:
-        """Do some work; True when there is more to do at once. `RetryLater` is tried again."""
+        """Do some work; return True if more is due at once. `RetryLater` is retried."""
         raise NotImplementedError
 
     def start(self) -> None:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error that ended the thread, if there is one."""
+        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
 
@@ -199,12 +199,12 @@ class BackgroundThread:
                     self._stop.wait(_PAUSE_S)
                 if not more:
                     self._stop.wait(self._every_s)
-        except Exception as error:  # noqa: BLE001 - carried to the loop's thread
+        except Exception as error:  # noqa: BLE001 - raised in the loop's thread
             self._error = error
 
 
 class Receiver:
-    """A handler whose subclass claims messages and brings about their effects."""
+    """A handler whose subclasses claim messages and apply their effects."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self.settings = settings
@@ -212,17 +212,17 @@ class Receiver:
         self._ready = False
         self.received = ReceiverResult()
         self.background: list[BackgroundThread] = []
-        """Threads that work for this receiver, once its store is ready; what ends one ends the loop."""
+        """Threads that work for this receiver once its store is ready; an error that ends one ends the loop."""
         self.skipped: Callable[[int], None] = lambda _records: None
-        """Hears how many records of a batch were known already."""
+        """Called with the number of records in a batch that were already known."""
         self.rejected: Callable[[str, int], None] = lambda _reason, _records: None
-        """Hears how many records were refused, and why in a word."""
+        """Called with the reason and number of refused records."""
 
     def prepare(self) -> None:
-        """Prepare the store, making what is missing. Raises `RetryLater` when the store is unavailable."""
+        """Prepare the store, creating what is missing. Raises `RetryLater` if the store is unavailable."""
 
     def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
-        """Apply each new message; return how many were new. Raises `RetryLater` to be called again."""
+        """Apply each new message; return the number of new ones. Raises `RetryLater` to be called again."""
         raise NotImplementedError
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
@@ -266,15 +266,15 @@ class Receiver:
             self.rejected(BAD_QUANTITY, len(refused))
 
     def tick(self, context: HandlerContext) -> None:  # noqa: ARG002 - the handler's shape
-        self._get_ready()  # also who is given no partition has work beside
+        self._get_ready()  # background work runs even if we own no partition
         for thread in self.background:
             thread.check()
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Nothing is held between two batches."""
+        """Do nothing; no state is held between two batches."""
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Nothing to do: the next owner reads from the stored position, and the claims show what is done."""
+        """Do nothing; the next owner reads from the stored position, and the claims show what is done."""
 
     def close(self, deadline: Deadline) -> None:
-        """Give the store's connection back."""
+        """Close the connection to the store."""

@@ -22,9 +22,9 @@ _ANSWER_S = 5.0
 _OPTION, _EXAMPLE = "--redis (REDIS_URL)", "redis://user:password@host:port/0"
 _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
 
-# Takes a claim back only if it is still ours: by now it may have run out and be another's.
+# Release a claim only if it is still ours; it may have expired and been taken by another process.
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# Redis runs a script without anything in between, and writes all of it to its log, or nothing.
+# Redis runs a script in isolation, and writes all of it or nothing to its log.
 _CLAIM_AND_EFFECT = """
 local fresh = 0
 for i = 2, #KEYS, 2 do
@@ -41,7 +41,7 @@ return fresh
 
 @dataclass(frozen=True)
 class RedisSettings:
-    """Where Redis is; how long a finished claim is known, and how long one that is being worked on."""
+    """The Redis address, and how long a claim is kept when finished and while being worked on."""
 
     url: str = field(repr=False)  # may hold a password
     keep_s: float = 14 * 86_400.0
@@ -49,10 +49,10 @@ class RedisSettings:
 
     def client(self) -> redis.Redis:
         """
-        A client, which connects at its first use.
+        Return a client, which connects at its first use.
 
         Raises:
-            UsageError: the address can't be read.
+            UsageError: the address is malformed.
         """
         try:
             checked_login(self.url, _OPTION, _EXAMPLE)
@@ -60,7 +60,7 @@ class RedisSettings:
                 self.url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S
             )
         except ValueError:
-            raise invalid_address(_OPTION, _EXAMPLE) from None  # Python quotes what it takes for the port
+            raise invalid_address(_OPTION, _EXAMPLE) from None  # Python quotes whatever it takes for the port
         return made
 
 
@@ -76,16 +76,16 @@ class Keys:
         return f"receive:{self.group}:points"
 
     def claim(self, message_id: str) -> str:
-        """Value of a claim: `done`, or the token of the process that works on it; expires."""
+        """Return the key of a claim, whose value is `done` or the token of the process working on it; expires."""
         return f"receive:{self.group}:claim:{message_id}"
 
     def effect(self, message_id: str) -> str:
-        """How often the effect took place, for the check; runs out with the claim."""
+        """Return the key that counts how often the effect was applied, for the check; expires with the claim."""
         return f"receive:{self.group}:effect:{message_id}"
 
 
 class _InRedis(Receiver):
-    """What both receivers share: the client, the names of keys, and a look at settings that lose claims."""
+    """Common part of both receivers: the client, the names of keys, and a check for settings that lose claims."""
 
     def __init__(self, receiver_settings: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool) -> None:
         super().__init__(receiver_settings)
@@ -95,10 +95,10 @@ class _InRedis(Receiver):
 
     def prepare(self) -> None:
         """
-        Report what weakens the guarantee.
+        Report settings that weaken the guarantee.
 
         Raises:
-            Refused: a setting does, and that was not accepted.
+            Refused: there is one, and it was not accepted.
         """
         with self._mapped():
             unsafe = self._unsafe()
@@ -110,7 +110,7 @@ class _InRedis(Receiver):
             self.settings.tell(f"at least once only: {setting}")
 
     def _unsafe(self) -> list[str]:
-        """The settings under which Redis can lose claims, each with the value that it should have."""
+        """Return the settings with which Redis can lose claims, each with the value it should have."""
         try:
             settings = {name: str(self._client.config_get(name).get(name)) for name in _SAFE}
         except redis.ResponseError:
@@ -139,16 +139,16 @@ Effect = Callable[[Message], None]
 
 class RedisReceiver(_InRedis):
     """
-    Claim with `SET NX` and an expiry, effect, then mark the claim done; at least once, for an effect anywhere.
+    Claims with `SET NX` and an expiry, applies the effect, then marks the claim done; at least once, for any effect.
 
-    A claim whose holder died runs out after ``claim_s``, and the message is worked on again: if the holder died
-    behind the effect, that is a duplicate. An effect that fails gives the claim back at once.
+    A dead owner's claim expires after ``claim_s`` and the message is processed again, which is a duplicate if the owner
+    died after the effect. An effect that fails releases the claim at once.
     """
 
     def __init__(
         self, receiver_settings: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None
     ) -> None:
-        super().__init__(receiver_settings, settings, accept_weaker=True)  # it promises no more than at least once
+        super().__init__(receiver_settings, settings, accept_weaker=True)  # it promises only at least once
         self._effect = effect or self._give_points
         self._give_back = self._client.register_script(_GIVE_BACK)
 
@@ -161,7 +161,7 @@ class RedisReceiver(_InRedis):
         return fresh
 
     def _one(self, message: Message) -> bool:
-        """One message; False when it was done before."""
+        """Process one message; return False if it was already done."""
         client, key, token = self._client, self._keys.claim(message.message_id), uuid.uuid4().hex
         if not client.set(key, token, nx=True, px=self._claim_ms):
             if client.get(key) == _DONE:
@@ -182,7 +182,7 @@ class RedisReceiver(_InRedis):
         return True
 
     def _give_points(self, message: Message) -> None:
-        """The built-in effect: points, in the same Redis and yet not in the same step as the claim."""
+        """Apply the built-in effect: points, in the same Redis but not in the same step as the claim."""
         pipe = self._client.pipeline(transaction=True)
         pipe.hincrby(self._keys.points, message.customer, message.points)
         pipe.incr(self._keys.effect(message.message_id))
@@ -192,11 +192,10 @@ class RedisReceiver(_InRedis):
 
 class RedisScriptReceiver(_InRedis):
     """
-    Claim and effect in one script; exactly once for effects in this Redis, as long as it keeps what it was told.
+    Claims and applies the effect in one script; exactly once for effects in this Redis, as long as it loses no writes.
 
-    Eviction forgets claims and keeps effects (duplicates), so it is refused. A claim that runs out is forgotten. A
-    fail-over to a replica that lags forgets claims and effects alike: what was read before is missing, and reading it
-    again (`--again`) brings about exactly what is missing.
+    Eviction drops claims but keeps effects (duplicates), so it is refused. An expired claim is forgotten. A failover to
+    a lagging replica loses claims and effects alike; reading again (`--again`) applies exactly the missing ones.
     """
 
     def __init__(

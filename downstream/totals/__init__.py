@@ -1,1 +1,1 @@
-"""Running totals per customer and per tier: state, its changelog, results and offsets in one Kafka transaction."""
+"""Running totals per customer and per tier: state, changelog, results and offsets in one Kafka transaction."""

@@ -1,4 +1,4 @@
-"""`python -m downstream totals`: its options, one run, or one comparison."""
+"""`python -m downstream totals`: its options, a run, and a comparison."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Totals = dict[bytes, Total]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One total that is not the same in two places; None where it is missing."""
+    """A total that differs in two places; None where it is missing."""
 
     where: str
     key: str
@@ -67,7 +67,7 @@ class Comparison:
         return self.differences == 0
 
     def compare(self, where: str, wanted: Mapping[bytes, bytes], actual: Mapping[bytes, bytes]) -> None:
-        """Hold two sets of totals against each other, key by key."""
+        """Compare two sets of totals, key by key."""
         wrong = [key for key in wanted.keys() | actual.keys() if wanted.get(key) != actual.get(key)]
         self.differences += len(wrong)
         for key in sorted(wrong)[:_SHOWN]:
@@ -94,13 +94,13 @@ class _StageOffsets:
 
 def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     """
-    Compare; ``home`` holds a RocksDB state per partition, None if there is none to look at.
+    Recompute the totals and compare; ``home`` holds a RocksDB state per partition, or is None to skip them.
 
-    Orders below the committed offset are summed afresh. The same has to come out of the changelog and the deltas that
-    are not added yet together; the state has to be what the changelog says, and so have the results.
+    Orders below the committed offset are summed afresh. The changelog plus the deltas not added yet must give the same
+    totals; the state and the results must equal the changelog.
 
     Raises:
-        Refused: nothing was counted yet, retention took orders that were, or a totals program is at work.
+        Refused: nothing was counted yet, retention deleted counted orders, or a totals program is running.
     """
     reach(settings.connection, Deadline(_REACH_S))
     client = admin(settings.connection)
@@ -150,7 +150,7 @@ class _Reading:
         return scan(self.settings.connection, topic, ranges, READ_COMMITTED, group=self.settings.group)
 
     def changelog(self) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
-        """Per partition the latest value of every key, and how far the deltas are in."""
+        """Return, per partition, the latest value of every key, and up to where the deltas are included."""
         ends = _ends(self.client, self.topics.changelog)
         values: dict[int, dict[bytes, bytes]] = {p: {} for p in ends}
         standings: dict[int, int] = {}
@@ -222,7 +222,7 @@ def _compare_states(
     standings: Mapping[int, int],
     comparison: Comparison,
 ) -> None:
-    """Compare the states that were closed cleanly at the changelog's position; note why others are left out."""
+    """Compare the states that were closed cleanly at the changelog's position; report why others are skipped."""
     for p, wanted in changelog.items():
         place = home / str(p)
         if not RocksStore.trusted(place, topic_id):
@@ -321,7 +321,7 @@ def totals_command(
     if given["crash_point"] is not None:
         crashing = topic if given["crash_in"] == ORDERS else settings.deltas
         crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
-    work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may restore its state first
+    work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may have to restore its state first
     topics = ObservedTopics(topic, output)
     watched = ObservedProgram("downstream totals", group, topics, settings.connection, follow, work_s, Run.patience_s)
     began = time.monotonic()

@@ -33,9 +33,9 @@ from downstream.totals.topics import Topics, TotalsSettings, ensured
 _REACH_S = 12.0
 _ASK_S = 30.0
 _PATIENCE_S = 90.0
-_DENIED_S = 10.0  # rights that are just being changed are on their way to the brokers
+_DENIED_S = 10.0  # rights that are being changed may take a while to reach the brokers
 _PAUSE_S = 0.1
-_GRACE_S = 15.0  # the coordinator looks for transactions that timed out every 10 s
+_GRACE_S = 15.0  # the coordinator checks for timed-out transactions every 10 s
 _SHOW_S = 5.0
 
 StoreOf = Callable[[int, Topic], Store]
@@ -57,7 +57,7 @@ class RunResult:
 
 @dataclass
 class _Stage:
-    """One topic's partitions with their work; ``seen``: committed offsets, ``goal``: where a drain ends."""
+    """One topic's partitions and their tasks; ``seen``: committed offsets, ``goal``: where a drain ends."""
 
     topic: Topic
     tasks: Mapping[int, StageTask]
@@ -67,10 +67,10 @@ class _Stage:
 
 class Run:
     """
-    One process's totals. A second one on the same group is safe and useless: they fence each other in turn.
+    Runs one process's totals. A second process with the same group is safe but useless: they fence each other in turn.
 
-    ``store_of`` makes a partition's store; all are closed at the end, in good order unless the process is killed.
-    ``patience_s``: how long a partition may fail again and again before the run ends over it.
+    ``store_of`` creates a partition's store; all stores are closed cleanly at the end unless the process is killed.
+    ``patience_s``: how long a partition may keep failing before the run ends.
     """
 
     patience_s = _PATIENCE_S
@@ -89,11 +89,11 @@ class Run:
         self.result, self._lock = RunResult(), threading.Lock()
         self._stores: dict[int, Store] = {}
         self._readers: dict[tuple[str, int], RangeReader] = {}
-        self._give_up: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
+        self._give_up: dict[str, Deadline] = {}  # by partition or topic: since the first failure in a row
 
     def run(self, *, follow: bool) -> RunResult:
         """
-        Count what is there (or until ``stop``, with ``follow``).
+        Count the orders up to the current end or, with ``follow``, until ``stop`` is set.
 
         Raises:
             Unreachable, Refused: there is nothing to count, or going on would miscount.
@@ -126,7 +126,7 @@ class Run:
         self._asking = consumer(self._settings.connection, self._settings.group, READ_UNCOMMITTED)
 
     def _replace_if_cut_off(self) -> None:
-        """After a question that failed: clients that have lost the brokers for good are replaced."""
+        """Replace clients that have lost the brokers for good; called after a failed request."""
         connection, topic = self._settings.connection, self._settings.input
         if any(is_cut_off(client, connection, topic) for client in (self._admin, self._asking)):
             self._asking.close()
@@ -161,12 +161,12 @@ class Run:
                 return
 
     def _drained(self, second: _Stage) -> bool:
-        """Nothing is left below the last stable offset, and nothing is on its way there; results can be seen."""
+        """Return True if nothing is left below the last stable offset or on its way there, and results are visible."""
         patience = Deadline(self._settings.timeout_s + _GRACE_S)
         logs = settled(self._admin, self._settings.deltas, second.tasks, patience)
         if any(log.last_stable > second.seen[p] for p, log in logs.items()):
             return False
-        with contextlib.suppress(DeadlineExceeded):  # they are committed; whoever holds them back is none of ours
+        with contextlib.suppress(DeadlineExceeded):  # they are committed; a transaction that hides them is not ours
             for topic in (self._settings.changelog, self._settings.output):
                 settled(self._admin, topic, second.tasks, Deadline(_SHOW_S))
         return True
@@ -175,7 +175,7 @@ class Run:
         return log_offsets(self._admin, stage.topic.name, stage.tasks, Deadline(_ASK_S))
 
     def _round(self, stage: _Stage, pool: ThreadPoolExecutor) -> int:
-        """One attempt at each partition that has something to do; how many there were."""
+        """Make one attempt at each partition that has something to do; return the number of attempts."""
         try:
             known = committed(self._asking, stage.topic.name, stage.tasks, Deadline(_ASK_S))
             logs = self._logs(stage)
@@ -187,7 +187,7 @@ class Run:
         self._give_up.pop(stage.topic.name, None)
         attempts = []
         for p, log in logs.items():
-            # A hint, not waiting for pending offsets (a commit's marker follows it): the attempt locates the truth.
+            # A hint that ignores pending offsets (a commit's marker follows later); the attempt locates the stable one.
             hint = known[p]
             start = max(log.first if hint is None else hint.offset, stage.seen.get(p, 0))
             stage.seen[p] = start
@@ -205,7 +205,7 @@ class Run:
         return len(attempts)
 
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
-        """One transaction; errors that a next attempt can recover from are counted."""
+        """Run one transaction; count errors that the next attempt can recover from."""
         partition, work = source.partition, stage.tasks[source.partition]
         transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
         kafka = KafkaTransaction(transaction, source.topic, partition)
@@ -245,10 +245,10 @@ class Run:
 
     def _failed(self, how: str, what: object, why: str) -> None:
         """
-        Count it, and leave it to the next attempt.
+        Count a failure, and leave it to the next attempt.
 
         Raises:
-            Refused: every attempt at this partition failed for too long.
+            Refused: all attempts at this partition failed for too long.
         """
         if self._stop.is_set():
             return

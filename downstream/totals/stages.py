@@ -24,7 +24,7 @@ from downstream.totals.total import Total, deltas
 
 _LOOK_EVERY_S = 10.0
 BY_KEY = -1
-"""The partition that the key's murmur2 names."""
+"""The partition chosen by the key's murmur2 hash."""
 
 
 class Output(NamedTuple):
@@ -41,30 +41,30 @@ class StageTask(Protocol):
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
         """
-        After fence and locate: stand where the committed offset is; ``fresh`` if there was none.
+        Move to the committed offset after fence and locate; ``fresh`` if there was none.
 
-        Returns a sentence that describes the contradiction where that is impossible.
+        Returns a sentence that describes the contradiction if that is impossible.
         """
         ...
 
     def take(self, records: Sequence[LogRecord]) -> None: ...
 
     def outputs(self, until: int) -> Iterator[Output]:
-        """All that the transaction writes."""
+        """Yield everything that the transaction writes."""
         ...
 
     def committed(self) -> None:
-        """The transaction is committed: keep its changes."""
+        """Keep the changes, because the transaction is committed."""
         ...
 
     def dropped(self) -> None:
-        """The transaction failed or its outcome is unknown: drop its changes."""
+        """Drop the changes, because the transaction failed or its outcome is unknown."""
         ...
 
 
 @dataclass
 class Split:
-    """Orders of one input partition become deltas, which go to the partition of their customer or tier."""
+    """Turns the orders of an input partition into deltas, which go to the partition of their customer or tier."""
 
     deltas_topic: str
     _found: dict[bytes, Total] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Split:
 
 @dataclass
 class Aggregate:
-    """Deltas of one partition are added to the totals in the store."""
+    """Adds the deltas of a partition to the totals in the store."""
 
     settings: TotalsSettings
     client: AdminClient
@@ -104,7 +104,7 @@ class Aggregate:
     _look_at: float = 0.0
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
-        """Restore the store unless it stands at the committed offset already."""
+        """Restore the store unless it is already at the committed offset."""
         self.dropped()
         if fresh and position > 0:
             return (
@@ -113,7 +113,7 @@ class Aggregate:
             )
         checkpoint = self.store.checkpoint
         if checkpoint is not None and checkpoint.until > position:
-            self.store.wipe()  # it holds what was never committed, or what an operator took back
+            self.store.wipe()  # it holds changes that were never committed, or that an operator took back
             checkpoint = None
         if checkpoint is None or checkpoint.until != position:
             self._restore()
@@ -131,10 +131,10 @@ class Aggregate:
 
     def _note_end(self, checkpoint: StoreCheckpoint) -> None:
         """
-        Raise the changelog offset from which a later restore would read.
+        Raise the changelog offset from which a later restore reads.
 
-        What was decided in the changelog before this fence is in the store, since it stands at the committed offset; so
-        the end that counts was seen before. One seen now could hold what a newer holder has added already.
+        The store is at the committed offset, so it contains what the changelog settled before this fence. Hence the end
+        seen earlier counts: one seen now could cover records that a newer holder has already added.
         """
         if self._seen_end is not None:
             self.store.write({}, replace(checkpoint, changelog=max(checkpoint.changelog, self._seen_end)))
@@ -179,7 +179,7 @@ class Aggregate:
         yield Output(changelog, partition, CHECKPOINT_KEY, checkpoint_value(until, self._keys))
 
     def committed(self) -> None:
-        """Only now the store changes: before, an abort would have left changes in it that are in no log."""
+        """The store changes only now: an abort would otherwise leave changes in it that are in no log."""
         checkpoint = self.store.checkpoint
         changelog_offset = 0 if checkpoint is None else checkpoint.changelog
         self.store.write(self._changes, StoreCheckpoint(self._until, changelog_offset, self._keys))
@@ -190,7 +190,7 @@ class Aggregate:
 
 
 def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
-    """Add totals to totals, key by key."""
+    """Add ``more`` to ``totals``, key by key."""
     for key, total in more.items():
         before = totals.get(key)
         totals[key] = total if before is None else before.plus(total)
@@ -215,7 +215,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """Result of an attempt: `[start, until)` is committed; empty when another process was ahead."""
+    """Result of an attempt: `[start, until)` is committed; empty if another process was ahead."""
 
     start: int
     until: int
@@ -232,16 +232,15 @@ def advance(
     crash: KillAt | None = None,
 ) -> AttemptResult:
     """
-    Work off `[committed, until)` in one transaction and move the committed offset behind it.
+    Process `[committed, until)` in one transaction and advance the committed offset.
 
-    Only behind *locate* the state is restored if it stands elsewhere: nobody else can be adding to the changelog any
-    more. Then the range is read, before anything is open that readers would wait for. The state changes behind the
-    commit.
+    The state is restored, if necessary, only after *locate*: no other process can then be adding to the changelog. The
+    range is read before the transaction opens, so that readers need not wait. The state changes after the commit.
 
     Raises:
         Fenced: a newer attempt owns this partition.
-        Refused: the position can't be trusted.
-        Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
+        Refused: the position cannot be trusted.
+        Abortable, Fatal, DeadlineExceeded: nothing or all of this attempt is visible; the next one finds out.
     """
     result = AttemptResult(until, until)
 
@@ -267,7 +266,7 @@ def advance(
             work.committed()
             may_crash(CrashPoint.BEFORE_REPORT)
     except Exception:
-        # A commit that fails may have been applied: the state stays where it was, and the next attempt's locate tells.
+        # A commit that fails may have been applied: keep the state as it was, the next attempt's locate finds out.
         work.dropped()
         raise
     return result
@@ -284,7 +283,7 @@ def _make_ready(
     contradiction = work.ready(start.offset, fresh=committed is None)
     if contradiction is None:
         return
-    # A newer holder may have committed while the state was restored; only an offset that stays is a contradiction.
+    # A newer holder may have committed during the restore; it is a contradiction only if the offset is unchanged.
     if kafka.locate(Deadline(timeout_s)) != committed:
         raise Fenced(f"{source}: somebody else went on while the state was restored")
     raise Refused(contradiction)

@@ -29,10 +29,10 @@ Changes = Mapping[bytes, bytes | None]
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
     """
-    How far a store is: all deltas below ``until`` are in it, and all of the changelog below ``changelog`` at least.
+    A store's progress: it contains all deltas below ``until``, and at least all of the changelog below ``changelog``.
 
-    Reading a part of the changelog again does no harm, since it holds totals and no changes. ``keys`` is how many
-    totals the store holds; the changelog tells the same number, so that a damaged one is noticed.
+    Reading part of the changelog again is harmless, since it holds totals and not changes. ``keys`` is the number of
+    totals in the store; the changelog records it too, so that a damaged one is noticed.
     """
 
     until: int
@@ -52,19 +52,19 @@ class Store(Protocol):
 
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
-        """How far it is; None while it is empty."""
+        """The store's progress; None while it is empty."""
         ...
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
-        """Put changes and standing in together."""
+        """Write changes and checkpoint together."""
         ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]: ...
 
     def wipe(self) -> None:
-        """Empty it."""
+        """Delete all contents."""
         ...
 
     def close(self) -> None:
@@ -107,15 +107,15 @@ _MARK = "clean"
 
 class RocksStore:
     """
-    A directory with a RocksDB database, a lock, and a marker file that exists only after a clean end.
+    A directory with a RocksDB database, a lock, and a marker file that exists only after a clean shutdown.
 
-    Without the mark (a kill, a power cut), or with another one's (another changelog), the database is wiped: its writes
-    skip the write-ahead log and nothing promises what a kill leaves. The changelog holds it all.
+    If the marker is missing (a kill, a power cut) or belongs to another changelog, the database is wiped: its writes
+    skip the write-ahead log, so its contents after a kill are undefined. The changelog contains everything.
     """
 
     def __init__(self, home: Path, identity: str) -> None:
         """
-        ``identity``: of the changelog that the state belongs to, as its topic id.
+        ``identity`` identifies the changelog that the state belongs to, for example its topic id.
 
         Raises:
             Refused: another process has the directory.
@@ -139,12 +139,12 @@ class RocksStore:
 
     @staticmethod
     def trusted(home: Path, identity: str) -> bool:
-        """Whether the state there was closed cleanly, and belongs to that changelog."""
+        """Return True if the state was closed cleanly and belongs to that changelog."""
         mark = home / _MARK
         return mark.exists() and mark.read_text() == identity
 
     def _set_mark(self, identity: str | None) -> None:
-        """Write or remove the mark, and have the disk know before anything else happens."""
+        """Write or remove the marker, and sync it to disk before returning."""
         if identity is None:
             self._mark.unlink(missing_ok=True)
         else:
@@ -198,7 +198,7 @@ class RocksStore:
 
 
 CHECKPOINT_KEY = b"\x00standing"
-"""The key of the record that closes a transaction's changes: how far the deltas are, and how many totals there are."""
+"""The key of the record that ends a transaction's changes: how far the deltas are, and the number of totals."""
 _PAUSE_S = 0.01
 _ASK_S = 15.0
 _SETTLE_S = 45.0
@@ -215,12 +215,12 @@ def parse_checkpoint(value: bytes) -> tuple[int, int]:
 
 def settled(client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, LogOffsets]:
     """
-    Offsets of partitions in which no transaction is open: each last stable offset is the partition's end.
+    Return the offsets of partitions without open transactions, where each last stable offset equals the end.
 
-    A commit is answered before its markers are in all partitions, so that this may take a moment.
+    A commit is acknowledged before its markers are in all partitions, so this may take a moment.
 
     Raises:
-        DeadlineExceeded: somebody keeps a transaction open there; after our fence that is nobody of this group.
+        DeadlineExceeded: a transaction stays open; after our fence it cannot be one of this group.
     """
     while True:
         logs = log_offsets(client, topic, partitions, Deadline(_ASK_S))
@@ -245,10 +245,10 @@ def restore(
     deadline: Deadline,
 ) -> int:
     """
-    Read the changelog behind the store's checkpoint; returns the number of records read.
+    Read the changelog after the store's checkpoint; return the number of records read.
 
-    Only for whoever has fenced the partition's transactional id: nobody else can be writing then. ``group`` is his own,
-    since brokers with ACLs want to know one even where nothing is committed.
+    The caller must have fenced the partition's transactional id, so that no other process is writing. ``group`` is the
+    caller's own; brokers with ACLs require one even where nothing is committed.
 
     Raises:
         Refused: the changelog has lost records; a total built on it would be wrong.
@@ -287,6 +287,6 @@ def restore(
 
 
 def growth(store: Store, changes: Changes) -> int:
-    """By how many totals these changes make the store larger."""
+    """Return by how many totals these changes make the store grow."""
     known = store.get(list(changes))
     return sum((new is not None) - (old is not None) for new, old in zip(changes.values(), known, strict=True))

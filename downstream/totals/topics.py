@@ -21,8 +21,8 @@ class TotalsSettings:
     """
     Settings of one group's totals.
 
-    ``timeout_s``: the brokers' patience with one open transaction; ``restore_s``: ours with a restore.
-    ``max_offsets``: of one transaction.
+    ``timeout_s``: the transaction time-out; ``restore_s``: the time allowed for an attempt's restore.
+    ``max_offsets``: the maximum number of offsets per transaction.
     """
 
     connection: Connection
@@ -35,7 +35,7 @@ class TotalsSettings:
 
     @property
     def deltas(self) -> str:
-        """Sums of a few orders, by customer and by tier: the repartition topic."""
+        """The repartition topic: sums of a few orders, by customer and by tier."""
         return f"{self.group}.deltas"
 
     @property
@@ -55,7 +55,7 @@ class Topics:
 
 
 def found(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> Topics | None:
-    """All topics; None when one of the group's own is missing: then nothing was counted yet."""
+    """Describe all topics; None if one of the group's own is missing, which means that nothing was counted yet."""
     source = topics.describe_one(client, settings.input, deadline)
     own = [settings.deltas, settings.changelog, settings.output]
     known = topics.describe(client, own, deadline)
@@ -66,10 +66,10 @@ def found(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> 
 
 def ensured(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> Topics:
     """
-    All topics, those that are missing made with the input's number of partitions.
+    Describe all topics, after creating missing ones with the input's number of partitions.
 
     Raises:
-        Refused: the input is missing, or deltas, changelog and results have not equally many partitions.
+        Refused: the input is missing, or deltas, changelog and results differ in their number of partitions.
     """
     source = topics.describe_one(client, settings.input, deadline)
     own = {settings.deltas: {}, settings.changelog: _COMPACTED, settings.output: _COMPACTED}
@@ -97,19 +97,19 @@ _FORM = re.compile(r"topic-id=(\S+) began=(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read of one partition, and the first one that was ever counted."""
+    """A partition's next offset to read, and the first one that was ever counted."""
 
     offset: int
     began: int
 
     def metadata(self, topic_id: str) -> str:
-        """The text beside each committed offset that follows."""
+        """Return the metadata for each later committed offset."""
         return f"topic-id={topic_id} began={self.began}"
 
 
 def position(place: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
     """
-    The position to continue at; the log's first offset where nothing was counted yet.
+    Return the position to continue at; the log's first offset if nothing was counted yet.
 
     Raises:
         Refused: the offset was moved, the topic was recreated, or retention deleted records that were not counted.

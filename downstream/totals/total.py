@@ -13,9 +13,9 @@ from brew.orders import DISCOUNT_FIELD, TIER_FIELD
 CUSTOMER = "customer"
 TIER = "tier"
 UNREADABLE = b"unreadable"
-"""The key under which records are counted that are no enriched orders; they belong to no customer."""
+"""The key that counts records that are not enriched orders; they belong to no customer."""
 
-# Amounts up to 10^25 with 12 digits behind the point: their products, summed 10^12 times, fit into 120 digits.
+# Amounts up to 10^25 with 12 decimal places: their products, summed 10^12 times, fit into 120 digits.
 _EXACT = Context(prec=120, traps=[Inexact, InvalidOperation, Overflow])
 _MOST_MAGNITUDE = 24
 _MOST_PLACES = 12
@@ -25,9 +25,9 @@ _NONE = Decimal(0)
 @dataclass(frozen=True, slots=True)
 class Total:
     """
-    Orders, the sum of their `total_cents`, and the discount that they were given, in cents.
+    Number of orders, the sum of their `total_cents`, and the discount they received, in cents.
 
-    ``unpriced`` orders have no amount that can be summed (none, no number, out of bounds); they count as orders.
+    ``unpriced`` orders have no amount that can be summed (missing, not a number, out of range); they count as orders.
     """
 
     orders: int = 0
@@ -44,16 +44,16 @@ class Total:
         )
 
     def encode(self) -> bytes:
-        """As deltas, changelog and state hold it: equal totals give equal bytes."""
+        """Encode for deltas, changelog and state: equal totals give equal bytes."""
         return f"{self.orders} {_plain(self.sum_cents)} {_plain(self.discount_cents)} {self.unpriced}".encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Total:
         """
-        Read back what `encode` wrote.
+        Decode what `encode` returned.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the text is anything else.
         """
         words = text.decode().split(" ")
         try:
@@ -63,7 +63,7 @@ class Total:
             raise ValueError(f"no total: {text[:80]!r}") from error
 
     def document(self, key: bytes) -> bytes:
-        """As the results topic shows it: JSON, amounts as texts, since a reader's doubles would round them."""
+        """Return the JSON for the results topic; amounts are strings, because a reader's doubles would round them."""
         kind, _, name = key.decode("utf-8", "surrogatepass").partition("/")
         return json.dumps({
             "kind": kind,
@@ -76,12 +76,12 @@ class Total:
 
 
 def _plain(number: Decimal) -> str:
-    """Digits without an exponent and without zeros at the end of the fraction."""
+    """Format without an exponent and without trailing zeros."""
     return format(number.normalize(_EXACT), "f") if number else "0"
 
 
 def deltas(values: Iterable[bytes | None]) -> dict[bytes, Total]:
-    """Deltas of these records: one for each customer and tier among them."""
+    """Return the deltas of these records, one per customer and tier."""
     totals: dict[bytes, Total] = {}
     for value in values:
         keys, total = of_order(value)
@@ -92,7 +92,7 @@ def deltas(values: Iterable[bytes | None]) -> dict[bytes, Total]:
 
 
 def of_order(value: bytes | None) -> tuple[tuple[bytes, ...], Total]:
-    """The totals that one record belongs to, and what it adds to each."""
+    """Return the keys of the totals that a record belongs to, and what it adds to each."""
     order = _parsed(value)
     if order is None:
         return (UNREADABLE,), Total(orders=1)
@@ -108,7 +108,7 @@ def of_order(value: bytes | None) -> tuple[tuple[bytes, ...], Total]:
 
 
 def _parsed(value: bytes | None) -> dict[str, Any] | None:
-    """The record's object; None when it holds something else."""
+    """Return the record's object; None if it holds anything else."""
     if value is None:
         return None
     try:
@@ -126,7 +126,7 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
 
 
 def _number(value: object) -> Decimal | None:
-    """An amount within bounds: an exponent of a billion would take gigabytes to add up."""
+    """Return an amount within bounds: adding an exponent of a billion would take gigabytes."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     number = Decimal(value)

@@ -1,1 +1,1 @@
-"""Virtual partitions: many workers inside one partition, order per key kept, offsets stored without a hole."""
+"""Virtual partitions: many workers per partition, per-key order preserved, offsets stored without gaps."""

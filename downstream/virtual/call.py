@@ -1,4 +1,4 @@
-"""`downstream call`: one HTTP request per record, and dead letters for those that fail for good."""
+"""`downstream call`: one HTTP request per record, and dead letters for those that fail permanently."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ _WRITE_S = 30.0
 
 
 class CallFailedError(BrewError):
-    """The receiver answered, and not with success."""
+    """The receiver answered with an error."""
 
 
 def message_id(topic: str, record: LogRecord) -> SourcePosition:
-    """The id of a record across redeliveries: its source position, or its own position where it has none."""
+    """Return a record's id across redeliveries: its source position, or its own position if it has none."""
     return SourcePosition.of(record.headers()) or SourcePosition(topic, record.partition(), record.offset())
 
 
 class Caller:
     """
-    POST each record's value; 2xx is the effect. Used by many threads at once.
+    Sends each record's value with POST; a 2xx response counts as the effect. Thread-safe.
 
-    At least once: a crash between the answer and the stored offset sends the record again, with the same
-    `Idempotency-Key`, by which the receiver can tell. A 4xx that will not pass is not tried again.
+    At least once: a crash between the answer and the stored offset sends the record again with the same
+    `Idempotency-Key`, so that the receiver can recognise it. Permanent 4xx errors are not retried.
     """
 
     def __init__(
         self, url: str, timeout_s: float, connection: Connection, topic: str, dead_letter: str, calls: int
     ) -> None:
         self._url, self._topic, self._dead_letter = url, topic, dead_letter
-        # Repeating is the workers' business, so that other keys go on meanwhile.
+        # The workers retry, so that other keys continue meanwhile.
         self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=timeout_s)
         self._writer = producer(connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
         self._writing = threading.Lock()
@@ -69,8 +69,8 @@ class Caller:
         Send one record.
 
         Raises:
-            NonRetriableError: the receiver will never take it.
-            CallFailedError, urllib3.exceptions.HTTPError: it may, later.
+            NonRetriableError: the receiver will never accept it.
+            CallFailedError, urllib3.exceptions.HTTPError: the receiver may accept it later.
         """
         source = message_id(self._topic, record)
         key = f"{source.topic}/{source.partition}/{source.offset}"
@@ -84,10 +84,10 @@ class Caller:
 
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
         """
-        Write the record, unchanged, to the dead-letter topic, and return when the brokers have it.
+        Write the record unchanged to the dead-letter topic; return once the brokers have acknowledged it.
 
         Raises:
-            DeadlineExceeded: they did not take it in time.
+            DeadlineExceeded: they did not acknowledge it in time.
         """
         source = message_id(self._topic, record)
         why = f"failed {quantity(attempts, 'time')}, at last with {type(error).__name__}: {error}"

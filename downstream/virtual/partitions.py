@@ -18,15 +18,15 @@ from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Wor
 
 
 class HandlerFailedError(BrewError):
-    """A record's handler failed as often as it may, and the record is no dead letter: the program ends before it."""
+    """A record exhausted its attempts and is not dead-lettered: the program stops before it."""
 
 
 class NonRetriableError(BrewError):
-    """Raised by a handler for a record that will never succeed: it is not tried again."""
+    """Raised by a handler for a record that can never succeed: it is not retried."""
 
 
 class Effect(Protocol):
-    """The effect of one record, and what becomes of a record that has none; both are called by worker threads."""
+    """A record's effect, and what to do with a record that has none; both are called by worker threads."""
 
     def handle(self, record: LogRecord) -> None: ...
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None: ...
@@ -35,10 +35,10 @@ class Effect(Protocol):
 @dataclass(frozen=True, slots=True)
 class VirtualSettings:
     """
-    ``count`` workers (virtual partitions) for all partitions together.
+    ``count`` workers (virtual partitions) shared by all partitions.
 
-    ``most_uncovered``: records of one partition that may lie above its position. It bounds memory, and it is the most
-    that a crash can repeat there. Whoever reads hands over ``batch`` records at a time.
+    ``most_uncovered``: maximum number of records of one partition above its position. It bounds memory, and how many
+    records a crash can repeat there. Up to ``batch`` records are added at a time.
     """
 
     count: int = 1
@@ -73,7 +73,7 @@ class WorkerResult:
 
 @dataclass(eq=False)
 class _AssignedPartition:
-    """One partition as long as this consumer holds it; records of an earlier time never touch a later one's tracker."""
+    """An assigned partition; records of an earlier assignment never touch the tracker of a later one."""
 
     tracker: OffsetTracker
     begun: int = -1
@@ -84,7 +84,7 @@ class _AssignedPartition:
 
 @dataclass
 class _RecordTask:
-    """A record in work, and how often its handler has failed."""
+    """A record being processed, and how often its handler has failed."""
 
     held: _AssignedPartition
     record: LogRecord
@@ -93,9 +93,9 @@ class _RecordTask:
 
 class VirtualPartitions:
     """
-    Spread records by key over workers; a partition's position stands before its oldest record without an effect.
+    Distributes records by key over workers; a partition's position is at its oldest record without an effect.
 
-    All methods belong to the thread that polls. None of them waits for a handler but `revoked` and `close`.
+    All methods must be called by the polling thread. Only `revoked` and `close` wait for handlers.
     """
 
     def __init__(self, settings: VirtualSettings, effect: Effect) -> None:
@@ -106,11 +106,11 @@ class VirtualPartitions:
         self._workers: Workers[_RecordTask] = Workers(settings.count, self._work)
 
     def assigned(self, partition: int, start: int) -> None:
-        """From now on this consumer reads the partition, beginning at offset ``start``."""
+        """Start tracking an assigned partition, read from offset ``start`` on."""
         self._held[partition] = _AssignedPartition(OffsetTracker(start))
 
     def add(self, partition: int, records: Iterable[LogRecord]) -> None:
-        """Hand records to the workers, in offset order; records without a key have no order among each other."""
+        """Give records to the workers, in offset order; records without a key are not ordered among each other."""
         held = self._held[partition]
         pieces: list[tuple[Hashable, _RecordTask]] = []
         for record in records:
@@ -122,12 +122,12 @@ class VirtualPartitions:
         self._workers.put(pieces)
 
     def passed(self, partition: int, until: int) -> None:
-        """The end of the log was seen at ``until``: markers below it need no effect."""
+        """Note that the end of the log was seen at ``until``: markers below it need no effect."""
         with self._changed:
             self._held[partition].tracker.passed(until)
 
     def full(self, partition: int) -> bool:
-        """One more batch could be too much: read no more of this partition until its position moves."""
+        """Return True if one more batch could be too much: stop reading this partition until its position advances."""
         with self._changed:
             return self._is_full(self._held[partition])
 
@@ -135,16 +135,16 @@ class VirtualPartitions:
         return held.tracker.span > self._settings.most_uncovered - self._settings.batch
 
     def await_room(self, timeout_s: float) -> bool:
-        """Wait for the workers while a partition is full; False when one still is."""
+        """Wait for the workers while a partition is full; return False if one still is."""
         with self._changed:
             return self._changed.wait_for(lambda: not any(map(self._is_full, self._held.values())), timeout_s)
 
     def positions(self) -> Mapping[int, int]:
         """
-        Positions that can be stored now, by partition.
+        Return the positions that can be stored now, by partition.
 
         Raises:
-            HandlerFailedError: a record failed as often as it may; nothing behind it is begun any more.
+            HandlerFailedError: a record exhausted its attempts; no later record is started.
         """
         self._workers.check()
         return self._now()
@@ -154,26 +154,25 @@ class VirtualPartitions:
             return {p: held.tracker.position for p, held in self._held.items()}
 
     def idle(self) -> bool:
-        """No record is without its effect."""
+        """Return True if every record has its effect."""
         self._workers.check()
         with self._changed:
             return all(held.tracker.unfinished == 0 for held in self._held.values())
 
     def hold(self, partitions: Iterable[int]) -> None:
-        """Begin no further records of these partitions: they are about to be revoked."""
+        """Start no more records of these partitions, because they are about to be revoked."""
         with self._changed:
             for partition in partitions:
                 self._held[partition].limit = self._held[partition].begun
 
     def revoked(self, partition: int, deadline: Deadline) -> int:
         """
-        Release a partition: finish the records below the last one begun, and return the last position to store.
+        Release a partition: finish the records below the last one started, and return the last position to store.
 
-        So nothing that is done is done again by the next holder, unless a handler outlasts the deadline: its record
-        and all above it are repeated.
+        The next owner then repeats nothing, unless a handler outlasts the deadline: that record and all above it are.
         """
         held = self._held.pop(partition)
-        if self._workers.failed:  # nothing is begun any more, so no hole will close
+        if self._workers.failed:  # nothing new is started, so no gap will close
             self._workers.stop(deadline)
         with self._changed:
             held.limit = held.begun
@@ -184,18 +183,18 @@ class VirtualPartitions:
             return held.tracker.position
 
     def lost(self, partition: int) -> None:
-        """Another member has the partition already: begin no more records of it, store nothing."""
+        """Forget a partition that another member already owns: start no more of its records, store nothing."""
         held = self._held.pop(partition)
         with self._changed:
             held.limit = -1
 
     def close(self, deadline: Deadline) -> Mapping[int, int]:
-        """Begin no more records, wait for running ones, and return the last positions that can be stored."""
+        """Start no more records, wait for running ones, and return the last positions that can be stored."""
         self._workers.stop(deadline)
         return self._now()
 
     def _work(self, piece: _RecordTask) -> float | None:
-        """One try at one record, in a worker's thread."""
+        """Try one record once, in a worker's thread."""
         held, offset = piece.held, piece.record.offset()
         with self._changed:
             if offset > held.limit:
@@ -244,10 +243,10 @@ _ROOM_S = 1.0
 
 class VirtualPartitionsHandler:
     """
-    The loop's handler. Kafka's committed offset is the position, and never above a record without an effect.
+    The loop's handler. Kafka's committed offset is the position, and never passes a record without an effect.
 
-    A commit that gets lost, or that the coordinator refuses because the group has moved on, means repetition.
-    ``follow``: False makes the end of a drain wait for the workers; ``stop`` ends that wait.
+    A commit that is lost, or refused by the coordinator after a rebalance, leads to repetition. With ``follow`` False,
+    the end of a drain waits for the workers; ``stop`` ends that wait.
     """
 
     def __init__(
@@ -266,7 +265,7 @@ class VirtualPartitionsHandler:
         self._store_at = 0.0
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
-        """Begin at the committed offset, or at the first one; partitions held already continue where they were."""
+        """Start at the committed or the first offset; partitions already held continue where they were."""
         for assignment in assignments:
             partition = assignment.partition
             if partition not in self._read:
@@ -276,17 +275,17 @@ class VirtualPartitionsHandler:
         return {assignment.partition: self._read[assignment.partition] for assignment in assignments}
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """Give records to the workers, and stop reading partitions of which enough is in work."""
+        """Give records to the workers, and pause partitions that have enough of them in progress."""
         for batch in batches:
             self._virtual.add(batch.partition, batch.records)
             self._virtual.passed(batch.partition, batch.until)
             self._read[batch.partition] = batch.until
-        # After pause and resume the client takes up to a second to fetch again (measured): so only for slow handlers.
+        # Pause only for slow handlers: after a resume the client takes up to a second to fetch again (measured).
         if not self._virtual.await_room(_ROOM_S):
             context.pause([p for p in self._read if self._virtual.full(p)])
 
     def tick(self, context: HandlerContext) -> None:
-        """Store positions, read on where there is room again, and let the end of a drain wait for the workers."""
+        """Store positions, resume partitions with room, and let the end of a drain wait for the workers."""
         self._report = context.report
         context.resume([p for p in self._read if not self._virtual.full(p)])
         if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
@@ -308,7 +307,7 @@ class VirtualPartitionsHandler:
             self._stored |= moved
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Finish records below the last one begun, as far as there is time, and store the position reached."""
+        """Finish records below the last one started, as far as time permits, and store the position reached."""
         ours = self._forget(partitions)
         self._virtual.hold(ours)
         self._store({p: self._virtual.revoked(p, deadline) for p in ours})
@@ -322,7 +321,7 @@ class VirtualPartitionsHandler:
             self._stored.pop(partition, None)
 
     def _forget(self, partitions: Collection[int]) -> list[int]:
-        """Read no further; returns those of the partitions that were read."""
+        """Stop reading; return those of the partitions that were being read."""
         ours = [p for p in partitions if p in self._read]
         for partition in ours:
             del self._read[partition], self._goals[partition]

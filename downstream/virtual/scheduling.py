@@ -1,4 +1,4 @@
-"""Which record may run, which offset may be stored, what follows a failure; and threads that work through keys."""
+"""Which record may run, which offset may be stored, what follows a failure; and threads that process keys in order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 class KeyedQueue(Generic[T]):
     """
-    Pieces of work, each under a key.
+    A queue of tasks, each with a key.
 
-    A key's first piece stays its first until it is finished, however often it is put off; other keys go on meanwhile.
-    A free worker takes whatever key is ready, so that no worker idles while another one has a heap of keys to itself.
+    A key's first task stays first until it is finished, however often it is postponed; other keys continue meanwhile.
+    A free worker takes any key that is ready, so no worker idles while another has several keys waiting.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class KeyedQueue(Generic[T]):
         self._number = itertools.count()
 
     def __len__(self) -> int:
-        """Pieces that are not finished."""
+        """Return the number of unfinished tasks."""
         return sum(map(len, self._pieces.values()))
 
     def put(self, key: Hashable, piece: T) -> None:
-        """Add a piece behind the others of its key."""
+        """Add a task after the others of its key."""
         behind = self._pieces.get(key)
         if behind is None:
             self._pieces[key] = deque([piece])
@@ -46,7 +46,7 @@ class KeyedQueue(Generic[T]):
             behind.append(piece)
 
     def take(self, now: float) -> tuple[Hashable, T] | None:
-        """A key's first piece, for one worker; None when all are in work, put off, or there is none."""
+        """Return a key and its first task for one worker; None if none is ready."""
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
         if not self._ready:
@@ -55,11 +55,11 @@ class KeyedQueue(Generic[T]):
         return key, self._pieces[key][0]
 
     def due(self) -> float | None:
-        """When the next piece that was put off comes back; None when none was."""
+        """Return when the next postponed task is due; None if there is none."""
         return self._later[0][0] if self._later else None
 
     def finish(self, key: Hashable) -> None:
-        """The piece that `take` gave is finished; the key's next one may begin."""
+        """Finish the task returned by `take`; the key's next one may start."""
         pieces = self._pieces[key]
         pieces.popleft()
         if pieces:
@@ -68,32 +68,32 @@ class KeyedQueue(Generic[T]):
             del self._pieces[key]
 
     def put_off(self, key: Hashable, until: float) -> None:
-        """The piece that `take` gave failed; it comes again at ``until``, and its key waits with it."""
+        """Postpone the failed task returned by `take` until ``until``; its key waits with it."""
         heapq.heappush(self._later, (until, next(self._number), key))
 
 
 class OffsetTracker:
     """
-    Records of one partition, taken in rising order and finished in any.
+    Records of one partition, taken in ascending order and finished in any order.
 
-    `position` is the next offset to store: every record below it is finished. A crash therefore repeats what lies
-    between the stored position and the last record taken, `span` records at most, and skips none.
+    `position` is the next offset to store: every record below it is finished. A crash therefore repeats the records
+    between the stored position and the last one taken, at most `span`, and skips none.
     """
 
     def __init__(self, start: int) -> None:
-        """``start``: the offset at which reading begins; all below it is done."""
+        """``start``: the offset at which reading begins; everything below it is done."""
         self._next = start
         self._taken: deque[int] = deque()
         self._unfinished: set[int] = set()
 
     @property
     def position(self) -> int:
-        """The oldest record that is not finished; where there is none, the next offset to be read."""
+        """The oldest unfinished record; if there is none, the next offset to read."""
         return self._taken[0] if self._taken else self._next
 
     @property
     def span(self) -> int:
-        """Records taken that the position has not passed, finished or not: what a crash would repeat."""
+        """Records taken but not yet passed by the position, finished or not: what a crash would repeat."""
         return len(self._taken)
 
     @property
@@ -103,10 +103,10 @@ class OffsetTracker:
 
     def take(self, offset: int) -> None:
         """
-        A record was read and given to a worker; offsets may leave gaps, since markers are no records.
+        Note that a record was read and given to a worker; offsets may have gaps, since markers are not records.
 
         Raises:
-            ValueError: the offset lies below what was read already.
+            ValueError: the offset lies below what was already read.
         """
         if offset < self._next:
             raise ValueError(f"offset {offset} was read already: the next one is {self._next} or later")
@@ -116,10 +116,10 @@ class OffsetTracker:
 
     def finish(self, offset: int) -> None:
         """
-        The record's effect is done, or it is a dead letter.
+        Note that the record's effect is done, or that it is a dead letter.
 
         Raises:
-            ValueError: it was not taken, or is finished already: one of two workers had another's record.
+            ValueError: it was not taken or is already finished, so a worker had another's record.
         """
         if offset not in self._unfinished:
             raise ValueError(f"offset {offset} is not in work")
@@ -128,12 +128,12 @@ class OffsetTracker:
             self._taken.popleft()
 
     def passed(self, until: int) -> None:
-        """The reader knows that no further record lies below ``until``: markers at the log's end count as read."""
+        """Note that no further record lies below ``until``: markers at the log's end count as read."""
         self._next = max(self._next, until)
 
 
 class OnFailure(enum.StrEnum):
-    """What happens to a record when its last attempt has failed."""
+    """What happens to a record whose last attempt has failed."""
 
     DEAD_LETTER = "dead-letter"
     STOP = "stop"
@@ -141,7 +141,7 @@ class OnFailure(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a record is tried; the seconds between tries are ``first_s``, doubled each time, ``most_s`` at most."""
+    """How often a record is tried; the delay between attempts is ``first_s``, doubled each time, at most ``most_s``."""
 
     attempts: int = 5
     first_s: float = 0.1
@@ -157,7 +157,7 @@ class Retries:
             )
 
     def after(self, failures: int) -> float | None:
-        """Seconds until the next try after that many failures; None when there is none."""
+        """Return the seconds until the next attempt after that many failures; None if there is none."""
         if failures >= self.attempts:
             return None
         doublings = min(failures - 1, 64)
@@ -170,9 +170,9 @@ Work = Callable[[T], float | None]
 
 class Workers(Generic[T]):
     """
-    ``count`` threads on one `KeyedQueue`; `put` never blocks, so whoever feeds them keeps an eye on how much is out.
+    ``count`` threads on one `KeyedQueue`; `put` never blocks, so callers must limit how many tasks are unfinished.
 
-    The first exception of ``work`` stops all workers, and `check` raises it in the feeding thread.
+    The first exception of ``work`` stops all workers, and `check` raises it in the calling thread.
     """
 
     def __init__(self, count: int, work: Work[T]) -> None:
@@ -185,7 +185,7 @@ class Workers(Generic[T]):
         self._stopped = False
         self._failure: BaseException | None = None
         self._threads = [
-            # A hung handler must not hold the exit.
+            # A hung handler must not block the exit.
             threading.Thread(target=self._run, name=f"virtual-{n}", daemon=True)
             for n in range(count)
         ]
@@ -193,7 +193,7 @@ class Workers(Generic[T]):
             thread.start()
 
     def put(self, pieces: Iterable[tuple[Hashable, T]]) -> None:
-        """Add pieces, each under its key."""
+        """Add tasks, each with its key."""
         with self._lock:
             count = 0
             for key, piece in pieces:
@@ -211,7 +211,7 @@ class Workers(Generic[T]):
             raise self._failure
 
     def stop(self, deadline: Deadline) -> bool:
-        """Begin nothing more and wait for running handlers; False when one still runs at the deadline."""
+        """Start nothing more and wait for running handlers; return False if one still runs at the deadline."""
         with self._lock:
             self._stopped = True
             self._work_came.notify_all()
@@ -224,7 +224,7 @@ class Workers(Generic[T]):
             failure: BaseException | None = None
             try:
                 again_s = self._work(piece)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the feeder's thread has to hear of it
+            except BaseException as error:  # noqa: BLE001 - `check` raises it in the feeding thread
                 failure = error
             with self._lock:
                 self._running -= 1
@@ -233,14 +233,14 @@ class Workers(Generic[T]):
                     self._stopped = True
                     self._work_came.notify_all()
                 elif again_s is None:
-                    self._queue.finish(key)  # nobody is woken: this thread takes the key's next piece, or another
+                    self._queue.finish(key)  # no notify needed: this thread takes the key's next task, or another one
                 else:
                     self._queue.put_off(key, time.monotonic() + again_s)
                 if self._running == 0:
                     self._came_to_rest.notify_all()
 
     def _next(self) -> tuple[Hashable, T] | None:
-        """A key's first piece, waiting for one; None when the workers stop."""
+        """Wait for a key's first task; return None when the workers stop."""
         with self._lock:
             while not self._stopped:
                 taken = self._queue.take(time.monotonic())
