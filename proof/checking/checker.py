@@ -92,7 +92,6 @@ class Checker:
         self._stream(topic, partition).batches(batches)
 
     def input(self, records: Iterable[Row]) -> None:
-        """Take visible records of the input."""
         self._compared.take_inputs(records)
 
     def output(self, records: Iterable[Row], topic: str | None = None) -> None:
@@ -100,7 +99,6 @@ class Checker:
         self._take(topic or self._facts.output, records)
 
     def dead_letters(self, records: Iterable[Row]) -> None:
-        """Take visible records of the dead-letter topic."""
         self._take(self._facts.dead_letter, records)
 
     def _take(self, topic: str, records: Iterable[Row]) -> None:
@@ -110,11 +108,9 @@ class Checker:
             position.settle()
 
     def input_ended(self) -> None:
-        """Signal the end of the input."""
         self._compared.input_ended()
 
     def downstream_ended(self) -> None:
-        """Signal the end of all outputs and dead letters."""
         self._compared.downstream_ended()
 
     def _transactions_ended(self) -> None:

@@ -89,7 +89,6 @@ class Stretches:
         self._starts, self._ends = array("q"), array("q")
 
     def add(self, start: int, until: int) -> None:
-        """Add all offsets of `[start, until)`."""
         if self._ends and self._ends[-1] == start:
             self._ends[-1] = until
         else:
@@ -194,7 +193,6 @@ class Layout:
         self._aborted: list[tuple[int, int]] = []
 
     def add(self, offset: int, source_partition: int, source_offset: int) -> None:
-        """Add one visible record."""
         if self.runs:
             run = self.runs[-1]
             if (

@@ -175,7 +175,6 @@ class RawLog:
             self._found.say(Name.EPOCH_REUSE, (self.topic, self.partition, offset), evidence, key)
 
     def aborted_read(self, attempt: Attempt, offset: int) -> None:
-        """Report a visible record of an aborted transaction."""
         evidence = "a read_committed reader returned it, and its transaction is aborted"
         self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 

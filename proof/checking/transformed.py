@@ -126,7 +126,6 @@ class TransformComparison(Comparison):
 
     @property
     def doubts(self) -> list[str]:
-        """The reasons why outputs could not be compared."""
         if not self.oracle.differs:
             return []
         why = (

@@ -120,7 +120,6 @@ class Customers:
 
 
 def customer_id(number: int) -> bytes:
-    """Return a customer's id, which is the record's key."""
     return b"c-%05d" % number
 
 

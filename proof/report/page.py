@@ -110,7 +110,6 @@ class Axis:
 
     @staticmethod
     def text(strip: Strip, what: str) -> str:
-        """Describe the strip in words."""
         times = strip.times
         bound = f", bound {' or '.join(map(say_seconds, strip.bounds))}" if strip.bounds else ""
         p50, p95 = (say_seconds(times.quantile(share)) for share in (0.50, 0.95))
@@ -147,7 +146,6 @@ def _file(name: str) -> html.Markup:
 
 
 def page(summary: Summary) -> str:
-    """Return the HTML document."""
     lead, _, rest = summary.headline.partition(": ")
     began = min((campaign.began for campaign in summary.provenance if campaign.began), default="")
     counts = summary.cell_standings

@@ -288,7 +288,6 @@ class Cell:
 
     @property
     def short_name(self) -> str:
-        """The name without the row."""
         return self.name.removeprefix(f"{self.row}-") or self.name
 
 
@@ -314,8 +313,6 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The summary of a campaign."""
-
     provenance: tuple[Provenance, ...]
     results: tuple[Result, ...]
     cells: tuple[Cell, ...]
@@ -418,7 +415,6 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """The campaign in one sentence."""
         count = self.cell_standings
         violated, unclear, controls = (count[s] for s in (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL))
         text = f"{count[Standing.PROVEN]:,} proven, {violated:,} violated, {unclear:,} inconclusive"

@@ -55,7 +55,6 @@ class Event:
     details: Details
 
     def document(self) -> dict[str, object]:
-        """Return the event as a JSON object."""
         details = self.details
         return {
             "at": round(self.at, 6),

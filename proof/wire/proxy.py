@@ -47,7 +47,6 @@ class Proxy:
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap servers for clients."""
         return ",".join(f"{host}:{port}" for host, port in self._stands_for.values())
 
     async def start(self, bootstrap: str, deadline: Deadline, ports: tuple[int, ...] = ()) -> None:

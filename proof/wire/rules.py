@@ -158,7 +158,6 @@ class Trap:
         self._decide(forward=True)
 
     def drop(self) -> None:
-        """Drop the held frame."""
         self._decide(forward=False)
 
     def _decide(self, *, forward: bool) -> None:
@@ -284,7 +283,6 @@ class DelayedChannel:
             await self._writer.drain()
 
     def stop(self) -> None:
-        """Drop queued frames."""
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
