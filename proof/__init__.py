@@ -1,1 +1,1 @@
-"""Checker, fault campaign, wire proxy and report: proves that every order came out exactly once."""
+"""Prove that every order was processed exactly once: checker, fault campaign, wire proxy and report."""

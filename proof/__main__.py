@@ -1,4 +1,4 @@
-"""`python -m proof`: prepare topics and orders, look at logs and groups, verify the promise."""
+"""`python -m proof`: prepare topics and orders, inspect logs and groups, verify the promise."""
 
 from __future__ import annotations
 

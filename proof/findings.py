@@ -1,4 +1,4 @@
-"""The checker's report: findings with place and evidence, doubts, and a verdict."""
+"""The checker's report: findings with place and evidence, doubts, and the verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT = 20
 
 
 class Name(enum.StrEnum):
-    """Every kind of violation; docs/PROTOCOL.md says what each means."""
+    """The kinds of findings; docs/PROTOCOL.md describes each."""
 
     LOST = "lost-output"
     DUPLICATE = "duplicate-output"
@@ -40,13 +40,11 @@ class Name(enum.StrEnum):
 
     @property
     def violation(self) -> bool:
-        """A fault that did not fire breaks no promise; it only leaves the run without a meaning."""
+        """Whether it breaks the promise; a fault that did not fire only makes the run meaningless."""
         return self is not Name.SILENT_FAULT
 
 
 class Verdict(enum.StrEnum):
-    """What was shown."""
-
     PROVEN = "proven"
     VIOLATED = "violated"
     INCONCLUSIVE = "inconclusive"
@@ -59,9 +57,9 @@ class Verdict(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    One violation: where the record stands (or the input that should have come out), and what is wrong there.
+    One finding: the place of the record (or of the input that lacks an output), and what is wrong.
 
-    ``topic`` is a file's name, and ``offset`` a place in it, where no log is concerned; ``partition`` is -1 then.
+    Outside logs, ``topic`` is a name such as a file's, ``offset`` a place in it, and ``partition`` is -1.
     """
 
     name: Name
@@ -80,20 +78,20 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """All findings counted, the first twenty of each name kept."""
+    """Counts all findings, and keeps the first twenty of each name."""
 
     totals: Counter[Name] = field(default_factory=Counter)
     _first: dict[Name, list[Finding]] = field(default_factory=dict)
 
     def say(self, name: Name, place: tuple[str, int, int], evidence: str, key: tuple[int, int] | None = None) -> None:
-        """``place`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
+        """Add a finding; ``place`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
         self.totals[name] += 1
         kept = self._first.setdefault(name, [])
         if len(kept) < _KEPT:
             kept.append(Finding(name, *place, evidence, *(key or (None, None))))
 
     def first(self) -> list[Finding]:
-        """At most twenty findings, with each name among them."""
+        """Return twenty findings at most, an equal share for each name; but at least one for each."""
         share = max(1, _KEPT // max(1, len(self._first)))
         return [finding for kept in self._first.values() for finding in kept[:share]]
 
@@ -103,9 +101,9 @@ class Report:
     """
     What was read and what was found.
 
-    ``inputs`` are the visible records below the committed offset, ``backlog`` those above it. ``doubts`` are the
-    reasons why the rest could not be told, each with what to do; ``notes`` are checks that had nothing to look at.
-    ``counts`` is what a campaign holds its demands against: transactions, aborted records, fences.
+    ``inputs`` counts the visible records below the committed offset, ``backlog`` the others. ``doubts``: why there is
+    no verdict on the rest, each with what to do. ``notes``: remarks, such as checks that could not be made. ``counts``:
+    what a campaign compares with its demands, such as transactions, aborted records and fences.
     """
 
     inputs: int
@@ -127,7 +125,6 @@ class Report:
         return Verdict.INCONCLUSIVE if self.doubts or self.totals else Verdict.PROVEN
 
     def document(self) -> dict[str, Any]:
-        """The report as a JSON object."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
         findings = [asdict(finding) | {"name": finding.name.value} for finding in self.findings]
         return {"verdict": self.verdict.value, **fields, "findings": findings}

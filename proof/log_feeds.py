@@ -1,4 +1,4 @@
-"""Feed the checker from the logs up to a snapshot of their ends."""
+"""Feed the checker from the logs, up to a snapshot of their ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 from proof.checking.input_partition import Row
 
-# Inputs are read this far ahead: partitions take turns, and an output finds its input there already.
+# Inputs are read this far ahead, so that an output's input has been read although partitions take turns.
 _AHEAD = 50_000
 _OFFSET_BATCHES = 200
 
 
 class Feed(Protocol):
-    """``step`` hands the checker some more; ``fraction`` is what part of the log has been handed over."""
+    """A log to check: ``step`` passes more of it to the checker; ``fraction`` is the part passed so far."""
 
     ended: bool
 
@@ -41,7 +41,8 @@ class Records:
     """
     The visible records of one topic.
 
-    ``lead`` is told how far each partition will be read, before it is; ``ahead`` keeps this log before the others.
+    ``lead`` is called with partition and offset before records up to it are passed on; ``ahead`` reads this log ahead
+    of the others.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Records:
 
 
 class Batches:
-    """The raw batches of one topic, handed over partition by partition, up to where they are needed."""
+    """The raw batches of one topic, passed to the checker by partition, as far as they are needed."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class Batches:
         self._reached = {p: log.first - 1 for p, log in logs.items()}
 
     def lead(self, partition: int, offset: int) -> None:
-        """Hand over all batches up to the one that holds ``offset``."""
+        """Pass on all batches up to the one that contains ``offset``."""
         batches = []
         while self._reached[partition] < offset:
             batch = next(self._left[partition], None)
@@ -116,7 +117,7 @@ class Batches:
 
 
 class Offsets:
-    """The group's partition of Kafka's offset log."""
+    """The group's partition of `__consumer_offsets`."""
 
     def __init__(
         self, batches: Iterator[OffsetBatch], log: LogOffsets, take: Callable[[Iterable[OffsetBatch]], None]
@@ -137,7 +138,7 @@ class Offsets:
             self._done = batches[-1].raw.last_offset + 1 - self._first
 
     def close(self) -> None:
-        """Nothing is open between two steps."""
+        """Do nothing: nothing is open between steps."""
 
 
 _SETTLE_S = 5.0
@@ -147,7 +148,7 @@ _PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PipelineUnderTest:
-    """What is to be proven: this group brought this input to this output."""
+    """The pipeline to check: its input, its outputs and its group."""
 
     input: str
     output: str
@@ -161,15 +162,17 @@ class PipelineUnderTest:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """All topics that are written."""
+        """All topics that the pipeline writes."""
         return (*self.outputs, self.dead_letter)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """
-    ``downstream`` are all topics that are written; ``offset_log`` is the partition of Kafka's offset log that holds the
-    group, where it can be read.
+    The offsets of all logs at one position of the group.
+
+    ``downstream``: all topics that the pipeline writes. ``offset_log``: the group's partition of `__consumer_offsets`,
+    or None if it can't be read.
     """
 
     input: dict[int, LogOffsets]
@@ -179,7 +182,7 @@ class Snapshot:
 
     @property
     def gaps(self) -> list[str]:
-        """Reasons why records downstream may not be visible."""
+        """The reasons why downstream records may not be visible."""
         gaps = []
         for topic, logs in self.downstream.items():
             for partition, log in sorted(logs.items()):
@@ -196,9 +199,9 @@ class Snapshot:
 
 def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, *, settled: bool) -> Snapshot:
     """
-    Offsets of all logs between two equal answers about the group's position.
+    Read the offsets of all logs, between two equal reads of the group's position.
 
-    ``settled``: a position that is still pending after some seconds will stay so; the one before it is taken.
+    ``settled``: a position that is still pending after some seconds will stay pending; use the one before it.
 
     Raises:
         Refused: a topic is missing, the group moves, or its position is pending.
@@ -215,7 +218,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
         source, downstream = logs(claim.input), {name: logs(name) for name in claim.written}
         found = Snapshot(source, downstream, before, _offset_log(client, claim.group, deadline))
         moved = before != _committed(connection, claim, range(sizes[claim.input]), settled=settled)
-        # A commit's markers reach the partitions a moment after the group's position is known.
+        # A commit's markers may reach the partitions shortly after the group's position is visible.
         pending = any(log.last_stable < log.end for some in downstream.values() for log in some.values())
         if not moved and (not pending or patience.expired()):
             return found
@@ -228,7 +231,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
 
 
 def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
-    """The group's partition of the offset log; None without the right to read it, or before any commit."""
+    """Return the group's partition of `__consumer_offsets`; None without the right to read it, or before any commit."""
     try:
         partition = coordinator_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
         return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]
@@ -239,7 +242,7 @@ def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[in
 def _committed(
     connection: Connection, claim: PipelineUnderTest, partitions: range, *, settled: bool
 ) -> dict[int, int | None]:
-    """The group's position as a `read_committed` reader sees it."""
+    """Return the group's position as a `read_committed` reader sees it."""
     try:
         return _query_offsets(connection, claim, partitions, READ_COMMITTED)
     except DeadlineExceeded as error:

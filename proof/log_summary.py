@@ -1,4 +1,4 @@
-"""Count what lies in a partition's log, and read groups, for people to look at."""
+"""Count the records in partition logs and describe groups, for display."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LogCounts:
     """
     The records of one partition's log, each counted once.
 
-    ``visible`` ones are what a `read_committed` reader gets; ``waiting`` ones are as good as visible but stand behind
-    the last stable offset; ``open`` ones belong to transactions without a marker yet.
+    ``visible``: a `read_committed` reader gets them; ``waiting``: committed or non-transactional, but held back by the
+    last stable offset; ``open``: their transaction has no marker yet.
     """
 
     visible: int = 0
@@ -33,7 +33,7 @@ class LogCounts:
 
 @dataclass(slots=True)
 class _Transaction:
-    """Records of one producer since its last marker, before and behind the last stable offset."""
+    """The number of a producer's records since its last marker, below and from the last stable offset on."""
 
     stable: int = 0
     behind: int = 0
@@ -41,10 +41,10 @@ class _Transaction:
 
 def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
     """
-    Count the batches of `[log.first, log.end)`, given in log order.
+    Count the records of `[log.first, log.end)`; batches come in log order.
 
-    A marker decides all records that its producer wrote since the marker before; memory grows with the number of
-    producers that have a transaction open, not with the log.
+    A marker decides all records that its producer wrote since the previous marker. Memory grows with the number of open
+    transactions, not with the log.
     """
     visible = waiting = aborted = control = 0
     running: dict[int, _Transaction] = {}
@@ -72,15 +72,13 @@ def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
 
 
 def _kept(batch: RawBatch, log: LogOffsets) -> int:
-    """The batch's records inside the log: retention cuts batches in two, compaction thins them out."""
+    """Return the batch's number of records inside the log: retention cuts batches, compaction removes records."""
     inside = min(batch.last_offset + 1, log.end) - max(batch.base_offset, log.first)
     return max(0, min(batch.records, inside))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """One partition's offsets, and what lies between them."""
-
     topic: str
     partition: int
     offsets: LogOffsets
@@ -89,7 +87,7 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
-    """Where a group stands in one partition; ``lag`` is what a `read_committed` reader could still read."""
+    """A group's position in one partition."""
 
     partition: int
     committed: int | None
@@ -97,19 +95,19 @@ class PartitionPosition:
 
     @property
     def lag(self) -> int:
-        """Offsets between the committed one (the log's beginning, without one) and the last stable one."""
+        """The number of offsets from the committed one (the log's start if there is none) to the last stable one."""
         position = self.offsets.first if self.committed is None else self.committed
         return max(0, self.offsets.last_stable - position)
 
     @property
     def behind_stable(self) -> int:
-        """Offsets that wait behind the last stable one for a transaction to end."""
+        """The number of offsets from the last stable one to the end, which wait for a transaction to end."""
         return self.offsets.end - self.offsets.last_stable
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """A group in one topic, and who holds back the last stable offsets."""
+    """A group's position in one topic, and the transactions that hold back its last stable offsets."""
 
     group: str
     topic: str
@@ -128,7 +126,7 @@ class GroupPosition:
 
 
 def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
-    """Every partition of ``names`` (of all topics but Kafka's own, when empty), read through once."""
+    """Read every partition of ``names`` once (if empty: of all topics except Kafka's own), and count its records."""
     client = admin(connection)
     partition_logs = []
     for name in names or topics.names(client, deadline):
@@ -140,7 +138,7 @@ def end_offsets(connection: Connection, names: list[str], deadline: Deadline) ->
 
 
 def group_position(connection: Connection, group: str, topic: str, deadline: Deadline) -> GroupPosition:
-    """The group's offsets as they are now: one that is part of an open transaction does not count yet."""
+    """Return the group's current position; an offset in an open transaction does not count yet."""
     client = admin(connection)
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
     known = offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)

@@ -1,11 +1,10 @@
 """
-What the pipeline should have written, worked out again from input and profiles alone; pure.
+Compute what the pipeline should have written, from input and profiles alone; pure.
 
-Written independently of `pipeline/`: it shares the tables of `brew.orders` and no code. Numbers are compared as
-exact decimals, since `0.1000000000000000055` and `12345678901234567890123` don't survive a float.
+Independent of `pipeline/`: it shares the tables of `brew.orders` but no code. Numbers are compared as exact decimals,
+because a float can't represent `0.1000000000000000055` or `12345678901234567890123`.
 
-An output names the profile that it was made with; a compacted log may have removed that one since, and then nobody
-can tell.
+An output names the profile that it was enriched with. If compaction has removed it, the tier can't be checked.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from brew.orders import (
 )
 
 _ORACLE_TIERS = {tier.encode(): tier for tier in DISCOUNTS}
-# What follows the input's text, up to its last brace, when the two fields are simply added.
+# What replaces the input's last brace when the two fields are simply appended.
 _TAILS = {
     tier: f',"{TIER_FIELD}":"{tier}","{DISCOUNT_FIELD}":{discount}}}'.encode() for tier, discount in DISCOUNTS.items()
 }
@@ -48,22 +47,22 @@ _OPENING, _CLOSING = b"[{", b"]}"
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number by value, and unequal to every string, boolean and null."""
+    """A number, compared by value; it equals no string, boolean or null."""
 
     value: Decimal | str
 
 
 class _Unreadable(Exception):
-    """Not JSON, or nested too deeply to be read here."""
+    """Not JSON, or nested too deeply to parse."""
 
 
 def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) -> str | None:
-    """What is wrong with an enriched value; None when nothing is."""
+    """Return what is wrong with an enriched value, or None."""
     return wrong_with_tier(_tier(key), value, out)
 
 
 def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | None:
-    """The same, for a customer whose tier is known."""
+    """Return what is wrong with a value enriched with ``tier``, or None."""
     if value is not None and out is not None and _only_appended(value, out, tier):
         return None
     if value is None or out is None:
@@ -82,7 +81,7 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
 
 
 def appended(key: bytes | None, value: bytes, out: bytes) -> bool:
-    """Whether the output is right in the simplest way; False says nothing yet."""
+    """Return True if the output is the input with the two fields appended; False means not decided."""
     return _only_appended(value, out, _tier(key))
 
 
@@ -92,9 +91,9 @@ def _tier(key: bytes | None) -> str:
 
 def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
     """
-    Whether the output's text is the input's with the two fields behind it: the common case, and exact by itself.
+    Return whether the output's text is the input's with the two fields appended: the common case, compared exactly.
 
-    The input still has to be an object that names a customer and holds none of the two fields.
+    The input must also be an object that names a customer and has neither of the two fields.
     """
     if value[-1:] != b"}" or out != value[:-1] + _TAILS[tier]:
         return False
@@ -128,7 +127,7 @@ def _told(value: object) -> str:
 def _exact(text: bytes) -> Any:
     try:
         if b"\\u" in text:
-            # Half a surrogate pair is no character, also in a member that a later one of its name replaces.
+            # Reject lone surrogates, also in a member that a later duplicate replaces.
             every = json.loads(text.decode(), parse_int=float, object_pairs_hook=list)
             json.dumps(every, ensure_ascii=False).encode()
         return json.loads(text.decode(), parse_float=_number, parse_int=_number, parse_constant=_no_constant)
@@ -140,7 +139,7 @@ def _number(text: str) -> _Number:
     try:
         return _Number(Decimal(text))
     except InvalidOperation:
-        return _Number(text)  # an exponent beyond all measure: equal text is equal value
+        return _Number(text)  # the exponent is out of range: compare the text
 
 
 def _no_constant(name: str) -> None:
@@ -148,7 +147,7 @@ def _no_constant(name: str) -> None:
 
 
 def unjustified(reason: Reason, value: bytes | None) -> str | None:
-    """Why a rejection for that reason is wrong; None when it holds, or depends on limits of the pipeline's own."""
+    """Return why a rejection is wrong; None if it is justified, or depends on limits of the pipeline."""
     if value is None:
         return None if reason is Reason.NO_VALUE else f"rejected as {reason}, but the input has no value"
     if reason in {Reason.TOO_LARGE, Reason.TOO_DEEP}:
@@ -170,7 +169,7 @@ def unjustified(reason: Reason, value: bytes | None) -> str | None:
 
 
 def beyond(value: bytes, max_bytes: int, max_depth: int) -> Reason | None:
-    """The limit that a value is over: its length first, then how deep brackets nest outside of strings."""
+    """Return the limit that a value exceeds, or None: its length first, then its bracket nesting outside strings."""
     if len(value) > max_bytes:
         return Reason.TOO_LARGE
     level, quoted, escaped = 0, False, False
@@ -199,9 +198,9 @@ Row = tuple[int, int, bytes | None, bytes | None, object, int | None]
 
 class TierCheck(NamedTuple):
     """
-    What the log says of an output: its tier, None where nobody can tell, or what is wrong.
+    The tier of an output by the profiles' log (None: unknown), or what is wrong with it.
 
-    ``gone``: compaction took what would show it.
+    ``gone``: compaction removed the record that would show it.
     """
 
     tier: str | None = None
@@ -211,9 +210,9 @@ class TierCheck(NamedTuple):
 
 class Profiles:
     """
-    All visible records of the profiles' topic, as customer -> partition -> offsets and what stands there.
+    All visible records of the profiles' topic, by customer and partition: their offsets and tiers.
 
-    ``untold``: outputs whose profile is gone; ``malformed``: records that are no profile.
+    ``untold`` counts outputs whose profile is gone, ``malformed`` records that are not a profile.
     """
 
     def __init__(self, topic: str, logs: Mapping[int, LogOffsets]) -> None:
@@ -225,7 +224,7 @@ class Profiles:
         self._first_untold = ""
 
     def take(self, rows: Iterable[Row]) -> None:
-        """Visible records, in offset order per partition."""
+        """Take visible records, in offset order per partition."""
         for partition, offset, key, value, _headers, _created in rows:
             self._offsets[partition].append(offset)
             kind = self._kind(key, value)
@@ -233,7 +232,7 @@ class Profiles:
                 continue
             packed = (offset * _KINDS + kind) * self._count + partition
             before = self._history.get(key)
-            # One number for a customer with one profile: that is most of them.
+            # Most customers have one profile: a plain number saves the tuple.
             if before is None:
                 self._history[key] = packed
             else:
@@ -252,7 +251,7 @@ class Profiles:
         return _REMOVED
 
     def _of(self, customer: object) -> Mapping[int, tuple[tuple[int, int], ...]]:
-        """Partition -> (offset, kind) of this customer's records, in order."""
+        """Return this customer's records by partition, as (offset, kind) in order."""
         found = self._history.get(customer.encode()) if isinstance(customer, str) else None
         if found is None:
             return {}
@@ -263,7 +262,7 @@ class Profiles:
         return history
 
     def wrong(self, value: bytes | None, out: bytes | None, header: tuple[str, bytes | None] | None) -> str | None:
-        """What is wrong with an enriched value, by the profile that its header names; None when nothing is."""
+        """Return what is wrong with an enriched value, given the profile that its header names, or None."""
         if header is None or header[0] != PROFILE_OFFSET or header[1] is None:
             return f"no {PROFILE_OFFSET} header between the input's and the source's: not enriched with a profile"
         if value is None or out is None:
@@ -279,7 +278,7 @@ class Profiles:
         return wrong_with_tier(tier, value, out) if tier in DISCOUNTS else f"tier is {tier!r}, which is none"
 
     def _at(self, customer: object, text: bytes) -> TierCheck:
-        """The tier at `<partition>/<offset>`."""
+        """Check the profile at `<partition>/<offset>`."""
         self.profiled += 1
         partition, offset = _numbers(text.split(b"/"), 2)
         if partition not in self._logs:
@@ -297,7 +296,7 @@ class Profiles:
         return TierCheck(gone=True)
 
     def _none(self, customer: object, text: bytes) -> TierCheck:
-        """Whether there was none while each partition had been read up to `none <offset>,<offset>,...`."""
+        """Check that there was no profile when the partitions had been read up to `none <offset>,<offset>,...`."""
         self.unprofiled += 1
         read = _numbers(text.removeprefix(NO_PROFILE).strip().split(b","), self._count)
         if -1 in read:
@@ -310,7 +309,7 @@ class Profiles:
         if last and all(kind != _REMOVED for _, kind in last.values()):
             where = ", ".join(f"{p}/{at}" for p, (at, _) in last.items())
             return TierCheck(wrong=f"made without a profile, though customer {customer!r} had one at {where}")
-        # What is there now came later; was there one before it? Where nothing was ever removed, there was none.
+        # All records left are newer; an older one is ruled out only if nothing was removed.
         return TierCheck(STANDARD, gone=bool(history) and not last and not self._whole(read))
 
     def _visible(self, partition: int, offset: int) -> bool:
@@ -319,7 +318,7 @@ class Profiles:
         return place < len(offsets) and offsets[place] == offset
 
     def _whole(self, read: list[int]) -> bool:
-        """Whether nothing can have been removed below these offsets."""
+        """Return whether nothing can have been removed below these offsets."""
         return all(bisect_left(self._offsets[partition], end) == end for partition, end in enumerate(read))
 
     @property
@@ -343,7 +342,7 @@ class Profiles:
 
 
 def _field(text: bytes, name: str) -> object:
-    """A field of a JSON object; None without one."""
+    """Return a field of a JSON object, or None."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -352,7 +351,7 @@ def _field(text: bytes, name: str) -> object:
 
 
 def _numbers(words: list[bytes], count: int) -> list[int]:
-    """The decimal numbers that the words are; -1 for each where there are not ``count`` of them."""
+    """Parse ``count`` decimal numbers; return ``count`` times -1 if the words are anything else."""
     if len(words) == count and all(word.isdigit() and len(word) <= _LONGEST_NUMBER for word in words):
         return [int(word) for word in words]
     return [-1] * count

@@ -1,9 +1,9 @@
 """
-What a result was made with: commit, a hash over the kernel's source files, versions.
+The origin of a result: commit, hash of the kernel's source files, versions.
 
-The kernel is every module of ours that runs when a range is transacted: those below and all that they import. For the
-sink's cells its modules are part of it. A result tells of the kernel with its hash and of no other; a wheel, which
-knows no commit, still knows its hash.
+The kernel is every module of ours that takes part in a transaction: the modules below and all that they import,
+including the sink's for the sink's cells. A result is valid only for the kernel with its hash. An installed wheel has
+no commit, but still has the hash.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ UNKNOWN = "unknown"
 _KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
 _SINK = (*_KERNEL, "brew.sink.sink", "brew.sink.shared", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
 _BESIDE = ("brew.claims.", "brew.observability.")
-"""Imported with the sink's settings and its probes, without a part in a transaction."""
+"""Imported for the sink's settings and probes, but not part of a transaction."""
 SINK_ROWS = {"F39", "F40", "F41", "F42", "F43"}
-_PARSING = threading.Lock()  # Python 3.11's parser fails where two threads parse at once; lanes of a campaign do
+_PARSING = threading.Lock()  # Python 3.11's parser fails if two threads parse at once, as a campaign's lanes do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 _GIT_S = 10.0
 _SHOWN = 12
@@ -41,7 +41,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class MadeWith:
-    """The fields that every result carries; `unknown` where somebody else's program or brokers were used."""
+    """The origin fields of every result; `unknown` if the program or the brokers were not ours."""
 
     commit: str = UNKNOWN
     kernel: str = UNKNOWN
@@ -55,10 +55,10 @@ class MadeWith:
 
 def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
     """
-    The kernel's modules and their files, by name; with ``sink`` the sink's, too.
+    Return the files of the kernel's modules, by module name; with ``sink``, also the sink's.
 
     Raises:
-        FileNotFoundError: one of those that it begins with is not there.
+        FileNotFoundError: one of the root modules is missing.
     """
     modules: dict[str, Path] = {}
     begin = _SINK if sink else _KERNEL
@@ -74,7 +74,7 @@ def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
 
 
 def kernel(root: Path = ROOT, *, sink: bool = False) -> str:
-    """The first hex digits of the hash over what the kernel's files do; comments and docstrings don't count."""
+    """Return the first hex digits of the hash of the kernel's code, without comments and docstrings."""
     digest = hashlib.sha256()
     for name, path in kernel_modules(root, sink=sink).items():
         digest.update(f"{name}\n".encode() + hashlib.sha256(_code(path)).digest())
@@ -82,7 +82,7 @@ def kernel(root: Path = ROOT, *, sink: bool = False) -> str:
 
 
 def kernels() -> set[str]:
-    """Today's kernel, without the sink and with it."""
+    """Return the current kernel's hashes, without and with the sink."""
     return {kernel(), kernel(sink=True)}
 
 
@@ -92,7 +92,7 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def _code(path: Path) -> bytes:
-    """The lines of a file that do something: no comments, docstrings or empty lines. Any Python gives the same."""
+    """Return a file without comments, docstrings and empty lines; the same for every version of Python."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
         if token.type == tokenize.COMMENT:
@@ -110,7 +110,7 @@ def _is_sentence(node: ast.AST) -> TypeGuard[ast.Expr]:
 
 
 def _imports(path: Path) -> list[str]:
-    """Modules that a file may import; names inside modules are among them, which no file has."""
+    """Return the modules that a file may import, including names inside modules, which have no file."""
     modules: list[str] = []
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -121,9 +121,9 @@ def _imports(path: Path) -> list[str]:
 
 
 def commit(root: Path = ROOT) -> str:
-    """The commit that is checked out, `+changes` behind it where files differ from it; `unknown` without git."""
+    """Return the checked-out commit, with `+changes` if tracked files differ from it; `unknown` without git."""
     head = _git(root, "rev-parse", "--short=12", "HEAD")
-    if head is None or not (root / ".git").exists():  # a repository around a virtual environment is not ours
+    if head is None or not (root / ".git").exists():  # a repository that contains our virtual environment is not ours
         return UNKNOWN
     return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
 
@@ -139,7 +139,7 @@ def _git(root: Path, *words: str) -> str | None:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Client libraries, Spark, Python, and the Kafka that the sandbox starts."""
+    """Return the versions of client libraries, Spark, Python, and the sandbox's Kafka."""
     known = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return known | {"python": platform.python_version(), "kafka": _kafka()}
 

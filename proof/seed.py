@@ -1,4 +1,4 @@
-"""Plan and write orders, plain or in transactions, and make sure that every one arrived."""
+"""Generate and write orders, with or without transactions, and check that each is delivered."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Order = tuple[bytes, bytes | None]
 
 def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
     """
-    A function from an order's number to its key and value; equal seeds give equal orders.
+    Return a function from an order's number to its key and value; equal seeds give equal orders.
 
-    Only the number differs from one order to the next 1024: the rest of the JSON text is rendered once. ``mark`` goes
-    into the key (`gold-aborted-000017`), to keep orders that must never be counted apart from those that must.
+    Orders repeat after 1024, except for tier and number, so the rest of the JSON is rendered only once. ``mark`` goes
+    into the key (`gold-aborted-000017`), to distinguish orders that must never be counted.
     """
     tails = _tails(seed)
 
     def order(number: int) -> Order:
-        # The sum moves on by one in each round, so every partition of a round robin sees every tier.
+        # The sum shifts by one each round, so that a round robin brings every tier to every partition.
         name = b"%s-%s%06d" % (TIERS[(number + number // 4) % 4], marked, number)
         return name, b'{"order_id":"%s%s' % (name, tails[number % _VARIANTS])
 
@@ -50,7 +50,7 @@ def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
 
 @functools.lru_cache(maxsize=4)
 def _tails(seed: int) -> list[bytes]:
-    """What follows the order's id in its JSON text, for `_VARIANTS` orders."""
+    """Return the JSON text after the order's id, for `_VARIANTS` orders."""
     rng = random.Random(seed)  # noqa: S311 - example data
     tails = []
     for second in range(_VARIANTS):
@@ -68,7 +68,7 @@ def _tails(seed: int) -> list[bytes]:
 
 
 def spoiled(order: Order, kind: int) -> Order:
-    """The same order made unreadable, in one of four ways: cut JSON, not an object, no customer, no value."""
+    """Make an order unreadable, in one of four ways: truncated JSON, not an object, no customer, no value."""
     key, value = order
     text = value or b""
     variants = (text[:-9], b"[" + text + b"]", text.replace(b'"customer_id"', b'"somebody"'), None)
@@ -79,12 +79,12 @@ _CHUNK = 10_000
 _MOST_PER_TRANSACTION = 100
 
 Record = tuple[int, Order]
-"""The partition, and the order that goes there."""
+"""Partition and order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeding:
-    """What to write; one refusal for all fields that do not fit together."""
+    """What to write; raises `UsageError` if the fields do not fit together."""
 
     topic: str
     count: int
@@ -107,20 +107,20 @@ class Seeding:
 
     @property
     def per_transaction(self) -> int:
-        """Few orders make small transactions, so that some are aborted on the way."""
+        """Orders per transaction; few if there are few orders, so that some transactions are aborted."""
         return self.transaction_size or max(1, min(_MOST_PER_TRANSACTION, self.count // 6))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records that are written together; in one transaction, if there are transactions at all."""
+    """Records that are written together, in one transaction if the plan is transactional."""
 
     records: list[Record]
     aborted: bool = False
 
 
 def chunks(plan: Seeding, partitions: int) -> Iterator[Chunk]:
-    """Everything to write, in order, a chunk at a time: as many visible orders as the plan's count."""
+    """Yield everything to write, in order, in chunks, with as many visible orders as the plan's count."""
     homes = _order_partitions(plan, partitions)
     visible = _visible(plan, homes)
     if not plan.transactional:
@@ -142,7 +142,7 @@ def chunks(plan: Seeding, partitions: int) -> Iterator[Chunk]:
 
 
 def ghost_records(plan: Seeding, mark: str, partitions: int) -> Iterator[Record]:
-    """Orders that never become visible, round robin over all partitions, without end."""
+    """Return an endless iterator of orders that never become visible, round robin over all partitions."""
     ghost = orders(plan.seed, mark)
     return ((number % partitions, ghost(number)) for number in count(plan.start))
 
@@ -175,7 +175,7 @@ _ABORT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What a seeder did; ``open_id`` is the transactional id that it left open on purpose."""
+    """What was written; ``open_id``: the transactional id whose transaction was left open on purpose."""
 
     topic: str
     partitions: int
@@ -200,7 +200,7 @@ class Seeded:
 
 
 class Writer:
-    """A producer that keeps delivery errors only, so that successful deliveries cost no callback."""
+    """A producer that reports delivery errors only, so that successful deliveries cost no callback."""
 
     def __init__(self, connection: Connection, topic: str, transactional_id: str | None, timeout_s: float) -> None:
         self._topic = topic
@@ -232,7 +232,7 @@ class Writer:
         retry_until(ask, name, deadline)
 
     def write(self, records: list[Record]) -> None:
-        """Queue records, as fast as the brokers take them; `produce_batch` knows one partition per call."""
+        """Queue records, waiting for room; `produce_batch` takes one partition per call."""
         by_partition: dict[int, list[dict[str, object]]] = {}
         for partition, (key, value) in records:
             by_partition.setdefault(partition, []).append({"key": key, "value": value})
@@ -252,12 +252,12 @@ class Writer:
 
     def _again(self, message: dict[str, object]) -> dict[str, object]:
         error = message.pop("_error")
-        if not isinstance(error, KafkaError) or error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - a public name
+        if not isinstance(error, KafkaError) or error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - a public constant
             raise Fatal(f"produce: {error}")
         return message
 
     def flush(self) -> None:
-        """Return once everything queued is in the log; in slices, so that a signal is heard."""
+        """Wait until everything queued is in the log; in slices, so that signals are handled."""
         deadline = Deadline(self._timeout_s)
         while self._client.flush(min(0.5, deadline.remaining_s())):
             self._check()
@@ -283,7 +283,7 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After an error drop what is queued, and leave no transaction open if the brokers still answer."""
+        """After an error, drop queued records, and abort an open transaction if the brokers answer."""
         if kind is None:
             return
         self._client.purge()
@@ -292,7 +292,7 @@ class Writer:
                 self._client.abort_transaction(_ABORT_TIMEOUT_S)
 
     def abort(self) -> None:
-        # The flush puts the records into the log, where readers have to step over them.
+        # Flush, so that the log contains aborted records that readers must skip.
         self.flush()
         self._step("abort", self._client.abort_transaction)
 
@@ -305,7 +305,7 @@ def seed(
     advance: Callable[[int], None],
     transaction_timeout_s: float,
 ) -> Seeded:
-    """Write the orders of the plan; call ``advance`` with the number of visible orders written since the last call."""
+    """Write the planned orders; call ``advance`` with the number of visible orders written since the last call."""
     partitions = topics.describe_one(admin(connection), plan.topic, deadline).partitions
     name = f"seed:{plan.topic}" if plan.transactional else None
     visible = aborted = 0
@@ -330,7 +330,7 @@ def seed(
 
 
 def _leave_open(connection: Connection, plan: Seeding, partitions: int, timeout_s: float) -> str:
-    """One record per partition in a transaction that nobody ends; the brokers abort it after ``timeout_s``."""
+    """Write a record per partition in a transaction left open; the brokers abort it after ``timeout_s`` seconds."""
     name = f"seed:{plan.topic}:open"
     writer = Writer(connection, plan.topic, name, timeout_s)
     writer.begin()
@@ -340,12 +340,12 @@ def _leave_open(connection: Connection, plan: Seeding, partitions: int, timeout_
 
 
 def next_number(connection: Connection, topic: str, deadline: Deadline) -> int:
-    """A number above all that this topic's orders carry: every order has an offset, so their sum is enough."""
+    """Return a number above those of the topic's orders: each has an offset, so the sum of log ends is enough."""
     client = admin(connection)
     partitions = topics.describe_one(client, topic, deadline).partitions
     return sum(log.end for log in offsets.log_offsets(client, topic, range(partitions), deadline).values())
 
 
 def resolve(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
-    """Fence the id; the coordinator aborts what its last holder left open."""
+    """Fence the id, so that the coordinator aborts the transaction that its last holder left open."""
     Writer(connection, "", transactional_id, deadline.remaining_s())

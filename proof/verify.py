@@ -1,4 +1,4 @@
-"""Read input, output, dead letters and the group's offset commits in step, and let the checker judge."""
+"""Read input, output, dead letters and the group's offset commits in step, and pass them to the checker."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _CHUNK = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """
-    What to look at beyond the logs.
+    What to check beyond the logs.
 
-    ``settled``: nothing runs any more, and every transaction has had the time to end. ``healed_at`` are the moments at
-    which faults ended, in seconds since 1970, each of which a commit has to follow within ``bound_s``. ``needed`` are
-    the counts without which the run shows nothing; ``fired`` are those that the caller saw himself. ``canaries`` must
-    not stand in any file of ``artefacts`` or ``journals``. ``profiles``: the topic whose profiles gave the tiers.
-    ``transform``: the function that made the outputs, by its name, instead of the enrichment of orders; ``py_files``:
+    ``settled``: nothing is running, and every transaction has had time to end. ``healed_at``: when faults ended, in
+    seconds since the epoch; a commit must follow each within ``bound_s`` seconds. ``needed``: the counts without which
+    the run proves nothing; ``fired``: the counts that the caller observed. ``canaries``: secrets that must not appear
+    in any file of ``artefacts`` or ``journals``. ``profiles``: the topic with the profiles that tiers came from.
+    ``transform``: the name of the function that made the outputs, instead of the enrichment of orders; ``py_files``:
     where its module may be.
     """
 
@@ -63,10 +63,10 @@ class VerifyOptions:
 
 def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions) -> Report:
     """
-    Check everything in the topics now.
+    Check everything that is in the topics now, and return the report.
 
     Raises:
-        Refused: a topic is missing, or the group's position can't be told.
+        Refused: a topic is missing, or the group's position can't be determined.
     """
     oracle = None
     if asked.transform is not None:
@@ -75,7 +75,7 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     logs = snapshot(connection, claim, deadline, settled=asked.settled)
     acknowledged = Acknowledged(_entries(asked), claim.input, claim.group)
     with _uncollected():
-        # Behind the snapshot: what an output of it was made with is below the ends that are asked for now.
+        # After the snapshot, so that the profiles of all its outputs are below the ends read now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
         checker = Checker(_facts(claim, logs, asked, profiles), acknowledged, oracle)
         unseen = _read(connection, claim, logs, checker, deadline)
@@ -87,7 +87,7 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     check_fired(asked.needed, {**checker.counts, **asked.fired}, checker.found)
     holders = _holders(connection, claim, logs, deadline) if Name.HANGING in checker.found.totals else []
     notes, doubts = ([], []) if profiles is None else (profiles.notes, profiles.doubts)
-    # Who claims a settled end claims its transactions, too: what was not looked at is then not proven.
+    # A settled run needs its transactions checked, too: a check that could not be made is then a doubt.
     if asked.settled:
         return checker.report([*notes, *holders], [*doubts, *unseen])
     return checker.report([*notes, *unseen, *holders], doubts)
@@ -95,7 +95,7 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Rows make no cycles, and looking for some costs a third of the time."""
+    """Disable garbage collection: rows have no cycles, and searching for them takes a third of the time."""
     gc.disable()
     try:
         yield
@@ -104,7 +104,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profiles:
-    """All profiles that are there, and what is left of those before them."""
+    """Read the topic's visible profiles, including older ones that compaction has left."""
     client = admin(connection)
     count = topics.describe_one(client, topic, deadline).partitions
     logs = offsets.log_offsets(client, topic, range(count), deadline)
@@ -137,7 +137,7 @@ def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profi
 def _read(
     connection: Connection, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, deadline: Deadline
 ) -> list[str]:
-    """Feed the checker; return what could not be read."""
+    """Feed the checker; return notes on what could not be read."""
     with ExitStack() as stack:
         raw, notes = _raw(connection, stack, deadline)
         others: list[Feed] = []
@@ -167,7 +167,7 @@ def _raw(connection: Connection, stack: ExitStack, deadline: Deadline) -> tuple[
 def _offsets(
     raw: RawLogs, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, user: str
 ) -> tuple[list[Feed], list[str]]:
-    """A feed of the group's offset commits, once one batch of them could be read."""
+    """Return a feed of the group's offset commits if a batch of them can be read, else a note."""
     unreadable = "the group's offset commits could not be read, so regressions and gaps were not looked for: "
     lacks = f"{user} lacks {COMMITS_READ} (`{COMMITS_READ.command(user)}`)"
     if logs.offset_log is None:
@@ -183,7 +183,7 @@ def _offsets(
 
 
 def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], others: list[Feed]) -> None:
-    """Always continue with the log that is least read, so that few records wait for their counterpart."""
+    """Feed the checker, always from the log with the smallest fraction read, so that few records wait."""
     feeds = [*others, *downstream, upstream]
     try:
         while unread := [feed for feed in feeds if not feed.ended]:
@@ -199,7 +199,7 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
 
 
 def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:
-    """Who holds the transactions that did not end, as the coordinator knows them."""
+    """Describe the transactions that did not end, as the coordinator reports them."""
     holders = []
     for topic, by_partition in {claim.input: logs.input, **logs.downstream}.items():
         blocked = [p for p, log in by_partition.items() if log.last_stable < log.end]

@@ -1,9 +1,9 @@
 """
-Check the promise record by record: every visible input once downstream, nothing else, unchanged, in order.
+Check the promise record by record: every visible input exactly once downstream, correct, in order, nothing else.
 
-Pure: records, batches and facts in, findings out. Input, output and dead letters may arrive in any interleaving, each
-in offset order per partition; raw batches of a partition come before its records. Memory is that of partitions, open
-transactions, and records whose other half has not arrived yet.
+Pure: takes records, batches and facts, and returns findings. Input, output and dead letters may be interleaved in any
+way, each in offset order per partition; a partition's raw batches come before its records. Memory grows with the
+partitions, open transactions, and records whose counterpart has not arrived yet.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _partition = itemgetter(0)
 
 
 class Checker:
-    """A fold over three logs; ask for the report once all of them have ended."""
+    """A fold over three logs; call `finish` and `report` after all of them have ended."""
 
     def __init__(
         self, facts: BrokerFacts, acknowledged: Acknowledged | None = None, oracle: Oracle | None = None
     ) -> None:
-        """``oracle``: the function that made the outputs; None where orders were enriched."""
+        """``oracle``: the function that produced the outputs; None if orders were enriched."""
         self._facts = facts
         self._acknowledged = acknowledged or Acknowledged((), facts.input)
         self.found = Findings()
@@ -46,7 +46,7 @@ class Checker:
         self._transformed = None if oracle is None else TransformComparison(facts, self.found, self._lanes, oracle)
         self._compared = self._transformed or Comparison(facts, self.found, self._lanes)
         if facts.journals:
-            # A reader may have got records of a partition in which the log shows none.
+            # A reader may have received records from a partition whose log shows none.
             for topic, partitions in facts.downstream.items():
                 for partition in partitions:
                     self._stream(topic, partition)
@@ -54,17 +54,17 @@ class Checker:
 
     @property
     def in_flight(self) -> int:
-        """Number of records that wait for their counterpart."""
+        """The number of records that wait for their counterpart."""
         return sum(map(len, self._lanes.values()))
 
     @property
     def held_bytes(self) -> int:
-        """What stays for good: 16 bytes per stretch of input offsets without a visible record."""
+        """Memory that is never released: 16 bytes per range of input offsets without visible records."""
         return sum(lane.held_bytes for lane in self._lanes.values())
 
     @property
     def layouts(self) -> dict[tuple[str, int], Layout]:
-        """What readers could see; complete once the logs have ended, empty unless ``BrokerFacts.journals``."""
+        """What readers can see; complete once the logs have ended, empty unless ``BrokerFacts.journals``."""
         return {place: stream.layout for place, stream in self._streams.items() if stream.layout is not None}
 
     def _offsets_ahead(self) -> None:
@@ -88,19 +88,17 @@ class Checker:
             self._positions[source_partition].wrote(attempt)
 
     def batches(self, topic: str, partition: int, batches: Iterable[RawBatch]) -> None:
-        """Take in raw batches of output or dead-letter topic, before the records that lie in them."""
+        """Take raw batches of an output or dead-letter topic, before the records in them."""
         self._stream(topic, partition).batches(batches)
 
     def input(self, records: Iterable[Row]) -> None:
-        """Take in visible records of the input."""
         self._compared.take_inputs(records)
 
     def output(self, records: Iterable[Row], topic: str | None = None) -> None:
-        """Take in visible records of the output, or of ``topic``, another output."""
+        """Take visible records of the output, or of ``topic``, another output."""
         self._take(topic or self._facts.output, records)
 
     def dead_letters(self, records: Iterable[Row]) -> None:
-        """Take in visible records of the dead-letter topic."""
         self._take(self._facts.dead_letter, records)
 
     def _take(self, topic: str, records: Iterable[Row]) -> None:
@@ -110,15 +108,13 @@ class Checker:
             position.settle()
 
     def input_ended(self) -> None:
-        """No input will come any more."""
         self._compared.input_ended()
 
     def downstream_ended(self) -> None:
-        """No output and no dead letter will come any more."""
         self._compared.downstream_ended()
 
     def _transactions_ended(self) -> None:
-        """Judge what needs the whole logs: open transactions, torn ranges."""
+        """Run the checks that need complete logs: open transactions and torn ranges."""
         for stream in self._streams.values():
             for attempt in stream.ended():
                 self._open(attempt)
@@ -135,7 +131,7 @@ class Checker:
             self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
 
     def _stuck(self) -> None:
-        """Report transactions that hold back a last stable offset after the run has settled."""
+        """Report transactions that still hold back a last stable offset after the run has settled."""
         reported = {
             (finding.topic, finding.partition) for finding in self.found.first() if finding.name is Name.HANGING
         }
@@ -147,7 +143,7 @@ class Checker:
                     self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
 
     def _lost_commits(self) -> None:
-        """Report records whose commit was acknowledged and that are missing."""
+        """Report records that are missing although their commit was acknowledged."""
         reported = set()
         for partition, lost in self._compared.lost.items():
             for offset in lost:
@@ -163,7 +159,7 @@ class Checker:
                 self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
 
     def finish(self) -> None:
-        """Judge what needs all of the logs; once, before readers' journals and demands are looked at."""
+        """Run the checks that need complete logs; call once, before checking readers' journals and demands."""
         self._transactions_ended()
         if self._facts.settled:
             self._stuck()
@@ -176,7 +172,7 @@ class Checker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What a campaign holds its demands against."""
+        """The counts that a campaign compares with its demands."""
         names = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
         counts = {"inputs": self._compared.inputs, "outputs": self._outputs}
         counts["dead_letters"] = self._downstream[self._facts.dead_letter]
@@ -187,7 +183,7 @@ class Checker:
         return counts | {name: self.endings.counts[name] for name in names}
 
     def _doubts(self) -> list[str]:
-        """Reasons why the input allows no verdict yet."""
+        """Return the reasons why the input allows no verdict yet."""
         topic, compared = self._facts.input, self._compared
         doubts = []
         if not compared.inputs and not compared.backlog:
@@ -215,7 +211,7 @@ class Checker:
         return doubts
 
     def report(self, notes: Iterable[str] = (), unseen: Iterable[str] = ()) -> Report:
-        """The verdict on all that was taken in; ``unseen`` is what could not be looked at and should have been."""
+        """Return the report; ``unseen`` are the checks that should have been made and could not be."""
         compared, totals = self._compared, {str(name): total for name, total in self.found.totals.items()}
         findings = self.found.first()
         doubts = self._doubts()

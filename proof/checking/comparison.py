@@ -15,14 +15,14 @@ from proof.oracle import Profiles, appended, unjustified, wrong_enrichment
 
 
 class Expected:
-    """What an output of one input partition has to be in the common case, compared byte by byte."""
+    """The fast path: recognizes correct outputs of one input partition in the common case, byte by byte."""
 
     def __init__(self, topic: str, partition: int) -> None:
         source = SourcePosition(topic, partition, 0).headers()
         self._source: Headers = [*source[:-1]]
 
     def is_exact_match(self, came: Row, out: Row) -> bool:
-        """True when ``out`` is certainly right; False means that it needs a full comparison."""
+        """Return True if ``out`` is certainly correct; False means that it needs a full comparison."""
         _, offset, key, value, headers, created = came
         _, _, out_key, out_value, out_headers, out_created = out
         return (
@@ -36,14 +36,14 @@ class Expected:
 
 
 class ExpectedWithProfile(Expected):
-    """Where a record names the profile that it was made with: no output is right at first sight."""
+    """For outputs that name the profile they were enriched with: all need a full comparison."""
 
-    def is_exact_match(self, came: Row, out: Row) -> bool:  # noqa: ARG002 - the other's shape
+    def is_exact_match(self, came: Row, out: Row) -> bool:  # noqa: ARG002 - overrides
         return False
 
 
 def wrong_output(came: Record, out: Record, source: SourcePosition, profiles: Profiles | None = None) -> str | None:
-    """What is wrong with an enriched record; None when nothing is. ``profiles``: tiers came from these."""
+    """Return what is wrong with an enriched record, or None. ``profiles``: the source of the tiers."""
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
     added = [] if profiles is None else out.headers[len(came.headers) :][:1]
@@ -59,14 +59,14 @@ def wrong_output(came: Record, out: Record, source: SourcePosition, profiles: Pr
 
 
 def wrong_time(created: int | None, out: Record) -> str | None:
-    """Nothing where the broker set one of the two."""
+    """Return how a timestamp differs, or None; also None if the broker set either of the two."""
     if out.created is None or created is None or out.created == created:
         return None
     return f"timestamp is {out.created}, should be {created}"
 
 
 def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str | None:
-    """What is wrong with a rejected record apart from its reason; None when nothing is."""
+    """Return what is wrong with a rejected record, apart from its reason, or None."""
     added, behind = out.headers[len(came.headers) :], source.headers()
     if out.headers[: len(came.headers)] != came.headers:
         return "the input's headers are not in front, unchanged"
@@ -80,7 +80,7 @@ def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str
 
 
 def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str | None:
-    """What is wrong with a rejected order; None when nothing is."""
+    """Return what is wrong with a rejected order, or None."""
     wrong = wrong_letter_frame(came, out, source)
     if wrong is not None:
         return wrong
@@ -92,7 +92,7 @@ def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str 
 
 
 def _omitted(came: Record, out: Record, size: bytes | None) -> bool:
-    """A value too large for the dead-letter topic stays in the input, and a header tells its length."""
+    """Return whether the value was omitted as too large for the dead-letter topic; a header holds its length."""
     return out.value is None and came.value is not None and size == b"%d" % len(came.value)
 
 
@@ -100,7 +100,7 @@ _partition = itemgetter(0)
 
 
 class Comparison:
-    """Compares inputs and outputs in any interleaving; lost inputs are known once both have ended."""
+    """Compares inputs and outputs, interleaved in any way; lost inputs are known once both have ended."""
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
@@ -112,7 +112,7 @@ class Comparison:
         self.lost: dict[int, list[int]] = {p: [] for p in lanes}
 
     def take_inputs(self, records: Iterable[Row]) -> None:
-        """Visible records of the input, in offset order per partition."""
+        """Take visible records of the input, in offset order per partition."""
         for partition, rows in groupby(records, _partition):
             self._take_inputs(partition, rows)
 
@@ -143,9 +143,10 @@ class Comparison:
 
     def take_rows(self, stream: Stream, rows: Iterable[Row]) -> int:
         """
-        The common case is compared here, at once: the next input of the same partition, exactly as it has to be.
+        Take visible records of one downstream partition; return their number.
 
-        All else goes through `_place`, which finds the input by the source headers and says what is wrong.
+        The common case, an exact match with the next input of the same partition, is compared here. `_place` handles
+        all others: it finds the input by the source headers.
         """
         partition = stream.partition
         quick = stream.topic == self._facts.output and partition in self._lanes
@@ -202,7 +203,7 @@ class Comparison:
             self._place(stream, record, source)
 
     def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
-        """Find the input of one downstream record; its source is a visible offset of the input."""
+        """Find the input of one downstream record, whose source is in the readable part of the input."""
         lane = self._lanes[source.partition]
         if source.offset >= self._facts.position(source.partition):
             committed = self._facts.committed.get(source.partition)
@@ -271,13 +272,13 @@ class Comparison:
         self._found.say(Name.PHANTOM, place, evidence + "(aborted, or never written)")
 
     def input_ended(self) -> None:
-        """No input will come any more: outputs that still wait for theirs have none."""
+        """Signal the end of the input: outputs that still wait for their input have none."""
         for partition, lane in self._lanes.items():
             lane.skip_to(self._facts.logs[partition].last_stable)
             self._overdue(lane, partition)
 
     def downstream_ended(self) -> None:
-        """No output and no dead letter will come any more: inputs that still wait for theirs are lost."""
+        """Signal the end of outputs and dead letters: inputs that still wait for theirs are lost."""
         self._downstream_open = False
         for lane in self._lanes.values():
             for row in lane.waiting():

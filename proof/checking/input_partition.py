@@ -1,8 +1,8 @@
 """
-One input partition as the checker follows it, and what readers could see; pure.
+The checker's state of one input partition, and the layout of what readers can see; pure.
 
-While outputs come in the order of their sources, memory is what lies between the two readings, plus 16 bytes per
-stretch of offsets without a visible record (markers, aborted transactions). An input that is passed by waits by itself.
+While outputs arrive in source order, memory holds the records between the two read positions, plus 16 bytes per range
+of offsets without visible records (markers, aborted transactions). An input that is skipped is kept on its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Record(NamedTuple):
     """
     A record as a reader sees it; ``created`` is its timestamp in ms, None where the broker set it.
 
-    Plain tuples of the same six values are taken as well, a million of them cost less.
+    Plain tuples of the same six values are also accepted, because they are cheaper.
     """
 
     partition: int
@@ -43,14 +43,13 @@ class Record(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
     """
-    What the brokers say before the records are read.
+    What the brokers report before the records are read.
 
-    ``doubts`` are reasons why downstream records may be missing without having been lost. ``downstream`` are the
-    offsets of output and dead-letter partitions where they are known; ``settled`` says that nothing is running and
-    every transaction has had the time to end, ``strict`` that a producer epoch is good for one transaction.
-    ``journals`` keeps what readers' journals are compared with: some bytes per run of visible records.
-    ``healed_ms`` are the moments at which faults ended, as the brokers' clocks show them. ``profiles`` are asked for
-    tiers instead of the records' keys. ``also_output`` are further output topics.
+    ``doubts``: why downstream records may be missing without being lost. ``downstream``: known offsets of output and
+    dead-letter partitions. ``settled``: nothing is running, and every transaction has had time to end. ``strict``: a
+    producer epoch is used for one transaction only. ``journals``: keep layouts to compare with readers' journals, a few
+    bytes per run of visible records. ``healed_ms``: when faults ended, by the brokers' clocks. ``profiles``: the source
+    of tiers, instead of the records' keys. ``also_output``: further output topics.
     """
 
     input: str
@@ -70,11 +69,11 @@ class BrokerFacts:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """All topics that transformed records may be in."""
+        """All topics that may contain transformed records."""
         return (self.output, *self.also_output)
 
     def position(self, partition: int) -> int:
-        """The committed offset, -1 without one."""
+        """Return the committed offset, or -1 if there is none."""
         committed = self.committed.get(partition)
         return -1 if committed is None else committed
 
@@ -84,13 +83,12 @@ def at(source: SourcePosition) -> str:
 
 
 class Stretches:
-    """Offsets, added in rising order: 16 bytes a stretch of them."""
+    """A set of offsets, added in ascending order; each contiguous range takes 16 bytes."""
 
     def __init__(self) -> None:
         self._starts, self._ends = array("q"), array("q")
 
     def add(self, start: int, until: int) -> None:
-        """All offsets of `[start, until)`."""
         if self._ends and self._ends[-1] == start:
             self._ends[-1] = until
         else:
@@ -111,8 +109,10 @@ Early = tuple[str, Row]
 
 class InputPartition:
     """
-    ``queue``: inputs in order; ``passed``: those below an output's source; ``early``: outputs whose input comes later;
-    ``behind``: sources that are out above the committed offset.
+    Inputs and outputs of one partition that wait to be matched.
+
+    ``queue``: inputs in order; ``passed``: inputs skipped by a later output; ``early``: outputs whose input is not read
+    yet; ``behind``: sources at or above the committed offset that have an output.
     """
 
     def __init__(self, first: int) -> None:
@@ -124,13 +124,13 @@ class InputPartition:
         self._gaps = Stretches()
 
     def skip_to(self, offset: int) -> None:
-        """Offsets from where the reading stands up to ``offset`` hold no visible record."""
+        """Continue at ``offset``; the offsets skipped hold no visible record."""
         if offset > self.read:
             self._gaps.add(self.read, offset)
             self.read = offset
 
     def take(self, source: int) -> Row | None:
-        """The input at ``source``, which comes out now; None when it came out before or is not visible."""
+        """Remove and return the input at ``source``; None if it was already taken or is not visible."""
         found = self.passed.pop(source, None)
         if found is not None:
             return found
@@ -141,38 +141,38 @@ class InputPartition:
         return queue.popleft() if queue and queue[0][1] == source else None
 
     def visible(self, source: int) -> bool:
-        """Whether the input held a visible record there; for offsets below ``read``."""
+        """Return whether ``source``, an offset below ``read``, held a visible record."""
         return source not in self._gaps
 
     @property
     def low(self) -> int:
-        """Every visible input below has come out."""
+        """The first offset that may lack an output; every visible input below it has one."""
         if self.passed:
             return next(iter(self.passed))
         return self.queue[0][1] if self.queue else self.read
 
     def overdue(self) -> Iterator[tuple[int, Early]]:
-        """Sources and outputs whose input should have been read by now: there is none."""
+        """Remove and yield the early outputs below ``read``, with their sources: their input does not exist."""
         for source in [offset for offset in self.early if offset < self.read]:
             yield source, self.early.pop(source)
 
     def waiting(self) -> Iterator[Row]:
-        """Inputs that have not come out, in offset order."""
+        """Yield the inputs without an output, in offset order."""
         yield from self.passed.values()
         yield from self.queue
 
     def forget(self) -> None:
-        """Nothing will come out any more."""
+        """Discard the waiting inputs; no more outputs will arrive."""
         self.queue.clear()
         self.passed.clear()
 
     def __len__(self) -> int:
-        """Records that wait for their other half."""
+        """Return the number of records that wait for their counterpart."""
         return len(self.queue) + len(self.passed) + len(self.early)
 
     @property
     def held_bytes(self) -> int:
-        """Memory that does not go away while the logs are read."""
+        """Memory that is not released while the logs are read."""
         return self._gaps.held_bytes
 
 
@@ -180,7 +180,11 @@ _first = itemgetter(0)
 
 
 class Layout:
-    """Grows in offset order; some 100 bytes per run, which is a transaction or the part of it between two gaps."""
+    """
+    What readers can see of one partition, added in offset order.
+
+    A run is a transaction, or the part of one between two gaps, and takes about 100 bytes.
+    """
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -189,7 +193,6 @@ class Layout:
         self._aborted: list[tuple[int, int]] = []
 
     def add(self, offset: int, source_partition: int, source_offset: int) -> None:
-        """One visible record."""
         if self.runs:
             run = self.runs[-1]
             if (
@@ -203,11 +206,11 @@ class Layout:
         self._starts.append(offset)
 
     def add_aborted(self, first: int, last: int) -> None:
-        """Records that no `read_committed` reader may see."""
+        """Add a range of records that no `read_committed` reader may see."""
         insort(self._aborted, (first, last))
 
     def between(self, start: int, until: int) -> Iterator[Run]:
-        """The visible runs in `[start, until)`, cut to it."""
+        """Yield the visible runs, clipped to `[start, until)`."""
         at = max(0, bisect_right(self._starts, start) - 1)
         while at < len(self.runs) and self.runs[at].offset < until:
             run = self.runs[at]
@@ -217,13 +220,13 @@ class Layout:
             at += 1
 
     def aborted(self, offset: int) -> bool:
-        """Whether the record there is part of an aborted transaction."""
+        """Return whether the record at ``offset`` belongs to an aborted transaction."""
         at = bisect_right(self._aborted, offset, key=_first) - 1
         return at >= 0 and self._aborted[at][1] >= offset
 
     @property
     def end(self) -> int:
-        """Behind the last visible record."""
+        """The offset after the last visible record."""
         return self.runs[-1].offset + self.runs[-1].length if self.runs else self.first
 
 
@@ -231,7 +234,7 @@ Wrote = Callable[[int, Attempt], None]
 
 
 class Stream:
-    """Batches come first, as far as records follow; without them nothing is known of transactions."""
+    """One downstream partition; raw batches must come before their records, or transactions are unknown."""
 
     def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None) -> None:
         self.topic, self.partition = raw.topic, raw.partition
@@ -246,7 +249,7 @@ class Stream:
 
     @property
     def key(self) -> Key | None:
-        """Who wrote the record at hand."""
+        """The producer id and epoch that wrote the current record."""
         return None if self._attempt is None else self._attempt.key
 
     def batches(self, batches: Iterable[RawBatch]) -> None:
@@ -267,14 +270,14 @@ class Stream:
                 self.layout.add_aborted(first, last)
 
     def ended(self) -> list[Attempt]:
-        """The transactions that are still open; their records count as aborted for readers."""
+        """Return the transactions that are still open; their records count as aborted for readers."""
         left = self._raw.open()
         for attempt in left:
             self._keep(attempt)
         return left
 
     def move_to(self, offset: int) -> None:
-        """The next record stands at ``offset``, which is above ``upto``: find its transaction."""
+        """Find the transaction of the next record, at ``offset`` above ``upto``."""
         spans = self._spans
         while spans and spans[0][0] < offset:
             spans.popleft()
@@ -283,7 +286,7 @@ class Stream:
             return
         self.upto, attempt = spans[0]
         if offset < attempt.first:
-            # A record outside of transactions before the next one's first.
+            # A non-transactional record before the next transaction.
             self._attempt, self.upto = None, attempt.first - 1
             return
         self._attempt = attempt
@@ -293,7 +296,7 @@ class Stream:
                 self._raw.aborted_read(attempt, offset)
 
     def note(self, source_partition: int, lowest: int, highest: int, count: int) -> None:
-        """The transaction at hand brought ``count`` records of these sources."""
+        """Add ``count`` records with these sources to the current transaction."""
         attempt = self._attempt
         if attempt is None:
             return

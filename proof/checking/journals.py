@@ -1,4 +1,4 @@
-"""Readers' and writers' journals against the logs, and what a campaign demands; pure."""
+"""Check readers' and writers' journals against the logs, and a campaign's demands; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proof.findings import Findings, Name
 
 
 class Acknowledged:
-    """Offsets of the input behind a `commit done` of a journal, as merged ranges per partition."""
+    """Input offsets whose commit a writer's journal records as done, as merged ranges per partition."""
 
     def __init__(self, entries: Iterable[Entry], topic: str, group: str | None = None) -> None:
         found: dict[int, list[tuple[int, int]]] = {}
@@ -31,18 +31,18 @@ class Acknowledged:
         self.ranges = {partition: _merged(some) for partition, some in found.items()}
 
     def until(self, partition: int) -> int:
-        """The highest offset that was acknowledged; -1 without one."""
+        """Return the end of the last acknowledged range, or -1 if there is none."""
         some = self.ranges.get(partition)
         return some[-1][1] if some else -1
 
     def holding(self, partition: int, offset: int) -> tuple[int, int] | None:
-        """The acknowledged range that holds the offset."""
+        """Return the acknowledged range that contains the offset, or None."""
         some = self.ranges.get(partition, [])
         at = bisect_right(some, offset, key=itemgetter(0)) - 1
         return some[at] if at >= 0 and offset < some[at][1] else None
 
     def covers(self, partition: int, offset: int, count: int) -> bool:
-        """Whether one of these offsets was acknowledged; true of all where no writer wrote anything down."""
+        """Return whether any of these offsets was acknowledged; always True without a writer's journal."""
         if not self.any_writer:
             return True
         some = self.ranges.get(partition, [])
@@ -64,9 +64,9 @@ Place = tuple[str, int]
 
 class _Reader:
     """
-    One process that read topics: a fold over its lines, in their order.
+    One process that read topics: a fold over its journal entries, in order.
 
-    Partition -> first and next offset says how far it got, ``final`` that it drained its topics.
+    ``_first`` and ``_next`` hold the offsets read per partition; ``_final``: it read its topics to the end.
     """
 
     def __init__(self, who: str, layouts: Mapping[Place, Layout], found: Findings) -> None:
@@ -77,7 +77,7 @@ class _Reader:
         self._committed, self._final = True, False
 
     def take(self, fields: Mapping[str, Any]) -> None:
-        """What it says of topics that are not checked is passed over."""
+        """Take one entry; entries about topics that are not checked are ignored."""
         self._final = self._final or bool(fields.get("final"))
         if "topic" not in fields:
             return
@@ -102,7 +102,7 @@ class _Reader:
         self._compare(place, layout, run)
 
     def _compare(self, place: Place, layout: Layout, run: Run) -> None:
-        """Record by record of one source; stretches that the log does not show are told once."""
+        """Compare each record's source with the log; a range that the log does not show is reported once."""
         offset, until = max(run.offset, layout.first), run.offset + run.length
         for seen in layout.between(offset, until):
             if seen.offset > offset:
@@ -124,7 +124,7 @@ class _Reader:
             self._say(Name.ABORTED_READ, place, offset, evidence)
 
     def ended(self, acknowledged: Acknowledged) -> None:
-        """A reader that drained the log has seen all that was acknowledged."""
+        """Check that a reader that reached the end saw all acknowledged records."""
         if not (self._final and self._committed):
             return
         for place, layout in self._layouts.items():
@@ -147,7 +147,7 @@ class _Reader:
 def check_readers(
     entries: Iterable[Entry], layouts: Mapping[Place, Layout], found: Findings, acknowledged: Acknowledged
 ) -> None:
-    """Compare what readers wrote down with what they could see; ``layouts`` are the partitions that are checked."""
+    """Compare readers' journals with what they could see; ``layouts`` are the partitions to check."""
     readers: dict[tuple[str, int], _Reader] = {}
     for entry in entries:
         if entry.step is Step.READ:
@@ -161,7 +161,7 @@ _RUN = "run"
 
 
 def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Findings) -> None:
-    """Report demanded counts that were not reached: such a run shows nothing."""
+    """Report demanded counts that were not reached; such a run proves nothing."""
     for what, least in sorted(needed.items()):
         count = fired.get(what, 0)
         if count < least:
@@ -170,7 +170,7 @@ def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Find
 
 
 def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | None, found: Findings) -> None:
-    """Report a first commit after a heal that came later than the bound."""
+    """Report each heal after which the first commit came later than ``bound_s``, or never."""
     if bound_s is None:
         return
     for healed, first in sorted(first_commit_ms.items()):
@@ -180,7 +180,7 @@ def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | Non
 
 
 def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], found: Findings) -> None:
-    """Report each canary in a file, given in chunks; the finding names the place, never the canary."""
+    """Report each canary in a file, given in chunks; findings name the place, never the canary."""
     wanted = [canary.encode() for canary in canaries if canary]
     if not wanted:
         return
@@ -189,7 +189,7 @@ def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], f
     for chunk in chunks:
         text = tail + chunk
         for number, canary in enumerate(wanted):
-            # What stands wholly in the tail was told with the chunk before.
+            # A canary that lies wholly in the tail was reported with the previous chunk.
             at = text.find(canary, max(0, len(tail) - len(canary) + 1))
             while at >= 0:
                 found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} stands at byte {base + at}")

@@ -1,8 +1,8 @@
 """
-Whether commits follow each other, each over its own records; pure.
+Check that offset commits are contiguous, and that each covers exactly its transaction's records; pure.
 
-Every transaction that readers see moves the offset from where the one before left it, over exactly the records that it
-wrote: `[from, until)`. Commits come in the order in which they took effect, transactions' sources in any order.
+Every visible transaction moves the committed offset from the previous transaction's end over exactly the records that
+it wrote: `[from, until)`. Commits arrive in the order in which they took effect, transactions' sources in any order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proof.findings import Findings, Name
 
 
 class _Range(NamedTuple):
-    """``start`` is None where the commit before is not known."""
+    """A committed range; ``start`` is None if the previous commit is unknown."""
 
     start: int | None
     until: int
@@ -26,7 +26,7 @@ class _Range(NamedTuple):
 
 
 class Positions:
-    """One input partition's committed offset as it moved."""
+    """The history of one input partition's committed offset."""
 
     def __init__(
         self, topic: str, partition: int, lane: InputPartition, found: Findings, both: Callable[[Key], bool]
@@ -41,7 +41,7 @@ class Positions:
         self.by_hand = self.readable = False
 
     def moved(self, until: int, key: Key, *, strict: bool) -> None:
-        """A transaction that committed moved the offset to ``until``."""
+        """Record that a committed transaction moved the offset to ``until``."""
         before, self.last, self.by_hand = self.last, until, False
         place = self.topic, self.partition, until
         if strict and key[0] in self._retired:
@@ -57,26 +57,26 @@ class Positions:
             self._ranges.append(_Range(before, until, key))
 
     def set_by_hand(self, until: int | None) -> None:
-        """Somebody set the offset outside of a transaction, or deleted it (None): a new start."""
+        """Record that the offset was set outside a transaction, or deleted (None); the chain starts anew."""
         self.last = until
         self.by_hand = True
 
     def broken(self) -> None:
-        """Commits are missing from the log (compaction, retention): what comes next has an unknown start."""
+        """Record that commits are missing from the log (compaction, retention): the next start is unknown."""
         self.last = None
 
     def wrote(self, attempt: Attempt) -> None:
-        """A transaction whose records come from this partition; its sources may still grow."""
+        """Add a transaction with records from this partition; its sources may still grow."""
         self._attempts.append(attempt)
 
     def settle(self) -> None:
-        """Judge the ranges all of whose inputs have come out."""
+        """Check the ranges whose inputs all have an output."""
         low = self._lane.low
         while self._ranges and self._ranges[0].until <= low:
             self._judge(self._ranges.popleft())
 
     def _judge(self, span: _Range) -> None:
-        """Each transaction with sources below the range's end has to be this one, and whole."""
+        """Check that only the range's own transaction has sources below its end, and that it is complete."""
         mine: set[tuple[str, int]] = set()
         kept = []
         for attempt in self._attempts:
@@ -84,11 +84,11 @@ class Positions:
             if lowest >= span.until:
                 kept.append(attempt)
             elif span.start is None and attempt.key != span.key and highest < span.until:
-                continue  # its own commit is not in the log any more
+                continue  # its own commit is no longer in the log
             elif attempt.key != span.key or highest >= span.until or lowest < (span.start or 0):
                 self._torn(attempt)
             elif (attempt.topic, attempt.partition) in mine:
-                self._torn(attempt)  # one transaction ends once in a partition
+                self._torn(attempt)  # a transaction ends only once in a partition
             else:
                 mine.add((attempt.topic, attempt.partition))
         self._attempts = kept
@@ -102,7 +102,7 @@ class Positions:
         self._found.say(Name.TORN, attempt.place, evidence, attempt.key)
 
     def ended(self, lost: Iterable[int]) -> None:
-        """All logs have ended; ``lost`` are the inputs below the committed offset that never came out, in order."""
+        """Signal the end of all logs; ``lost`` are the inputs below the committed offset without output, in order."""
         missing = deque(lost)
         for span in self._ranges:
             gone = []
@@ -119,7 +119,7 @@ class Positions:
                 self._torn(attempt)
 
     def _incomplete(self, span: _Range, gone: list[int]) -> None:
-        """Inputs of a committed range that are nowhere: before what the transaction wrote, or amid it."""
+        """Report lost inputs of a committed range: below the transaction's first source, or above it."""
         wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == span.key]
         place = self.topic, self.partition, gone[0]
         if wrote and gone[-1] < min(wrote):
@@ -131,7 +131,7 @@ class Positions:
 
 
 class OffsetLog:
-    """Takes batches in log order; without any, it says nothing. Gaps are compaction: the chain begins anew behind."""
+    """The group's offset commits, in log order; without batches, nothing is checked. The chain restarts after gaps."""
 
     def __init__(self, positions: Mapping[int, Positions], found: Findings, endings: Endings, *, strict: bool) -> None:
         self._positions, self._found, self._endings, self._strict = positions, found, endings, strict
@@ -142,10 +142,10 @@ class OffsetLog:
         self._compacted = False
 
     def begin(self, partition: int) -> None:
-        """The group's offsets lie in this partition, and can be read."""
+        """Start: the group's offsets are in this partition, and can be read."""
         self._raw = RawLog(OFFSETS_TOPIC, partition, self._found, self._endings, strict=self._strict)
         self._raw.of_records = False
-        # Other groups' transactions lie in the same partition; how they behave is not ours to judge or to count.
+        # The partition also holds other groups' transactions, which are neither checked nor counted.
         self._raw.mine = lambda attempt: bool(attempt.commits)
         self._raw.on_end = self._ended
         self.readable = True
@@ -153,7 +153,7 @@ class OffsetLog:
             position.readable = True
 
     def take(self, batches: Iterable[OffsetBatch]) -> None:
-        """Batches of the partition, those of other groups without their commits."""
+        """Take batches of the partition; other groups' batches come without their commits."""
         assert self._raw is not None, "begin() names the partition first"
         for batch in batches:
             raw = batch.raw
@@ -185,11 +185,11 @@ class OffsetLog:
                 self._positions[partition].moved(until, attempt.key, strict=self._strict)
 
     def open(self) -> Iterable[Attempt]:
-        """Offset commits in transactions that have not ended."""
+        """Return the open transactions with offset commits."""
         return () if self._raw is None else [attempt for attempt in self._raw.open() if attempt.commits]
 
     def compare(self, committed: Mapping[int, int | None]) -> None:
-        """The offset that the coordinator names is the one that the log shows last."""
+        """Check that the coordinator's committed offset is the last one in the log."""
         if self._raw is None:
             return
         for partition, position in self._positions.items():

@@ -1,8 +1,8 @@
 """
-Whether a `read_committed` reader saw each batch of a sink whole, at every moment; pure, chunk by chunk.
+Check that a `read_committed` reader only ever sees complete batches of a sink; pure, chunk by chunk.
 
-A chunk is what became visible in one partition between two looks at its last stable offset. Brokers write the marker of
-a commit to each partition by itself, so "at once" is checked where it holds at every moment: within a partition.
+A chunk is what became visible in one partition between two reads of its last stable offset. Brokers write commit
+markers to each partition separately, so atomicity is checked within a partition, the only place where it always holds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 NO_BATCH = -1
-"""The batch of rows without the sink's headers, such as those of Spark's own sink: only rows can be compared."""
+"""The batch of rows without the sink's headers, such as those of Spark's own sink; only their rows are compared."""
 
 
 class SeenRow(NamedTuple):
     """
-    A row of a stateful count in update mode: the total of ``key`` once ``batch`` was in it.
+    A row of a stateful count in update mode: the total of ``key`` after ``batch``.
 
-    A query that gives each record once is a count, too: of a key for each record, and the total is 1.
+    A query that writes each record once also counts: each record has its own key, with a total of 1.
     """
 
     batch: int
@@ -30,14 +30,14 @@ class SeenRow(NamedTuple):
 
 @dataclass
 class BatchHistory:
-    """All rows that became visible, and what was wrong with how they did."""
+    """All rows that became visible, and the batches that became visible in parts."""
 
     torn: list[str] = field(default_factory=list)
     rows: Counter[SeenRow] = field(default_factory=Counter)
     _last: dict[int, int] = field(default_factory=dict)
 
     def observe(self, partition: int, rows: Iterable[SeenRow]) -> None:
-        """Add one chunk; a batch that an earlier chunk of the partition held, too, was seen in parts."""
+        """Add one chunk; a batch that an earlier chunk of the partition already contained is torn."""
         before = self._last.get(partition, NO_BATCH)
         for row in rows:
             self.rows[row] += 1
@@ -49,9 +49,9 @@ class BatchHistory:
 
     def findings(self, counts: Mapping[bytes, int], *, no_batch_empty: bool = True) -> list[dict[str, str]]:
         """
-        What is wrong in the end; ``counts`` are the input's records by key.
+        Return all violations; ``counts`` are the input's records by key.
 
-        ``no_batch_empty``: each batch of this query has a row, so one that nobody saw is lost.
+        ``no_batch_empty``: every batch of this query has a row, so a batch without visible rows is lost.
         """
         found = [{"name": "torn-batch", "evidence": text} for text in self.torn]
         times, batches, last = Counter[tuple[bytes, int]](), set[int](), dict[bytes, int]()

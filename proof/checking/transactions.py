@@ -1,8 +1,8 @@
 """
-Transactions as the raw batches of a log show them: who wrote, how it ended, and whether epochs were kept apart; pure.
+Transactions from the raw batches of a log: producer, end marker, and violations of the rules on epochs; pure.
 
-A fenced or timed-out transaction is ended by its coordinator with a marker of the next epoch (seen on Kafka 4.1.1), so
-a marker ends what its producer id has open, whatever the epochs. A coordinator may write a marker twice.
+The coordinator ends a fenced or timed-out transaction with a marker of the next epoch (seen on Kafka 4.1.1), so a
+marker ends everything its producer id has open, regardless of epoch. A coordinator may write a marker twice.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Attempt:
     """
     What one producer epoch wrote to one partition up to one end marker.
 
-    ``visible`` is the first offset of it that a `read_committed` reader returned. ``sources`` maps an input partition
-    to [lowest, highest, count] of the sources seen. ``zombie`` and ``reused`` tell where it broke a rule.
+    ``visible`` is its first offset that a `read_committed` reader returned. ``sources`` maps an input partition to
+    [lowest, highest, count] of the sources seen. ``zombie``: the higher epoch that came first; ``reused``: its first
+    offset, if the epoch had already ended a transaction.
     """
 
     topic: str
@@ -52,25 +53,25 @@ class Attempt:
 
 
 class Endings:
-    """How every (producer id, epoch) ended, over all partitions: it may not both commit and abort."""
+    """How each (producer id, epoch) ended in all partitions; it must not both commit and abort."""
 
     def __init__(self, found: Findings, healed_ms: Iterable[int] = ()) -> None:
         self._found = found
         self.first_commit_ms: dict[int, int | None] = dict.fromkeys(healed_ms)
-        # (end, producer id) -> its epochs that ended so, as the bits of a number: 4 KiB at most.
+        # (end, producer id) -> a bit set of the epochs that ended this way, at most 4 KiB.
         self._ended: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._torn: dict[Key, Attempt] = {}
         self._reused: set[Key] = set()
         self.counts: Counter[str] = Counter()
 
     def committed_at(self, when_ms: int) -> None:
-        """Keep the first commit after each heal."""
+        """Record a commit; the first one after each heal is kept."""
         for healed, first in self.first_commit_ms.items():
             if when_ms >= healed and (first is None or when_ms < first):
                 self.first_commit_ms[healed] = when_ms
 
     def ended(self, attempt: Attempt, status: str, marker: RawBatch, *, counted: bool) -> None:
-        """``counted``: the log is one of records, not of offsets."""
+        """Record the end of a transaction; ``counted``: its log holds records, not offset commits."""
         new = not self._has(status, attempt.key)
         self._ended[status, attempt.producer_id] |= 1 << attempt.epoch
         fate = "committed" if status == COMMIT else "aborted"
@@ -89,11 +90,11 @@ class Endings:
         return bool(self._ended[status, key[0]] >> key[1] & 1)
 
     def both(self, key: Key) -> bool:
-        """Whether this producer epoch both committed and aborted."""
+        """Return whether this producer epoch both committed and aborted."""
         return self._has(COMMIT, key) and self._has(ABORT, key)
 
     def report(self) -> None:
-        """One transaction with two fates is torn; an epoch with several transactions is told as `epoch-reuse`."""
+        """Report transactions with both ends as torn; reused epochs are left to `epoch-reuse`."""
         for key, attempt in self._torn.items():
             if key not in self._reused:
                 evidence = f"it ended with {attempt.status} here, and otherwise in another partition"
@@ -114,7 +115,7 @@ class RawLog:
         self.of_records = True
 
     def take(self, batch: RawBatch) -> Attempt | None:
-        """The transaction that a batch of records belongs to; None for markers and for what is in none."""
+        """Take the next batch; return its transaction, or None for markers and non-transactional batches."""
         if batch.control:
             if batch.marker is not None:
                 self._end(batch, batch.marker)
@@ -174,10 +175,9 @@ class RawLog:
             self._found.say(Name.EPOCH_REUSE, (self.topic, self.partition, offset), evidence, key)
 
     def aborted_read(self, attempt: Attempt, offset: int) -> None:
-        """A visible record of an aborted transaction."""
         evidence = "a read_committed reader returned it, and its transaction is aborted"
         self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 
     def open(self) -> list[Attempt]:
-        """Transactions that have not ended."""
+        """Return the transactions that have not ended."""
         return [attempt for some in self._open.values() for attempt in some]

@@ -1,8 +1,8 @@
 """
-Compare each input record with what a transformation makes of it: the checker calls the same function again; pure.
+Compare outputs with what the transformation returns for their inputs: the checker calls the same function; pure.
 
-That shows nothing unless the function is deterministic. Some records are given to it twice, and every record whose
-output is not as expected; answers that differ are told, and nothing is said of such outputs.
+This proves nothing unless the function is deterministic. The checker calls it twice for some records, and for each
+record whose output is not as expected. Differing answers are reported, and their outputs are not judged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TWICE_FIRST, _TWICE_EVERY = 1000, 100
 
 
 class Oracle:
-    """Asks the function; ``differs`` is the first proof that it is not deterministic, empty without one."""
+    """Calls the function; ``differs`` describes the first nondeterministic answer, or is empty."""
 
     def __init__(self, name: str, function: Function) -> None:
         self.name, self._function = name, function
@@ -36,10 +36,10 @@ class Oracle:
 
     def answers(self, records: list[Given]) -> list[Answer]:
         """
-        What it makes of each; an exception is a rejection, as `--on-error dead-letter` writes it.
+        Return the function's answer for each record; an exception is a rejection, as with `--on-error dead-letter`.
 
         Raises:
-            BrewError: what the function needs does not answer now.
+            BrewError: a service that the function needs, such as a Schema Registry, does not answer.
         """
         found = self._batch(records) if takes_batches(self._function) else None
         answers = [self._alone(record) for record in records] if found is None else found
@@ -50,7 +50,7 @@ class Oracle:
         return answers
 
     def same_again(self, record: Given, answer: Answer) -> bool:
-        """Whether it gives the same answer once more."""
+        """Call the function again and return whether the answer is the same."""
         again = self._alone(record)
         if _comparable(again) == _comparable(answer):
             return True
@@ -64,21 +64,21 @@ class Oracle:
         try:
             return apply(self._function, record)
         except BrewError:
-            raise  # what it needs does not answer, such as a Schema Registry: nothing can be said of the record
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the pipeline takes it the same way
+            raise  # a service that it needs does not answer, so the record can't be judged
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as the pipeline does
             return Reject(TRANSFORM_ERROR, f"{type(error).__name__}: {error}")
 
     def _batch(self, records: list[Given]) -> list[Answer] | None:
-        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+        from brew.record_batches import apply_batch  # noqa: PLC0415 - needs pyarrow
 
         try:
             return apply_batch(self._function, records)
-        except Exception:  # noqa: BLE001 - one of them; each is asked for alone, as the pipeline does
+        except Exception:  # noqa: BLE001 - one record fails; retry one by one, as the pipeline does
             return None
 
 
 def _comparable(answer: Answer) -> object:
-    """Messages may hold what differs; reasons and records may not."""
+    """Return the part that must not differ: the records, or the reason of a rejection without its message."""
     return answer.reason if isinstance(answer, Reject) else answer
 
 
@@ -94,7 +94,7 @@ def _brief(answer: Answer) -> str:
 
 @dataclass(slots=True)
 class _Pending:
-    """An input whose outputs have not all come; ``left`` are the indices that are due."""
+    """An input whose outputs have not all arrived; ``left`` are the indices of the missing ones."""
 
     came: Record
     given: Given
@@ -104,10 +104,10 @@ class _Pending:
 
 class TransformComparison(Comparison):
     """
-    As `Comparison`, for a function: an input has any number of outputs, in any of the output topics.
+    A `Comparison` for a function: an input may have any number of outputs, in any of the output topics.
 
-    ``transformed`` and ``dropped`` count inputs; ``untellable`` are outputs that nobody can judge, since the function
-    gives different answers.
+    ``transformed`` and ``dropped`` count inputs; ``untellable`` counts outputs that can't be judged because the
+    function gives different answers.
     """
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition], oracle: Oracle) -> None:
@@ -126,7 +126,6 @@ class TransformComparison(Comparison):
 
     @property
     def doubts(self) -> list[str]:
-        """Why outputs could not be compared."""
         if not self.oracle.differs:
             return []
         why = (
@@ -177,7 +176,7 @@ class TransformComparison(Comparison):
     # Outputs.
 
     def take_rows(self, stream: Stream, rows: Iterable[Row]) -> int:
-        """Find the input of each by its source headers, and say what is wrong."""
+        """Take visible records, and compare each with the input that its source headers name; return their number."""
         count = 0
         for row in rows:
             count += 1
@@ -205,7 +204,7 @@ class TransformComparison(Comparison):
             self._compare_output(stream, record, source)
 
     def _in_order(self, stream: Stream, record: Record, source: SourcePosition) -> None:
-        """Sources of one input partition rise in each partition that they come out in."""
+        """Check that the sources of one input partition ascend within each downstream partition."""
         stream.note(source.partition, source.offset, source.offset, 1)
         place, position = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
         before = self._last.get(place, position)
@@ -229,10 +228,10 @@ class TransformComparison(Comparison):
             del pending[source.offset], lane.passed[source.offset]
 
     def _unexpected(self, stream: Stream, record: Record, source: SourcePosition, entry: _Pending | None) -> None:
-        """A record that the function does not make, or one that came before."""
+        """Report a record that the function does not return, or that arrived before."""
         dropped = source.offset in self._dropped[source.partition]
         if self.oracle.differs and (dropped or source.index):
-            self.untellable += 1  # a different answer explains it
+            self.untellable += 1  # a different answer may explain it
         elif dropped:
             self._say(Name.CORRUPT, stream, record, f"source {at(source)}: the function drops it")
         elif entry is not None and isinstance(entry.answer, tuple) and source.index >= len(entry.answer):
@@ -245,7 +244,7 @@ class TransformComparison(Comparison):
             self._phantom(stream.topic, record, source.partition, source.offset)
 
     def _wrong(self, stream: Stream, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
-        """What is wrong with a record that was expected; None when nothing is."""
+        """Return what is wrong with an expected record, or None."""
         if stream.topic == self._facts.dead_letter:
             return self._wrong_letter(entry, out, source)
         if isinstance(entry.answer, Reject):
@@ -289,7 +288,7 @@ class TransformComparison(Comparison):
             self._take_early(partition)
 
     def downstream_ended(self) -> None:
-        """What is pending is lost, unless inputs are still to come."""
+        """Signal the end of outputs and dead letters: pending inputs are lost."""
         self._downstream_open = False
         self._lost()
 
@@ -315,7 +314,7 @@ class TransformComparison(Comparison):
 
 
 def _shown(value: bytes | None) -> str:
-    """Where two long values differ at their ends, their lengths tell."""
+    """Return the value, shortened; the length shows a difference in the part cut off."""
     if value is None:
         return "none"
     return repr(value) if len(value) <= 80 else f"{value[:77]!r}... ({len(value)} bytes)"  # noqa: PLR2004 - a line's worth

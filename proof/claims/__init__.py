@@ -1,1 +1,1 @@
-"""Claim races on a real broker, and what must be true of them."""
+"""Claim races on a real broker, and the checks that they must pass."""

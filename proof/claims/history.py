@@ -1,4 +1,4 @@
-"""The history of a claims log, and whether two members owned a partition at once; pure."""
+"""The history of a claims log, and checks that no two members owned a partition at once; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class MemberView(NamedTuple):
-    """What a member held (partition -> token) when it had read everything before the position ``next``."""
+    """What a member held (partition -> token) after reading all records before the position ``next``."""
 
     client: str
     next: int
@@ -32,22 +32,22 @@ class _Owner:
 @dataclass
 class History:
     """
-    Records come in one by one, in the order of the log; for one group and topic, and logs of one partition.
+    A fold over the records of a claims log, in order; for one group, one topic, and a log with one partition.
 
-    ``counts``: `grants`, `held` (claims that came second), `takeovers` (from an owner that had fallen silent), `late`
-    (writes of one that was replaced), `releases`, `snapshots`.
+    ``counts``: `grants`, `held` (claims for an owned partition), `takeovers` (from a stale owner), `late` (writes by a
+    replaced owner), `releases`, `snapshots`.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     next: int = 0
     granted: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(partition, token) -> client of every claim that was granted."""
+    """(partition, token) -> client, for every granted claim."""
     _clock: int = 0
     _now: dict[int, _Owner] = field(default_factory=dict)
     _changes: dict[int, list[tuple[int, str | None, int]]] = field(default_factory=dict)
 
     def add(self, offset: int, time_ms: int, value: bytes | None) -> None:
-        """Take in the record at ``offset``; the time is the brokers'."""
+        """Add the record at ``offset``; ``time_ms`` is the brokers' timestamp."""
         self.next = offset + 1
         if time_ms < self._clock:
             for known in self._now.values():
@@ -90,17 +90,17 @@ class History:
         owner.heard, owner.interval_ms = time_ms, message["interval_ms"]
 
     def owners(self) -> dict[int, str]:
-        """Who owns which partition now; silent owners stay until another one claims."""
+        """Return the current owner of each partition; stale owners remain until another member claims."""
         return {partition: owner.client for partition, owner in list(self._now.items())}
 
     def at(self, partition: int, position: int) -> tuple[str | None, int]:
-        """The owner and the token after all records before ``position``."""
+        """Return the owner and the token after all records before ``position``."""
         changes = self._changes.get(partition, [])
         place = bisect.bisect_left(changes, position, key=lambda change: change[0])
         return (None, -1) if place == 0 else changes[place - 1][1:]
 
     def misled(self, views: Iterable[MemberView]) -> list[str]:
-        """Members that held what the log gave to somebody else, or to nobody, at the very position they had read to."""
+        """Return violations: members that held a partition that was not theirs at the position they had read to."""
         found = []
         for view in views:
             for partition, token in view.held.items():
@@ -114,7 +114,7 @@ class History:
 
 
 class Belief(NamedTuple):
-    """A member took a partition for its own, on the claim at this offset."""
+    """A member considered a partition its own, by the claim at the offset ``token``."""
 
     client: str
     partition: int
@@ -122,7 +122,7 @@ class Belief(NamedTuple):
 
 
 def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> list[str]:
-    """Beliefs that contradict the log: claims granted to another member, to none, or twice."""
+    """Return contradictions between beliefs and log: claims of another member or none, held twice, or by nobody."""
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
     for belief in beliefs:
@@ -142,7 +142,7 @@ def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> li
 
 
 def uncovered(beliefs: Iterable[Belief], partitions: int) -> list[str]:
-    """Partitions of one round that have no owner, or more than one."""
+    """Return the partitions of one round that have no owner, or more than one."""
     count = dict.fromkeys(range(partitions), 0)
     for belief in beliefs:
         count[belief.partition] += 1

@@ -1,4 +1,4 @@
-"""Members of a claims group: one as a program, what it saw, and many that race for the same partitions."""
+"""Members of a claims group: one as a program, a follower of the log, and many that race for partitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AGAIN_S = 0.2
 
 
 class _SkewedWriter:
-    """A producer whose records carry a wrong time; the brokers must ignore it."""
+    """A producer that writes wrong timestamps, which the brokers must ignore."""
 
     def __init__(self, inner: Any, skew_s: float) -> None:
         self._inner, self._skew_s = inner, skew_s
@@ -51,20 +51,20 @@ class _SkewedLog(ClaimsLog):
 
 
 class _IgnoringLostClaims(Member):
-    """The control: it never hears that the log gave to others what it once had, and tells so where it should have."""
+    """The control: it ignores lost claims, and prints its holdings where it should have given them up."""
 
     def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         had = dict(self.holdings)
         answers = super()._take(entries)
         lost = had.keys() - self.holdings.keys()
         self.holdings = had | self.holdings
-        if lost:  # at its next turn it may own all of it again
+        if lost:  # by its next turn, it may own everything again
             _print_held(self)
         return answers
 
 
 def _print_held(member: Member) -> dict[int, int]:
-    """One line of what is held, by partition and token."""
+    """Print the held partitions and their tokens in one line, and return them."""
     held = {p: claim.token for p, claim in member.holdings.items()}
     sys.stdout.write(json.dumps([member.who.client_id, member.world.tables[0].next, held]) + "\n")
     sys.stdout.flush()
@@ -83,15 +83,15 @@ def take_part(
     believing: bool,
 ) -> None:
     """
-    Claim, beat and give back until ``stop``; what is held goes to stdout when it changes, and once per interval, a line
-    each, as `proof.claims.history.MemberView`.
+    Claim, send heartbeats and release until ``stop``.
 
-    ``skew_s``: the wall clock is wrong by so much. ``rate``: how fast the monotonic clock runs.
+    Prints the holdings, a line each as `proof.claims.history.MemberView`, when they change and once per interval.
+    ``skew_s``: error of the wall clock in seconds. ``rate``: speed of the monotonic clock.
 
     Raises:
-        Refused: the log is not what it was.
+        Refused: the log was recreated or emptied.
     """
-    state.SNAPSHOT_RECORDS = snapshot_records  # a short run is to see snapshots, too
+    state.SNAPSHOT_RECORDS = snapshot_records  # so that a short run has snapshots, too
     log = _SkewedLog(connection, topic)
     log.skew_s = skew_s
     member = (_IgnoringLostClaims if believing else Member)(log, membership, lambda: time.monotonic() * rate)
@@ -103,7 +103,7 @@ def take_part(
                 member.turn(Deadline(_TURN_S))
                 member.release_partitions({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
             except (DeadlineExceeded, KafkaFailure):
-                stop.wait(_AGAIN_S)  # brokers are killed on purpose; what is held now counts all the same
+                stop.wait(_AGAIN_S)  # brokers are killed on purpose; the holdings still count
             held = {p: claim.token for p, claim in member.holdings.items()}
             if held != printed or time.monotonic() > print_at:
                 printed, print_at = _print_held(member), time.monotonic() + membership.interval_s
@@ -128,7 +128,7 @@ _LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
 
 
 class ClaimsFollower:
-    """Follows a log from its first record on, in a thread; makes the topic."""
+    """Follows a log from its first record, in a thread; creates the topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self.history = History()
@@ -147,7 +147,7 @@ class ClaimsFollower:
             self.history.add(entry.offset, entry.time_ms, entry.value)
 
     def snapshots_left(self) -> int:
-        """How many snapshots the log still holds."""
+        """Return the number of snapshots left in the log."""
         deadline = Deadline(_READ_S)
         return sum(entry.key == b"Snapshot" for entry in self._log.history(self._log.bounds(deadline), deadline))
 
@@ -166,12 +166,12 @@ class ClaimsFollower:
 
 _RACE_S = 60.0
 _JITTER_S = 0.004
-_INTERVAL_S = 60.0  # nobody gets stale while it waits for the others
+_INTERVAL_S = 60.0  # long enough that no member becomes stale while it waits for the others
 
 
 @dataclass
 class Races:
-    """Results of the races: findings, and how long each round took until every partition was owned."""
+    """Results of the races: findings, and the seconds that each round took until every partition was owned."""
 
     rounds: int
     claimants: int
@@ -194,10 +194,10 @@ def race(
     seed: int = 1,
 ) -> Races:
     """
-    Race on a claims topic of its own.
+    Race for ``rounds`` rounds on the claims topic, which must be used for nothing else.
 
     Raises:
-        DeadlineExceeded, Refused: the broker did not play along.
+        DeadlineExceeded, Refused: the broker did not answer in time, or refused.
     """
     races, stem = Races(rounds, claimants, partitions), uuid.uuid4().hex[:8]
     logs = [ClaimsLog(connection, topic) for _ in range(claimants)]
@@ -218,14 +218,14 @@ def race(
     races.seconds, races.messages = time.monotonic() - begin, len(entries)
     history = History()
     for entry in entries:
-        history.add(entry.offset, 0, entry.value)  # nobody falls silent: an owner stays one until it releases
+        history.add(entry.offset, 0, entry.value)  # members do not become stale: an owner remains one until it releases
     races.findings += broken(beliefs, history.granted)
     races.wins.update(history.granted.values())
     return races
 
 
 def _run_races(members: list[Member], races: Races, advance: Callable[[], None], seed: int) -> list[Belief]:
-    """All rounds: claim everything at once, look at each other's holdings, give everything back."""
+    """Run all rounds: all members claim everything at once, compare their holdings, and release everything."""
     gate = threading.Barrier(len(members))
     beliefs: list[Belief] = []
     taken: list[list[Belief]] = [[] for _ in members]

@@ -1,4 +1,4 @@
-"""The commands of `python -m proof`, and here the options that they share: these mean the same in all of them."""
+"""The commands of `python -m proof`; this module has the options and output functions that they share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def connected(bootstrap: str) -> Connection:
-    """The connection, once a broker has answered."""
+    """Return a connection after a broker has answered."""
     reached = connection(bootstrap)
     reach(reached, Deadline(REACH_S))
     return reached
@@ -52,7 +52,7 @@ def say_json(document: object) -> None:
 
 
 def say(document: object, text: str, *, as_json: bool) -> None:
-    """Print a result: as one JSON document, or as text."""
+    """Print a result as one JSON document, or as text."""
     if as_json:
         say_json(document)
     else:
@@ -60,5 +60,5 @@ def say(document: object, text: str, *, as_json: bool) -> None:
 
 
 def show(table: Table, width: int = 160) -> None:
-    """Print a table as wide as the terminal; elsewhere wide enough to cut nothing off."""
+    """Print a table as wide as the terminal, or ``width`` columns wide if there is none."""
     Console(width=None if sys.stdout.isatty() else width).print(table)

@@ -1,4 +1,4 @@
-"""The commands that run the fault campaign, or one cell of it again."""
+"""Commands that run the fault campaign, replay one cell, and report the results."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _show(cells: Sequence[Cell], *, as_json: bool) -> None:
 
 def _code(done: Sequence[Result]) -> int:
     wrong = {result.verdict for result in done if not result.as_expected}
-    if VIOLATED in wrong or PROVEN in wrong:  # a control that shows nothing is as bad as a violation
+    if VIOLATED in wrong or PROVEN in wrong:  # a control that is not violated is as bad as a violation
         return ExitCode.VIOLATION
     return ExitCode.REFUSED if wrong else ExitCode.DONE
 
@@ -209,11 +209,11 @@ _TOLD = 400
 
 def picture(page: Path, into: Path, deadline: Deadline) -> None:
     """
-    Write the top of ``page``, as a wide window shows it, to ``into`` as PNG.
+    Write a screenshot of the top of ``page`` to ``into`` as PNG.
 
     Raises:
-        Refused: there is no chromium, or it wrote no picture; the text says what to do.
-        DeadlineExceeded: it did not end in time.
+        Refused: chromium is missing, or wrote no picture; the message says what to do.
+        DeadlineExceeded: chromium did not end in time.
     """
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
@@ -223,7 +223,7 @@ def picture(page: Path, into: Path, deadline: Deadline) -> None:
         )
     into.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="brew-picture-", ignore_cleanup_errors=True) as profile:
-        # Root has no sandbox to give; the page's own policy lets nothing in or out.
+        # Chromium has no sandbox as root; the page's own policy blocks all traffic.
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
         shot = [f"--window-size={_SIZE}", f"--screenshot={into.resolve()}", page.resolve().as_uri()]
         try:
@@ -285,7 +285,7 @@ def _summary(paths: tuple[Path, ...]) -> Summary:
     results: list[CellResult] = []
     today = kernels()
     for path in paths:
-        # Evidence may hold any bytes; what is no UTF-8 is shown as such on the page.
+        # Evidence may contain any bytes; the page shows those that are not UTF-8 as escapes.
         campaigns, read_results = read(path.read_text("utf-8", errors="surrogateescape"), path.name, today)
         provenance += campaigns
         results += read_results

@@ -1,4 +1,4 @@
-"""The commands that have members race for claims, or take part as one of them."""
+"""Commands that let members race for claims, or take part as one member."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, 
 
 
 def result(races: Races, seed: int, began: datetime, made: MadeWith) -> Result:
-    """The races as a cell of row F34, for `proof report`."""
+    """Return the races as a result of row F34, for `proof report`."""
     return Result(
         cell="F34-claims-races",
         row="F34",
@@ -141,7 +141,7 @@ def _document(races: Races) -> dict[str, object]:
 
 
 def _share(races: Races, share: float) -> float:
-    """The time within which this share of the rounds had an owner for every partition."""
+    """Return the seconds within which this share of the rounds had an owner for every partition."""
     times = sorted(races.owned_after_s)
     return round(times[min(len(times) - 1, int(share * len(times)))], 4)
 

@@ -1,4 +1,4 @@
-"""Commands that describe groups and logs, read topics, and verify."""
+"""Commands that describe groups and logs, read topics, and verify a pipeline."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def journal_records(
     connection: Connection, names: Sequence[str], isolation: str, folder: Path, *, following: bool
 ) -> int:
     """
-    Read ``names`` from their starts, a journal line for each run of records; return how many there were.
+    Read topics from their beginning, and journal each run of records; return the number of records.
 
-    Without ``following`` the end is the last stable offset (the log's end for `read_uncommitted`) of the beginning;
-    with it there is none: the caller raises when it has enough.
+    Reads up to the last stable offsets at the start (the log ends for `read_uncommitted`). With ``following`` there is
+    no end: it reads until it is interrupted by an exception.
 
     Raises:
         Refused: a topic does not exist.
@@ -69,13 +69,13 @@ def journal_records(
             ranges = {p: (log.first, ends[p]) for p, log in by_partition.items()}
             for batch in scan(connection, name, ranges, isolation):
                 count += _journal_batch(journal, name, isolation, batch)
-            # The checker takes it at its word: all that is visible has been read.
+            # The checker relies on this: everything visible has been read.
             journal.write(Step.READ, Phase.DONE, topic=name, partition=-1, isolation=isolation, runs=[], final=True)
     return count
 
 
 def _journal_batch(journal: Journal, topic: str, isolation: str, batch: Iterable[LogRecord]) -> int:
-    """One line for each partition of the batch, in the order of reading."""
+    """Write a journal line per partition of the batch, in reading order; return the number of records."""
     count = 0
     for partition, of_partition in groupby(batch, key=lambda record: record.partition()):
         records = list(of_partition)
@@ -242,7 +242,7 @@ _file = click.Path(path_type=Path, exists=True)
 
 
 def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable[str]) -> dict[str, int]:
-    """NAME=N, repeated."""
+    """Parse repeated NAME=N options."""
     counts = {}
     for pair in given:
         name, _, number = pair.partition("=")

@@ -1,4 +1,4 @@
-"""Commands that make topics, orders and customers; orders themselves are made in `proof.seed`."""
+"""Commands that create topics and write orders and customers; `proof.seed` generates the orders."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from proof import seed as seeder
 from proof.commands import connected, json_option, say, topic_option, topic_options
 from proof.seed import Seeding, Writer
 
-# What comes out is longer than what went in: two fields and three headers.
+# Outputs are longer than inputs: two more fields and three more headers.
 ROOM_BYTES = 65_536
-_ANY = -1  # the key's murmur2 hash says which partition, as for every producer of Java
+_ANY = -1  # partition by the key's murmur2 hash, as Java producers do
 _KEPT_MS = 24 * 3600 * 1000
 _CHUNK = 10_000
 _MOST = 100_000_000
@@ -42,7 +42,7 @@ _WAIT_S = _WRITE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """Whether a topic was created, and its size."""
+    """Whether a topic was created, and its partitions and replicas."""
 
     topic: str
     created: bool
@@ -63,9 +63,9 @@ def create_topics(
     connection: Connection, named: Mapping[str, str], partitions: int, deadline: Deadline
 ) -> list[TopicResult]:
     """
-    Create missing topics; the output accepts any record of the input, plus the fields and headers we add.
+    Create missing topics; the output accepts the largest input record plus the fields and headers we add.
 
-    ``named``: the topics' names as input, output, dead_letter, customers, claims.
+    ``named``: the topic names for input, output, dead_letter, customers and claims.
     """
     client, source = admin(connection), named["input"]
     made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
@@ -87,14 +87,15 @@ def create_topics(
 
 
 Profile = tuple[bytes, bytes | None]
-"""Customer and value; None removes the customer."""
+"""Customer id and value; None removes the customer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Customers:
     """
-    ``count`` customers, `c-00001` and so on, as the seeded orders name them; then ``updates`` of some of them, and then
-    ``tombstones`` that remove some; who is drawn from ``seed``.
+    The profiles to write: ``count`` customers, `c-00001` and so on, as the seeded orders name them.
+
+    Then ``updates`` and ``tombstones``, of customers drawn from ``seed``.
     """
 
     topic: str
@@ -119,12 +120,11 @@ class Customers:
 
 
 def customer_id(number: int) -> bytes:
-    """A customer's id, the record's key."""
     return b"c-%05d" % number
 
 
 def chunks(plan: Customers) -> Iterator[list[Profile]]:
-    """Everything to write, in order, a chunk at a time."""
+    """Yield everything to write, in order, in chunks."""
     every = _profiles(plan)
     while chunk := list(islice(every, _CHUNK)):
         yield chunk
@@ -147,7 +147,7 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
 
 @dataclass(frozen=True, slots=True)
 class SeededCustomers:
-    """What was written; ``created`` says that this call made the topic."""
+    """What was written; ``created``: this call created the topic."""
 
     topic: str
     created: bool
@@ -170,12 +170,12 @@ def write_customers(
     connection: Connection, plan: Customers, partitions: int, *, deadline: Deadline, advance: Callable[[int], None]
 ) -> SeededCustomers:
     """
-    Write the profiles of the plan; call ``advance`` with the number of records written since the last call.
+    Write the planned profiles; call ``advance`` with the number of records written since the last call.
 
-    A topic that is made here keeps what was replaced for a day, so that `verify` finds what an output was made with.
+    A topic created here keeps replaced profiles for a day, so that `verify` finds those that outputs were made with.
 
     Raises:
-        Refused: the topic can't be made, or a record could not be delivered.
+        Refused: the topic can't be created, or a record could not be delivered.
     """
     client = admin(connection)
     config = {kafka_topics.CLEANUP_POLICY: COMPACT, "min.compaction.lag.ms": str(_KEPT_MS)}
@@ -259,7 +259,7 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; call what it yields with how many more are done."""
+    """Show a progress bar on a terminal; yield a function that takes the number of newly finished items."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(title, total=total)

@@ -1,4 +1,4 @@
-"""Commands around the wire proxy: the torn transaction, single cells, and the proxy as a process."""
+"""Commands of the wire proxy: torn transactions, single cells, and the proxy as a process."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def proxy(
         for rule in first:
             control.add(rule)
         threading.Thread(target=control.listen, daemon=True).start()
-        signal.pause()  # SIGTERM and SIGINT leave as `Stopped`
+        signal.pause()  # SIGTERM and SIGINT raise `Stopped`
     return ExitCode.DONE
 
 
 class _Control:
-    """Orders in, answers out, a JSON object per line."""
+    """Reads orders from stdin and prints answers, one JSON object per line."""
 
     def __init__(self, running: WireProxy) -> None:
         self._proxy = running
@@ -103,7 +103,7 @@ class _Control:
         )
 
     def listen(self) -> None:
-        """Until stdin ends; the proxy goes on without."""
+        """Obey orders until stdin ends; the proxy keeps running after that."""
         for line in sys.stdin:
             if line.strip():
                 try:

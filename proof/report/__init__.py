@@ -1,1 +1,1 @@
-"""The page of a campaign: results in, HTML, JSON or Markdown out; pure, files are read and written outside."""
+"""The report of a campaign: results in; HTML, JSON or Markdown out. Pure: callers read and write the files."""

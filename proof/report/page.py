@@ -1,7 +1,7 @@
 """
-The summary as a page, as JSON and as Markdown; pure.
+Render the summary as a page, as JSON and as Markdown; pure.
 
-The page is one HTML document with the fault matrix and each cell in full, drawn by `page.html`.
+The page is one HTML document, rendered by `page.html`, with the fault matrix and every cell in detail.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Decades of seconds from 10^low to 10^high, shared by all strips of a table; places every part of a plot."""
+    """A logarithmic axis from 10^low to 10^high seconds, shared by all strips of a table; positions their parts."""
 
     low: int
     high: int
@@ -68,7 +68,7 @@ class Axis:
 
     @classmethod
     def over(cls, strips: Iterable[Strip]) -> Axis:
-        """At least from 0.1 s to 10 s; nothing below a millisecond."""
+        """Return an axis for all strips, at least from 0.1 s to 10 s and never below a millisecond."""
         values = [value for strip in strips for value in (*strip.times.seconds, *strip.bounds) if value > 0]
         low = min([-1, *(math.floor(math.log10(max(value, 0.001))) for value in values)])
         return cls(low, max([1, *(math.ceil(math.log10(value)) for value in values)]))
@@ -81,13 +81,13 @@ class Axis:
         return ((power, 10.0**power) for power in range(self.low, self.high + 1))
 
     def labels(self) -> Iterator[tuple[float, str, str]]:
-        """Place, anchor and text of the numbers above the strips."""
+        """Yield position, anchor and text of the numbers above the strips."""
         for power, decade in self._decades():
             anchor = {self.low: "start", self.high: "end"}.get(power, "middle")
             yield {"start": 0, "end": self.WIDTH}.get(anchor, round(self.x(decade), 1)), anchor, f"{decade:g} s"
 
     def uprights(self, strip: Strip) -> Iterator[tuple[str, str]]:
-        """Kind and place of the upright lines."""
+        """Yield kind and position of the vertical lines."""
         yield from (("grid", f"{self.x(decade):.1f}") for _, decade in self._decades())
         yield from (("bound", f"{self.x(bound):.1f}") for bound in strip.bounds)
         p95 = strip.times.quantile(0.95)
@@ -96,9 +96,9 @@ class Axis:
 
     def dots(self, strip: Strip) -> Iterator[tuple[int, float, bool]]:
         """
-        Place of each dot, and whether it came after the bound, which a cross says.
+        Yield the position of each dot, and whether its time exceeds the bound (drawn as a cross).
 
-        Alike times are stacked from the middle outwards; where the highest would not fit, a dot stands for several.
+        Similar times are stacked from the middle outwards; if the highest stack would not fit, a dot is several times.
         """
         limit = max(strip.bounds, default=math.inf)
         stacks = Counter((round(self.x(value) / self.STEP), value > limit) for value in strip.times.seconds)
@@ -110,7 +110,6 @@ class Axis:
 
     @staticmethod
     def text(strip: Strip, what: str) -> str:
-        """The strip in words."""
         times = strip.times
         bound = f", bound {' or '.join(map(say_seconds, strip.bounds))}" if strip.bounds else ""
         p50, p95 = (say_seconds(times.quantile(share)) for share in (0.50, 0.95))
@@ -147,7 +146,6 @@ def _file(name: str) -> html.Markup:
 
 
 def page(summary: Summary) -> str:
-    """The whole document."""
     lead, _, rest = summary.headline.partition(": ")
     began = min((campaign.began for campaign in summary.provenance if campaign.began), default="")
     counts = summary.cell_standings
@@ -178,7 +176,7 @@ def page(summary: Summary) -> str:
 
 
 def addresses(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
-    """An id on the page for each cell, by row and name: made of the name, and no other cell's."""
+    """Return a unique id on the page for each cell, by row and name, derived from the name."""
     taken: dict[str, tuple[str, str]] = {}
     for cell in cells:
         base = "cell-" + (re.sub(r"[^a-zA-Z0-9]+", "-", cell.name).strip("-")[:80] or "unnamed")
@@ -191,7 +189,7 @@ def addresses(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
 
 
 def _matrix(summary: Summary) -> list[tuple[str, list[tuple[str, str, list[Cell], list[tuple[float, float]]]]]]:
-    """Each section's title with its rows: name, title, cells, and the slowest recovery beside each bound."""
+    """Return each section's title and rows: name, title, cells, and the slowest recovery for each bound."""
     by_row = summary.cells_by_row
     others = {row: _NO_TITLE for row in by_row if row not in TITLES}
     sections = MATRIX | ({"Others": others} if others else {})
@@ -211,7 +209,7 @@ def _slowest(cells: Iterable[Cell]) -> list[tuple[float, float]]:
 
 
 def _scope(summary: Summary) -> str:
-    """How much was done, in one line."""
+    """Return the campaign's extent in one line."""
     totals, rows = summary.totals, len(TITLES)
     runs = f"{len(summary.results):,} runs"
     parts = (
@@ -226,7 +224,7 @@ def _scope(summary: Summary) -> str:
 
 
 def _to_look_at(cell: Cell) -> str:
-    """Which seeds of a cell are not as they should be, and the first reason."""
+    """Return the seeds that decided the cell's standing, and their anomalies or first reason."""
     decisive = [result for result in cell.results if result.standing is cell.standing]
     names = dict.fromkeys(anomaly.name for result in decisive for anomaly in result.anomalies)
     reasons = [reason for result in decisive for reason in result.reasons]
@@ -245,14 +243,18 @@ def _counted(result: Result) -> str:
 
 
 def _facts(campaign: Provenance) -> list[tuple[str, Any]]:
-    """What a campaign was made with, by name; who wants to see the same needs versions, machine and seeds."""
+    """Return a campaign's origin, by name: what is needed to reproduce it."""
     took = "" if campaign.seconds is None else say_seconds(campaign.seconds)
     named = {"Began": campaign.began, "Took": took, "Machine": campaign.machine, "Commit": campaign.commit}
     return [*(named | {"Kernel": campaign.kernel} | campaign.versions).items()]
 
 
 def document(summary: Summary) -> dict[str, object]:
-    """Durations that never came are null; `matrix` holds the cells that were run, `rows` every row of the matrix."""
+    """
+    Return the summary as a JSON object.
+
+    Infinite durations are null; `matrix` has the cells that were run, `rows` every row of the matrix.
+    """
     return {
         "verdict": summary.verdict.value,
         "headline": summary.headline,
@@ -327,7 +329,7 @@ _LEGEND = (
 
 
 def markdown(summary: Summary) -> str:
-    """Headline, bars, matrix and times; whatever the results hold stays text."""
+    """Return headline, criteria, matrix and times as Markdown; text from the results is escaped."""
     seeds = ", ".join(map(str, summary.seeds)) or "none"
     not_run = ", ".join(summary.rows_not_run) or "none"
     parts = [
@@ -348,7 +350,7 @@ def markdown(summary: Summary) -> str:
 
 
 def plain(text: str) -> str:
-    """The text in one line, with Markdown and HTML characters escaped."""
+    """Return the text in one line, with Markdown and HTML characters escaped."""
     line = " ".join(visible(text).split())
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(line, quote=False))
 
@@ -371,7 +373,7 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _origins(summary: Summary) -> list[tuple[str, ...]]:
-    """What the runs were made with, a row for each that differs."""
+    """Return a row for each distinct combination of commit, kernel and versions."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for result in summary.results:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))

@@ -1,4 +1,4 @@
-"""Results of the campaign as values, read field by field, and the rows of the fault matrix; pure."""
+"""The campaign's results as values, parsed with type checks, and the rows of the fault matrix; pure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ MATRIX: dict[str, dict[str, str]] = {
         "F38": "Random mixture of all faults",
     },
 }
-"""Kinds of faults by name, under the part at which they strike; cells are their targets and moments."""
+"""Titles of the rows (kinds of faults), by the part they affect; a row's cells differ in target and moment."""
 
 TITLES = {row: title for rows in MATRIX.values() for row, title in rows.items()}
 
@@ -84,7 +84,7 @@ UNKNOWN = "unknown"
 
 
 class Standing(enum.StrEnum):
-    """The state of a result, in view of what was expected."""
+    """The state of a result, given what was expected."""
 
     PROVEN = "proven"
     VIOLATED = "violated"
@@ -100,11 +100,11 @@ class Standing(enum.StrEnum):
 
     @property
     def sign(self) -> str:
-        """Its shape says what colour only supports."""
+        """A sign that can be read without its colour."""
         return {"proven": "✓", "violated": "✗", "inconclusive": "?", "control": "✗", "outdated": "◌"}.get(self, "○")
 
 
-# The worst first.
+# Worst first.
 _RANK = (
     Standing.VIOLATED,
     Standing.INCONCLUSIVE,
@@ -116,16 +116,16 @@ _RANK = (
 
 
 def worst(standings: list[Standing]) -> Standing:
-    """The worst standing, which decides for all; inconclusive without any."""
+    """Return the worst standing, which decides for all; inconclusive if there is none."""
     return min(standings, key=_RANK.index, default=Standing.INCONCLUSIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
     """
-    One finding of the checker; ``evidence`` is text that may hold anything.
+    One finding of the checker; ``evidence`` may be any text.
 
-    ``topic`` is a file's name, with no partition or -1, where no log is concerned; no number or -1 means unknown.
+    For findings outside a log, ``topic`` is a file's name and ``partition`` None or -1. Numbers: None or -1 is unknown.
     """
 
     name: str
@@ -154,11 +154,11 @@ class Anomaly:
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    What became of one cell with one seed.
+    The result of one cell with one seed.
 
-    ``recovery_s`` holds the seconds from each heal to the first new commit, ``stall_s`` the seconds for which readers
-    were held back, ``bound_s`` the most that a recovery may take (None: no bound). ``said`` is the runner's verdict.
-    ``current``: it was made with the kernel that the report is for; ``commit`` and ``kernel`` are empty when not told.
+    ``recovery_s``: seconds from each heal to the first new commit. ``stall_s``: seconds for which readers were held
+    back. ``bound_s``: limit of a recovery (None: no limit). ``said``: the runner's verdict. ``current``: made with the
+    kernel that the report is for. ``commit`` and ``kernel`` are empty if unknown.
     """
 
     cell: str
@@ -192,12 +192,12 @@ class Result:
 
     @property
     def violations(self) -> int:
-        """Anomalies that break the promise; a fault that did not fire only leaves the run without a meaning."""
+        """The number of anomalies that break the promise; a fault that did not fire only makes the run meaningless."""
         return sum(anomaly.name != Name.SILENT_FAULT for anomaly in self.anomalies)
 
     @property
     def short(self) -> list[str]:
-        """What fired less often than the cell demands."""
+        """The faults that fired less often than the cell demands."""
         pairs = [(kind, self.fired.get(kind, 0), wanted) for kind, wanted in self.needed.items()]
         return [f"{kind}: {fired} of {wanted} fired" for kind, fired, wanted in pairs if fired < wanted]
 
@@ -211,7 +211,7 @@ class Result:
     @property
     def standing(self) -> Standing:
         if self.expected is Verdict.INCONCLUSIVE and self.verdict is Verdict.INCONCLUSIVE:
-            return Standing.NOT_APPLICABLE  # the runner has said why beforehand
+            return Standing.NOT_APPLICABLE  # expected, for the reason that the cell gives
         shown = Standing(self.verdict.value)
         if self.is_control:
             shown = Standing.CONTROL if self.verdict is Verdict.VIOLATED else Standing.INCONCLUSIVE
@@ -220,12 +220,12 @@ class Result:
 
     @property
     def origin(self) -> str:
-        """What it was made with, in words."""
+        """The commit, and whether the kernel is another one, in words."""
         return f"commit {self.commit or UNKNOWN}" + ("" if self.current else ": of another kernel")
 
     @property
     def reasons(self) -> list[str]:
-        """Why the result is inconclusive; empty when it is not."""
+        """The reasons why the result is inconclusive or not applicable; empty otherwise."""
         if self.standing not in {Standing.INCONCLUSIVE, Standing.NOT_APPLICABLE}:
             return []
         missed = ["the expected violation did not appear, so the experiment shows nothing"] if self.is_control else []
@@ -234,19 +234,19 @@ class Result:
 
     @property
     def replay(self) -> str:
-        """The command that runs exactly this again."""
+        """The command that runs this cell again with the same seed."""
         return f"python -m proof replay {shlex.quote(self.cell)} {self.seed}"
 
     @property
     def never_recovered(self) -> bool:
-        """A fault struck, a new commit was due within the bound, and none came."""
+        """Whether a new commit was due within the bound after a fault, and none came."""
         due = self.bound_s is not None and not self.short and self.standing is not Standing.INCONCLUSIVE
         return due and not self.recovery_s
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a campaign was made, as its runner told."""
+    """How a campaign was made, as reported by its runner."""
 
     command: str
     began: str
@@ -262,7 +262,7 @@ _REPAIR = "run the cell again, or take it out of the file"
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One JSON object and its place in the file; each getter checks the value's type."""
+    """A JSON object and its place in the file; each getter checks the value's type."""
 
     values: dict[str, Any]
     place: str
@@ -278,7 +278,7 @@ class Fields:
         return Refused(f"{self.place}: {name!r} {problem}, it must be {need}; {_REPAIR}")
 
     def _get(self, name: str, need: str, kind: type, *, required: bool = False) -> Any:
-        """A value of this kind; None where there is none and none is required."""
+        """Return a value of type ``kind``, or None if it is missing and not required."""
         value = self.values.get(name)
         missing = required and value in (None, "")
         if missing or (value is not None and (isinstance(value, bool) or not isinstance(value, kind))):
@@ -323,18 +323,18 @@ class Fields:
 
 
 def _is_number(value: object) -> bool:
-    # JSON as Python reads it knows NaN and Infinity; no duration is one.
+    # Python's JSON accepts NaN and Infinity, which are not durations.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[Provenance], list[Result]]:
     """
-    Read one file of results: a whole campaign (`results.json`), or one result a line (`results.jsonl`).
+    Parse one file of results: a whole campaign (`results.json`), or one result per line (`results.jsonl`).
 
-    ``kernels`` are today's (`proof.provenance`): results of them are current, all others are not.
+    ``kernels`` are today's (`proof.provenance`): only results made with one of them are current.
 
     Raises:
-        Refused: it is neither; the text names file, line and field.
+        Refused: the file is neither; the message names file, line and field.
     """
     try:
         whole = json.loads(text)

@@ -1,4 +1,4 @@
-"""The summary of all results: counts, times as percentiles, acceptance criteria; pure."""
+"""Summarize all results: counts, percentiles of times, acceptance criteria; pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proof.report.results import TITLES, UNKNOWN, Provenance, Result, Standing, 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds in rising order; ``never`` counts those that were due and did not come, they rank as the longest."""
+    """Seconds in ascending order; ``never`` counts the recoveries that did not happen, which rank as longest."""
 
     seconds: tuple[float, ...]
     never: int = 0
@@ -38,7 +38,7 @@ class Times:
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """The value that ``share`` of all do not exceed (nearest rank); infinite where it never came."""
+        """Return the quantile by nearest rank, in seconds; infinite if it falls on one that did not happen."""
         if not self.count:
             raise ValueError("no quantile of nothing")
         rank = max(0, math.ceil(share * self.count) - 1)
@@ -46,7 +46,7 @@ class Times:
 
 
 def say_seconds(value: float | None) -> str:
-    """As people read it: 0.25 s, 12.3 s, 4 min 10 s, never."""
+    """Format seconds for people: 0.25 s, 12.3 s, 4 min 10 s, never."""
     if value is None:
         return "-"
     if math.isinf(value):
@@ -60,7 +60,7 @@ def say_seconds(value: float | None) -> str:
 
 _KILL = "SIGKILL"
 CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
-"""Paths of results that other commands than the campaign write."""
+"""Paths of results written by commands other than the campaign."""
 _STORES = ("ledger", "postgres", "redis-script", "redis")
 _READERS = ("connector", "direct")
 _LATE_TRIES = 1000
@@ -69,7 +69,7 @@ _SPARK_S = {"connector": 10.0, "direct": 6.0}
 
 
 class CriterionResult(enum.StrEnum):
-    """Whether a criterion was met; a sample smaller than wanted shows nothing."""
+    """Whether a criterion was met; a sample that is too small shows nothing."""
 
     YES = "met"
     NO = "missed"
@@ -79,7 +79,7 @@ class CriterionResult(enum.StrEnum):
 
     @property
     def mark(self) -> str:
-        """The standing whose colour it has."""
+        """The standing whose colour it shares."""
         return {"met": "proven", "missed": "violated", "not shown": "inconclusive", "not measured": "idle"}.get(
             self, "outdated"
         )
@@ -91,7 +91,7 @@ class CriterionResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCriterion:
-    """One acceptance criterion with what was wanted and measured."""
+    """One acceptance criterion, with the wanted and the measured value."""
 
     title: str
     wanted: str
@@ -101,9 +101,9 @@ class AcceptanceCriterion:
 
 def acceptance_criteria(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     """
-    Judge every bar from the current results that bear on it; positive controls bear on none.
+    Evaluate each criterion from the current results; positive controls count only for a control's own criterion.
 
-    A bar that only results of another kernel bear on shows what they measured, and is neither met nor missed.
+    If only results of another kernel exist, the criterion shows what they measured, and is neither met nor missed.
     """
     now = _bars([result for result in results if result.current])
     ever = _bars(results)
@@ -150,12 +150,12 @@ _STRUCK = {"Driver and executor killed together": "killed_together", "Two driver
 
 
 def _of(reader: str, path: str) -> set[str]:
-    """The names of a result's path; older results of the connector have no reader in it."""
+    """Return the names of a path; older results of the connector do not name the reader."""
     return {f"{reader} {path}", *([path] if reader == "connector" else [])}
 
 
 def _writer(results: Iterable[Result], reader: str) -> list[Result]:
-    """Writers without Spark that were killed while they read that way."""
+    """Return the kills of writers without Spark that used this reader."""
     paths = _of(reader, "writer")
     return [r for r in results if r.fault == _KILL and r.path in paths and r.target == "writer"]
 
@@ -166,7 +166,7 @@ def _spark(results: Iterable[Result], reader: str) -> list[Result]:
 
 
 def _store(results: Iterable[Result], store: str) -> list[Result]:
-    """What `make kills` did to one store."""
+    """Return the results of `make kills` for one store."""
     return [result for result in results if (result.path, result.target) == (STORE_KILLS, store)]
 
 
@@ -182,7 +182,7 @@ def _spark_restarted(reader: str, results: Sequence[Result]) -> AcceptanceCriter
 
 
 def _late_frames(title: str, results: Iterable[Result], *, control: bool) -> AcceptanceCriterion:
-    """F11 counts only if the control breaks; then ours may not break in a thousand tries."""
+    """Evaluate F11: the control must break in 95 % of its tries, our writer in none of a thousand."""
     wanted = "95 % broken at least" if control else f"0 of {_LATE_TRIES:,} broken"
     tried = [r for r in results if r.row == "F11" and "broken" in r.fired and r.is_control is control]
     broken, tries = (sum(r.fired.get(kind, 0) for r in tried) for kind in ("broken", "late_frames"))
@@ -214,7 +214,7 @@ def _within(title: str, limit_s: float, times: Times, least: int) -> AcceptanceC
 def _without_anomaly(
     title: str, wanted: str, measured: str, results: Sequence[Result], *, enough: bool
 ) -> AcceptanceCriterion:
-    """One anomaly misses it, whatever the sample; meeting it takes a sample that is large enough."""
+    """Evaluate a criterion that any anomaly fails; it is met only with a large enough sample."""
     wanted = f"{wanted}, 0 anomalies"
     if not results:
         return _unknown(title, wanted)
@@ -224,7 +224,7 @@ def _without_anomaly(
 
 
 def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> AcceptanceCriterion:
-    """A fault that fired at least so often in conclusive runs."""
+    """Evaluate whether a fault fired at least ``least`` times in conclusive runs, without anomalies."""
     conclusive = [result for result in results if kind in result.fired and result.standing is not Standing.INCONCLUSIVE]
     times = sum(result.fired[kind] for result in conclusive)
     return _without_anomaly(title, f"{least:,}", f"{times:,}", conclusive, enough=times >= least)
@@ -276,7 +276,7 @@ def _each_point(title: str, results: Iterable[Result]) -> AcceptanceCriterion:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell with all its results, by seed."""
+    """One cell and its results, ordered by seed."""
 
     name: str
     row: str
@@ -288,13 +288,12 @@ class Cell:
 
     @property
     def short_name(self) -> str:
-        """Its name without the row."""
         return self.name.removeprefix(f"{self.row}-") or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Durations of one row of the matrix on one path; ``bounds`` are the limits that hold there."""
+    """Durations of one row of the matrix on one path; ``bounds`` are its limits in seconds."""
 
     row: str
     path: str
@@ -304,7 +303,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What was to fire in all runs together, and did; ``short`` counts the runs in which too little fired."""
+    """How often a fault had to fire in all runs, and did; ``short`` counts the runs in which it fired too rarely."""
 
     kind: str
     fired: int
@@ -314,8 +313,6 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole campaign."""
-
     provenance: tuple[Provenance, ...]
     results: tuple[Result, ...]
     cells: tuple[Cell, ...]
@@ -324,7 +321,7 @@ class Summary:
 
     @classmethod
     def of(cls, provenance: Sequence[Provenance], results: Sequence[Result], kernel: str = "") -> Summary:
-        """Results of one cell with one seed may come twice (run again): all of them are kept, none replaces another."""
+        """Summarize results; repeated runs of a cell with the same seed are all kept."""
         by_cell: dict[tuple[str, str], list[Result]] = {}
         for result in results:
             by_cell.setdefault((result.row, result.cell), []).append(result)
@@ -336,7 +333,7 @@ class Summary:
 
     @property
     def verdict(self) -> Verdict:
-        """Violated if one cell is; else inconclusive if one is or is outdated, or none but controls were run."""
+        """Violated if any cell is; else inconclusive if any is, or is outdated, or if none is proven."""
         standing = worst([cell.standing for cell in self.cells])
         if standing is Standing.OUTDATED:
             return Verdict.INCONCLUSIVE
@@ -354,7 +351,7 @@ class Summary:
 
     @property
     def cells_by_row(self) -> dict[str, list[Cell]]:
-        """All rows in order: those of the matrix, run or not, and others that were run."""
+        """All rows in order: those of the matrix, run or not, and any others that were run."""
         rows = sorted(TITLES.keys() | self.rows_run)
         return {row: [cell for cell in self.cells if cell.row == row] for row in rows}
 
@@ -372,17 +369,17 @@ class Summary:
 
     @property
     def seconds(self) -> float:
-        """Time spent in runs; what ran side by side counts twice."""
+        """Total time of all runs; the time of parallel runs is added up."""
         return sum(result.seconds for result in self.results)
 
     @property
     def totals(self) -> dict[str, int]:
-        """What all runs counted together, controls left out."""
+        """The counts of all runs except controls, added up."""
         return dict(_totals(result for result in self.results if not result.is_control))
 
     @property
     def anomalies(self) -> dict[str, tuple[int, int]]:
-        """Per name: how many, without and with the controls' expected ones."""
+        """The number of anomalies by name, without and with those of controls."""
         real = Counter(anomaly.name for result in self.results if not result.is_control for anomaly in result.anomalies)
         every = Counter(anomaly.name for result in self.results for anomaly in result.anomalies)
         return {name: (real[name], every[name]) for name in sorted(every)}
@@ -418,7 +415,6 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """The whole campaign in one sentence."""
         count = self.cell_standings
         violated, unclear, controls = (count[s] for s in (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL))
         text = f"{count[Standing.PROVEN]:,} proven, {violated:,} violated, {unclear:,} inconclusive"
@@ -432,7 +428,7 @@ class Summary:
 
     @property
     def outdated(self) -> str:
-        """A sentence about runs of another kernel than today's; empty without any."""
+        """A sentence about runs with another kernel than today's; empty if there are none."""
         old = [result for result in self.results if not result.current]
         if not old:
             return ""

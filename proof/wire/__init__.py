@@ -1,1 +1,1 @@
-"""A proxy that reads Kafka's frames, and experiments that deliver a frame too late."""
+"""A proxy that reads Kafka's frames, and experiments that deliver frames too late."""

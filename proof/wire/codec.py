@@ -1,9 +1,9 @@
 """
-Kafka's frames as far as the proxy reads them: heads of all, details of transactions, broker addresses in replies. Pure.
+Read Kafka's frames as far as the proxy needs: headers, details of transactions, broker addresses in replies; pure.
 
-The messages are decoded and encoded by kafka-python's schemas. Replies that name addresses: Metadata, FindCoordinator,
-DescribeCluster, and Produce from version 10 on (KIP-951). ApiVersions replies are narrowed to versions that can be
-decoded; share groups, whose replies name addresses too, are hidden.
+kafka-python's schemas decode and encode the messages. Replies with addresses are Metadata, FindCoordinator,
+DescribeCluster, and Produce from version 10 on (KIP-951). ApiVersions replies are limited to versions that can be
+decoded; share groups, whose replies also contain addresses, are hidden.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Api(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """The protocol's own name: `EndTxn`."""
+        """The protocol's name, such as `EndTxn`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @classmethod
     def named(cls, text: str) -> Api:
         """
-        The request of that name, as `EndTxn`, `end-txn` or `26`.
+        Return the request with that name, such as `EndTxn`, `end-txn` or `26`.
 
         Raises:
-            ValueError: there is none, or the proxy does not know it by name.
+            ValueError: the proxy knows no such request.
         """
         wanted = text.replace("-", "").replace("_", "").lower()
         for api in cls:
@@ -65,7 +65,7 @@ class Api(enum.IntEnum):
 
 
 WITH_ADDRESSES = frozenset({Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE})
-# Requests of the transaction protocol: what their frames say is read, and goes into the timeline.
+# Requests of the transaction protocol, which are decoded and recorded in the timeline.
 TRANSACTIONAL = frozenset({
     Api.PRODUCE,
     Api.INIT_PRODUCER_ID,
@@ -74,8 +74,8 @@ TRANSACTIONAL = frozenset({
     Api.END_TXN,
     Api.TXN_OFFSET_COMMIT,
 })  # fmt: skip
-# The last version that clients are offered. From Fetch 16 on a reply may name the new leader's address behind all of
-# its records, so clients are kept at 15.
+# The latest version offered to clients. From Fetch 16 on, a reply may name the new leader's address after all its
+# records, so clients must use 15.
 NEWEST: dict[int, int] = {
     **{api: message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL},
     Api.FETCH: 15,
@@ -85,14 +85,14 @@ HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
 Address = tuple[str, int]
 
 _HEAD = struct.Struct(">hhih")
-# Record batch, format 2: where producer id, epoch, first sequence and record count are (Kafka's "Record Batch").
+# Position of producer id, epoch, first sequence and record count in a record batch, format 2.
 _BATCH_PRODUCER = struct.Struct(">qhii")
 _BATCH_PRODUCER_AT = 43
-_LAST_OF_CLIENTS = 3  # AddPartitionsToTxn: later versions are sent by brokers only
+_LAST_OF_CLIENTS = 3  # AddPartitionsToTxn: only brokers send later versions
 
 
 class Malformed(ValueError):
-    """The bytes are not what the schema says."""
+    """The bytes do not match the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What a frame of a transaction says; ``text`` is its content for people."""
+    """The content of a transactional frame; ``text`` describes it for people."""
 
     transactional_id: str | None = None
     producer_id: int = -1
@@ -128,16 +128,16 @@ NO_DETAILS = Details()
 
 
 def error_name(code: int) -> str:
-    """The protocol's name of an error code, `ok`, or its number."""
+    """Return the protocol's name of an error code, `ok` for 0, or the number if it is unknown."""
     return "ok" if code == 0 else error_title(code) or f"error {code}"
 
 
 def request_head(frame: bytes) -> Head:
     """
-    Read the header of a frame without its length; the client id has an int16 length in all versions (KIP-482).
+    Parse the header of a frame without length prefix; the client id has an int16 length in all versions (KIP-482).
 
     Raises:
-        Malformed: it is no request.
+        Malformed: the frame is not a request.
     """
     try:
         api, version, correlation_id, length = _HEAD.unpack_from(frame)
@@ -152,10 +152,10 @@ def request_head(frame: bytes) -> Head:
 
 def correlation_id(reply: bytes) -> int:
     """
-    The number that pairs a reply with its request.
+    Return the id that matches a reply with its request.
 
     Raises:
-        Malformed: it is no reply.
+        Malformed: the frame is not a reply.
     """
     if len(reply) < 4:  # noqa: PLR2004 - an int32
         raise Malformed("a reply of less than four bytes")
@@ -163,15 +163,15 @@ def correlation_id(reply: bytes) -> int:
 
 
 def _decoded(head: Head, frame: bytes, *, request: bool = False) -> Any:
-    """A request, or the reply to one, with its header."""
+    """Decode a request, or the reply to one, with its header."""
     try:
         return message_class(head.api, request=request).decode(frame, version=head.version, header=True)
-    except Exception as error:  # the library's generated code raises whatever it meets in bytes that fit no schema
+    except Exception as error:  # generated code raises anything on bytes that match no schema
         raise Malformed(f"{head.title} version {head.version} can't be decoded: {error!r}") from error
 
 
 def request_details(head: Head, frame: bytes) -> Details:
-    """What a request of the transaction protocol says; nothing for all others and for what can't be read."""
+    """Return the details of a transactional request; empty for others and for frames that can't be decoded."""
     if head.api not in TRANSACTIONAL:
         return NO_DETAILS
     try:
@@ -208,7 +208,7 @@ def _first_offset(message: Any) -> str:
 
 
 def _produced(message: Any) -> Details:
-    """The transactional id, and the producer of the first record batch."""
+    """Return the transactional id, and the producer of the first record batch."""
     for topic in message.topic_data or ():
         for partition in topic.partition_data or ():
             records = bytes(partition.records or b"")
@@ -221,7 +221,7 @@ def _produced(message: Any) -> Details:
 
 
 def reply_details(head: Head, reply: bytes) -> Details:
-    """The first error of a reply of the transaction protocol, and the producer that InitProducerId hands out."""
+    """Return the first error of a transactional reply, and the producer assigned by InitProducerId."""
     if head.api not in TRANSACTIONAL or (head.api == Api.ADD_PARTITIONS_TO_TXN and head.version > _LAST_OF_CLIENTS):
         return NO_DETAILS
     try:
@@ -245,7 +245,7 @@ def _errors(api: int, message: Any) -> list[int]:
 
 
 def _brokers(head: Head, message: Any) -> list[Any]:
-    """Parts of a reply that have a host and a port; a coordinator that is not there (port -1) is none."""
+    """Return the parts of a reply with host and port, without unavailable coordinators (port -1)."""
     if head.api == Api.PRODUCE:
         parts = message.node_endpoints
     elif head.api == Api.FIND_COORDINATOR:
@@ -257,10 +257,10 @@ def _brokers(head: Head, message: Any) -> list[Any]:
 
 def addresses(head: Head, reply: bytes) -> list[tuple[int, Address]]:
     """
-    Node and address of every broker that a reply names, in their order.
+    Return node and address of every broker in a reply, in order.
 
     Raises:
-        Malformed: the reply is not what its schema says.
+        Malformed: the reply does not match its schema.
     """
     parts = _brokers(head, _decoded(head, reply))
     is_cluster = head.api == Api.DESCRIBE_CLUSTER
@@ -268,7 +268,7 @@ def addresses(head: Head, reply: bytes) -> list[tuple[int, Address]]:
 
 
 def with_addresses(head: Head, reply: bytes, stands_for: Callable[[Address], Address]) -> bytes:
-    """The reply with every address exchanged; as it is where it names none."""
+    """Return the reply with every address replaced; unchanged if it has none."""
     message = _decoded(head, reply)
     parts = _brokers(head, message)
     for part in parts:
@@ -277,7 +277,7 @@ def with_addresses(head: Head, reply: bytes, stands_for: Callable[[Address], Add
 
 
 def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
-    """An ApiVersions reply that offers nothing whose addresses we could not exchange."""
+    """Limit an ApiVersions reply to the versions whose addresses can be replaced."""
     message = _decoded(head, reply)
     offered = []
     for api in message.api_keys or ():
@@ -289,7 +289,7 @@ def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
 
 
 def brokers_request() -> tuple[Head, bytes]:
-    """Metadata, version 4, of no topics, with its length; brokers have answered it since 0.11, and 4.x still does."""
+    """Return a Metadata request (version 4, no topics) with length prefix; brokers from 0.11 to 4.x support it."""
     message = message_class(Api.METADATA, request=True)(version=4, topics=[], allow_auto_topic_creation=False)
     message.with_header(correlation_id=1, client_id="brew-proxy")
     return Head(Api.METADATA, 4, 1, "brew-proxy"), bytes(message.encode(header=True, framed=True))

@@ -1,9 +1,9 @@
 """
-The scripts of F11 to F13, and what each try did to the log.
+The scripts of F11 to F13, and the anomalies that a try leaves in the log.
 
-A script holds a frame, cuts the connection and releases the frame inside the next transaction; or loses a reply.
+A script holds a frame, cuts the connection and releases the frame inside the next transaction, or loses a reply.
 
-Every wait is for an event: the frame is held, the client has sent it again and been answered, the late one is answered.
+It waits only for events: the frame is held, the client's retry is answered, the late frame is answered.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from proof.wire.writers import STEP_S, PositionReader, Writer
 
 class AttemptState(enum.StrEnum):
     """
-    What the writer knows of its transaction.
+    What the writer knows about its transaction.
 
-    `GIVEN_UP`: it never asked for a commit. `COMMITTED`: its commit was acknowledged. `UNKNOWN`: it was not.
+    `GIVEN_UP`: no commit was requested. `COMMITTED`: the commit was acknowledged. `UNKNOWN`: it was not acknowledged.
     """
 
     GIVEN_UP = "given up"
@@ -36,7 +36,7 @@ class AttemptState(enum.StrEnum):
 
 @dataclass
 class Attempt:
-    """One transaction of a try: the keys of its delivered records, the offset that it sent, its state."""
+    """One transaction of a try: the keys of its delivered records, the offset it sent, and its state."""
 
     name: str
     keys: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Attempt:
 
 @dataclass
 class Try:
-    """One run of a script: ``late`` is the error code that answered the late frame, None without an answer."""
+    """One run of a script; ``late`` is the error code in the reply to the late frame, None without a reply."""
 
     number: int
     script: str
@@ -58,7 +58,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlacement:
-    """Where a record lies, who wrote it, whether a `read_committed` reader gets it, and how often."""
+    """A record's offset, its producer, whether a `read_committed` reader gets it, and how often."""
 
     offset: int
     producer_id: int
@@ -69,7 +69,7 @@ class RecordPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A name of the fault catalogue, with its place and its evidence."""
+    """A violation by its name in the fault catalogue, with place and evidence."""
 
     name: str
     offset: int
@@ -79,7 +79,7 @@ class Anomaly:
 
 
 def anomalies(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
-    """What is wrong with a try: torn transactions, commits that got lost, a position that is not the last commit's."""
+    """Return a try's anomalies: torn, lost or duplicated transactions, and a position that is not the last commit's."""
     found = [anomaly for attempt in tried.attempts if (anomaly := _of_attempt(attempt, log)) is not None]
     acknowledged = [a.until for a in tried.attempts if a.state is AttemptState.COMMITTED and a.until is not None]
     unknown = any(a.state is AttemptState.UNKNOWN for a in tried.attempts)
@@ -116,7 +116,7 @@ def _of_attempt(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> Anomaly
 
 @dataclass(frozen=True)
 class Tally:
-    """All tries of one writer: verdicts, what answered the late frames, and the anomalies by name."""
+    """All tries of one writer: verdicts, replies to the late frames, and anomalies by name."""
 
     tries: int
     clean: int
@@ -129,7 +129,7 @@ class Tally:
 
 
 def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: Mapping[int, str]) -> Tally:
-    """Count; a try whose late frame got no answer, or that met trouble, is inconclusive unless something is wrong."""
+    """Count the tries; one without anomalies is inconclusive if it met trouble or its late frame got no reply."""
     names: Counter[str] = Counter()
     late: Counter[str] = Counter()
     first: list[tuple[int, Anomaly]] = []
@@ -149,12 +149,12 @@ def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: 
     return Tally(len(tries), clean, broken, inconclusive, names, late, first[:20], troubles[:20])
 
 
-# Offsets that a try moves the group by; a script uses as many as it has transactions.
+# How far a try may move the group's offset; a script uses one offset per transaction.
 OFFSETS_PER_TRY = 10
 
 
 class _TryRun:
-    """One try while it runs."""
+    """One running try."""
 
     def __init__(self, writer: Writer, number: int, script: str) -> None:
         self.writer = writer
@@ -166,7 +166,7 @@ class _TryRun:
         return self.result.attempts[-1]
 
     def write(self, attempt: Attempt, count: int) -> None:
-        """Deliver some more records of this transaction."""
+        """Deliver ``count`` more records of this transaction."""
         stem = f"{self.result.number}/{attempt.name}"
         keys = [f"{stem}/{len(attempt.keys) + n}" for n in range(count)]
         self.writer.write([(key, b"late frames") for key in keys])
@@ -183,14 +183,14 @@ class _TryRun:
         attempt.state = AttemptState.COMMITTED
 
     def give_up(self) -> None:
-        """Abort, as after an application's error; if that fails the writer starts anew, as it has to."""
+        """Abort, as after an application's error; if that fails, recover the writer."""
         try:
             self.writer.abort()
         except BrewError:
             self.writer.recover()
 
     def finish(self, attempt: Attempt, trap: Trap, count: int, step: int) -> None:
-        """Write the rest and commit; a transaction that fails on the way is given up and done once more."""
+        """Write the rest and commit; if that fails, recover the writer and repeat the transaction once."""
         try:
             self._rest(attempt, count, step)
         except BrewError:
@@ -205,13 +205,13 @@ class _TryRun:
         self.commit(attempt)
 
     def too_late(self, trap: Trap) -> None:
-        """Release the held frame and wait for what the broker says to it."""
+        """Release the held frame and wait for the broker's reply to it."""
         trap.release()
         self.result.late = trap.answered(_soon()).error
 
 
 def late_commit(run: _TryRun, trap: Trap) -> None:
-    """F11: the commit of the first transaction arrives inside the second one, which is then given up and done again."""
+    """F11: the first transaction's commit arrives inside the second one, which is then aborted and repeated."""
     first = run.begin("first")
     run.write(first, 2)
     run.send_offsets(first, 1)
@@ -225,7 +225,7 @@ def late_commit(run: _TryRun, trap: Trap) -> None:
 
 
 def late_abort(run: _TryRun, trap: Trap) -> None:
-    """F11: the abort of the first transaction arrives inside the second one, which goes on and commits."""
+    """F11: the first transaction's abort arrives inside the second one, which continues and commits."""
     first = run.begin("first")
     run.write(first, 1)
     run.give_up()
@@ -237,7 +237,7 @@ def late_abort(run: _TryRun, trap: Trap) -> None:
 
 
 def late_offsets(run: _TryRun, trap: Trap) -> None:
-    """F12: the first transaction's offset arrives in the second one, behind the second one's own."""
+    """F12: the first transaction's offset arrives inside the second one, after the second one's own."""
     first = run.begin("first")
     run.write(first, 1)
     run.send_offsets(first, 1)
@@ -254,7 +254,7 @@ def late_offsets(run: _TryRun, trap: Trap) -> None:
 
 
 def late_records(run: _TryRun, trap: Trap) -> None:
-    """F12: the first transaction's record batch arrives in the second one, behind a batch of the second one."""
+    """F12: the first transaction's record batch arrives inside the second one, after one of its own batches."""
     first = run.begin("first")
     run.write(first, 1)
     trap.caught(_soon())
@@ -267,11 +267,11 @@ def late_records(run: _TryRun, trap: Trap) -> None:
 
 
 def lost_records_reply(run: _TryRun, trap: Trap) -> None:
-    """F13: the broker has written the batch, and its reply is lost; the client sends the batch again."""
+    """F13: the broker writes the batch, but its reply is lost; the client sends the batch again."""
     first = run.begin("first")
     run.write(first, 2)
     trap.caught(_soon())
-    run.result.late = 0  # it was answered, and nobody heard it
+    run.result.late = 0  # the broker replied, but the reply was lost
     run.send_offsets(first, 1)
     run.commit(first)
 
@@ -287,7 +287,7 @@ SCRIPTS: dict[str, tuple[Script, Rule]] = {
 
 
 def run_script(proxy: WireProxy, writer: Writer, positions: PositionReader, number: int, script: str) -> Try:
-    """One try; what goes wrong on the way is told in it, and the writer starts anew."""
+    """Run a script once; an error is recorded in the try's ``trouble``, and the writer recovers."""
     steps, rule = SCRIPTS[script]
     run = _TryRun(writer, number, script)
     trap = proxy.add(rule)

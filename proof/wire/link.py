@@ -1,7 +1,7 @@
 """
-One client's connection through the proxy, and what passed on all of them: a timeline.
+A client's connection through the proxy, and the timeline of all connections.
 
-Brokers are reached in plain text: TLS would hide the frames.
+Connections to brokers are not encrypted, because TLS would hide the frames.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _KEPT = 20_000
 @dataclass(frozen=True, slots=True)
 class Event:
     """
-    One frame, or what the proxy did to it or to its connection.
+    One frame, or the proxy's action on it or its connection.
 
-    ``at`` is in monotonic seconds since the proxy began; ``connection`` counts from 1 in the order of accepting.
-    ``what`` is `request`, `reply`, or an action: `held`, `cut`, `released`, `dropped`, `delayed`.
+    ``at`` is in monotonic seconds since the proxy started; ``connection`` counts accepted connections from 1. ``what``
+    is `request`, `reply`, or an action: `held`, `cut`, `released`, `dropped`, `delayed`.
     """
 
     at: float
@@ -55,7 +55,6 @@ class Event:
     details: Details
 
     def document(self) -> dict[str, object]:
-        """As one JSON object."""
         details = self.details
         return {
             "at": round(self.at, 6),
@@ -75,7 +74,7 @@ class Event:
 
 
 class Timeline:
-    """Events of the transaction protocol in order (the last 20,000), and a count of every request; thread-safe."""
+    """The last 20,000 events of the transaction protocol, in order, and a count of all requests; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,11 +95,11 @@ class Timeline:
             return list(self._events)
 
     def counts(self) -> dict[str, int]:
-        """Requests by name, as they came in."""
+        """Return the number of requests by name, in order of first arrival."""
         return dict(self._counts)
 
     def clear(self) -> None:
-        """Forget events and counts; time goes on."""
+        """Discard events and counts; the clock is not reset."""
         with self._lock:
             self._events.clear()
             self._counts.clear()
@@ -113,7 +112,7 @@ _DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", A
 
 @dataclass(frozen=True, slots=True)
 class _PendingRequest:
-    """A request that the broker has still to answer."""
+    """A request that the broker has not answered yet."""
 
     head: Head
     details: Details
@@ -121,7 +120,7 @@ class _PendingRequest:
 
 
 async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Frames without their length, until the other side leaves."""
+    """Yield frames without length prefix, until the other side disconnects."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             size = int.from_bytes(await reader.readexactly(4), signed=True)
@@ -131,7 +130,7 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 class Link:
-    """A client on one side, its broker on the other."""
+    """A connection between a client and its broker."""
 
     def __init__(
         self,
@@ -150,12 +149,12 @@ class Link:
         self._late: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        """Return when either side has left, and a frame that was held is settled."""
+        """Forward frames until either side disconnects, and a frame that was held is settled."""
         requests, replies = asyncio.ensure_future(self._requests()), asyncio.ensure_future(self._replies())
         try:
             await asyncio.wait({requests, replies}, return_when=asyncio.FIRST_COMPLETED)
             if requests.done() and self._late is not None:
-                # The client has left, but a released frame is still to be answered.
+                # The client has left, but the broker still has to answer a released frame.
                 await asyncio.wait({replies, self._late}, timeout=_SETTLE_S, return_when=asyncio.FIRST_COMPLETED)
             ended = [task for task in (requests, replies) if task.done()]
             requests.cancel()
@@ -173,7 +172,7 @@ class Link:
             task.result()
 
     def cut(self) -> None:
-        """End the client's side as a broken network does; the broker's side stays while a frame is held."""
+        """Break the client's side, as a network failure does; the broker's side stays while a frame is held."""
         self._client.transport.abort()
 
     async def _requests(self) -> None:
@@ -191,7 +190,7 @@ class Link:
             await self._to_broker.put(frame, self._net.shape)
 
     def _read(self, frame: bytes) -> _PendingRequest | None:
-        """What a request says; None for what is no request, as the raw tokens of an old SASL handshake."""
+        """Decode a request; return None if it is none, such as the raw tokens of an old SASL handshake."""
         try:
             head = request_head(frame)
         except Malformed:
@@ -216,13 +215,13 @@ class Link:
         number = correlation_id(reply)
         if number not in self._asked:
             return None
-        # Replies keep the order of their requests: older ones were asked for no reply (acks=0).
+        # Replies arrive in the order of requests: older requests expect no reply (acks=0).
         while (first := next(iter(self._asked))) != number:
             del self._asked[first]
         return self._asked.pop(number)
 
     async def _seen(self, asked: _PendingRequest, frame: bytes) -> bytes:
-        """Note a reply, tell who waits for it, and hand it back fit for the client."""
+        """Record a reply, pass it to the trap that waits for it, and return it as the client should see it."""
         head = asked.head
         if head.api in TRANSACTIONAL:
             reply = reply_details(head, frame)
@@ -240,7 +239,7 @@ class Link:
         return frame
 
     async def _act(self, trap: Trap, asked: _PendingRequest) -> bool:
-        """Do to a frame what the rule says; True when it goes on."""
+        """Apply the rule to a frame; return whether to forward it."""
         rule = trap.rule
         caught = CaughtFrame(self._number, asked.head, asked.details)
         self._note(_DONE[rule.action], asked)

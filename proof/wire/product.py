@@ -1,4 +1,4 @@
-"""F11 and F12 against the pipeline itself, as cells of the fault matrix."""
+"""Late frames against the pipeline itself, and F11 to F13 as cells of the fault matrix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROGRAM_S = 300.0
 
 @dataclass
 class ProductResult:
-    """How each late frame was answered, how many epochs it was behind, and what the checker says of the whole."""
+    """The replies to the late frames, how many epochs late they were, and the checker's report on the run."""
 
     api: str
     tries: int
@@ -45,7 +45,7 @@ class ProductResult:
 
     @property
     def verdict(self) -> str:
-        """`inconclusive` unless every late frame was refused."""
+        """The checker's verdict; if it is `proven`, `inconclusive` unless every late frame was refused."""
         verdict = str(self.report.get("verdict", "inconclusive"))
         if verdict != "proven":
             return verdict
@@ -70,7 +70,7 @@ class ProductResult:
 
 @dataclass(frozen=True)
 class _ExperimentTopics:
-    """Names for one experiment, as options of the programs."""
+    """The topics of one experiment, as options of the commands."""
 
     connection: Connection
     stem: str
@@ -85,10 +85,10 @@ class _ExperimentTopics:
 
     def run(self, *words: str, good: tuple[int, ...] = (0,)) -> str:
         """
-        A program's output.
+        Run a command and return its output.
 
         Raises:
-            Refused: it ended with another code than the ``good`` ones.
+            Refused: its exit code is none of ``good``.
         """
         command = [*self.program(*words[:2]), *words[2:]]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
@@ -101,10 +101,10 @@ class _ExperimentTopics:
 
 def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN) -> ProductResult:
     """
-    Let `python -m pipeline run --master none --follow` write through the proxy, and hold back a frame per try.
+    Run `python -m pipeline run --master none --follow` through the proxy, and deliver one frame per try too late.
 
-    The frame's connection is cut; once the next transaction has written its records it is released, and its reply
-    awaited. After the tries the pipeline is stopped, another run drains the rest, and the checker reads everything.
+    The frame's connection is cut. Once the next transaction has written its records, the frame is released and its
+    reply awaited. After the tries, another run processes the remaining orders, and the checker reads everything.
     """
     began = time.monotonic()
     place = _ExperimentTopics(connection, f"wire-pipeline-{secrets.token_hex(4)}")
@@ -130,7 +130,7 @@ def _try(proxy: WireProxy, api: Api, transactional_id: str, result: ProductResul
     committed = True if api is Api.END_TXN else None
     late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
     caught = late.caught(Deadline(_STEP_S))
-    # The next AddOffsetsToTxn, or EndTxn, that belongs to the next transaction: its records are written by then.
+    # The next transaction's AddOffsetsToTxn, or EndTxn: its records are written before.
     marks = Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id)
     if api is not Api.END_TXN:
         marks = Rule(Api.END_TXN, transactional_id=transactional_id, nth=2)
@@ -148,7 +148,7 @@ def _try(proxy: WireProxy, api: Api, transactional_id: str, result: ProductResul
 
 @contextlib.contextmanager
 def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
-    """The pipeline in the background; SIGTERM at the end, SIGKILL if that is not enough."""
+    """Run the pipeline in the background; on exit stop it with SIGTERM, or with SIGKILL if it does not end."""
     options = ["--master", "none", "--follow", "--lanes", "1", "--max-records-per-transaction", str(_RANGE)]
     command = [*place.program("pipeline", "run", bootstrap=proxy.bootstrap), *place.topics, "--group", place.stem]
     command += [*options, "--progress", "none"]
@@ -163,8 +163,8 @@ def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
                 process.kill()
 
 
-TRIES = 30  # unless the caller asks for another number
-# Below this share of broken tries a control has not shown the fault, so that a clean strict writer shows nothing.
+TRIES = 30
+# With a smaller share of broken tries, the control has not shown the fault, and a clean strict writer proves nothing.
 BELIEVED_FROM = 0.95
 
 
@@ -188,7 +188,7 @@ def _cell(
     seed: int,
     tries: int = TRIES,
 ) -> dict[str, Any]:
-    """One experiment; a control is expected to be `violated`, by 95 % of its tries at least."""
+    """Run one experiment and return its result; a control is `violated` if at least 95 % of its tries break."""
     began, clock = datetime.now(UTC), time.monotonic()
     result = experiment(connection, writer, tries, scripts, seed=seed)
     tally = result.tally
@@ -234,7 +234,7 @@ def _cell(
 
 
 def verdict(result: Result, expected: str) -> str:
-    """`violated` as soon as one try is, but a control has to reach 95 %; `inconclusive` when a frame had no answer."""
+    """Return `violated` if any try broke, but at least 95 % of a control's; `inconclusive` if any try was."""
     tally = result.tally
     if expected == "violated":
         return "violated" if result.share_broken >= BELIEVED_FROM else "inconclusive"
@@ -248,7 +248,7 @@ def _name(row: str, fault: str, writer: str) -> str:
 
 
 Cell = Callable[..., dict[str, Any]]
-"""(connection, seed, tries) -> the result."""
+"""Takes connection, seed and tries; returns the result."""
 _EXPERIMENTS = (
     ("F11", "end-txn", F11, "reuse"),
     ("F12", "offsets", ("late-offsets",), "reuse"),

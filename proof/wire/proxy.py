@@ -1,8 +1,8 @@
 """
-A TCP proxy in front of a Kafka cluster that knows the protocol, also in a thread of its own.
+A TCP proxy for a Kafka cluster that understands the protocol.
 
-Clients that start from its `bootstrap` stay behind it, since broker addresses in replies are exchanged
-(`proof.wire.codec` tells for which versions). Frames that no rule and no timeline asks about pass unread.
+Clients that connect to its `bootstrap` never bypass it, because it replaces broker addresses in replies
+(`proof.wire.codec` has the versions). It decodes only what rules, the timeline and the addresses need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proof.wire.rules import NO_DELAY, DelayedChannel, NetworkConditions, Rule, 
 HOST = "127.0.0.1"
 _BUFFER = 4 * 1024 * 1024
 _CONNECT_S = 30.0
-# An accepted connection is with its handler in the loop's third turn; an aborted one gives its socket back in the next.
+# An accepted connection reaches its handler in the loop's third turn; an aborted one frees its socket in the next.
 _CLOSING_TURNS = 8
 
 
@@ -47,34 +47,33 @@ class Proxy:
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap servers of clients."""
         return ",".join(f"{host}:{port}" for host, port in self._stands_for.values())
 
     async def start(self, bootstrap: str, deadline: Deadline, ports: tuple[int, ...] = ()) -> None:
         """
-        Ask any of the bootstrap servers for the brokers and listen for each, on ``ports`` or on free ones.
+        Get the brokers from any bootstrap server, and listen for each on one of ``ports`` or on a free port.
 
         Raises:
-            Unreachable: none of them answered.
+            Unreachable: no bootstrap server answered.
         """
         wanted = iter(ports)
         for node, address in await _brokers(bootstrap, deadline):
             await self._listen(node, address, next(wanted, 0))
 
     def add(self, rule: Rule) -> Trap:
-        """Put a rule to work; it sees frames from now on."""
+        """Activate a rule; it sees frames from now on."""
         trap = Trap(rule, next(self._rules), asyncio.get_running_loop(), self._seed)
         self._traps.append(trap)
         return trap
 
     def remove(self, trap: Trap) -> None:
-        """Take a rule away; a frame that it holds goes on."""
+        """Remove a rule, and release the frame that it holds."""
         if trap in self._traps:
             self._traps.remove(trap)
         trap.release()
 
     async def close(self) -> None:
-        """Stop listening and end all connections, those with them that have just come."""
+        """Stop listening and end all connections, including those just accepted."""
         self._closing = True
         for listener in (listener for server in self._servers for listener in server.sockets):
             asyncio.get_running_loop().remove_reader(listener)
@@ -83,21 +82,21 @@ class Proxy:
                 link.cancel()
             await asyncio.gather(*self._links, return_exceptions=True)
             await asyncio.sleep(0)
-        # Not before: Python 3.11's server drops what it has accepted and not yet handed on when it is closed.
+        # Last, because closing a server of Python 3.11 drops connections not yet handed to their handler.
         for server in self._servers:
             server.close()
 
-    # What a connection asks for.
+    # For connections.
 
     def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None:
-        """The first rule that acts on a frame; the others have counted it too."""
+        """Return the first rule that acts on a frame; all matching rules count it."""
         if not self._traps:
             return None
         taking = [trap for trap in self._traps if trap.takes(side, head, asked)]
         return taking[0] if taking else None
 
     async def behind(self, head: Head, reply: bytes) -> bytes:
-        """The reply with our addresses; a broker not seen before gets a listener first."""
+        """Return the reply with the proxy's addresses, after listening for any new broker."""
         for node, address in addresses(head, reply):
             if address not in self._stands_for:
                 await self._listen(node, address, 0)
@@ -130,17 +129,17 @@ class Proxy:
             if not self._closing:
                 await self._link(number, node, address, (reader, writer))
         except Malformed as error:
-            # Passing on what could not be read would let the client see the brokers' own addresses.
+            # A frame that can't be read is not forwarded: it might contain the brokers' own addresses.
             self.failures.append(f"connection {number} ended: {error}")
         except asyncio.CancelledError:
-            return  # the proxy closes; Python 3.11 would print a cancelled handler as an error
+            return  # the proxy closes; Python 3.11 logs a cancelled handler as an error
         finally:
             writer.transport.abort()
 
     async def _link(
         self, number: int, node: int, address: Address, client: tuple[asyncio.StreamReader, asyncio.StreamWriter]
     ) -> None:
-        chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - a network's moods, no secret
+        chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - jitter, not a secret
         try:
             async with asyncio.timeout(_CONNECT_S):
                 broker = await asyncio.open_connection(*address, limit=_BUFFER)
@@ -175,10 +174,10 @@ _Result = TypeVar("_Result")
 
 class WireProxy:
     """
-    A running proxy; leaving the block ends it together with all connections.
+    A proxy in its own thread, as a context manager; on exit it ends with all its connections.
 
     Raises:
-        Unreachable: no broker answered at the bootstrap servers (when the block is entered).
+        Unreachable: no broker answered at the bootstrap servers; raised on entry.
     """
 
     def __init__(
@@ -212,7 +211,7 @@ class WireProxy:
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap servers of clients, instead of the brokers."""
+        """The bootstrap servers for clients, instead of the brokers'."""
         return self._proxy.bootstrap
 
     @property
@@ -225,21 +224,21 @@ class WireProxy:
 
     @property
     def failures(self) -> list[str]:
-        """Connections that ended because a frame could not be read; none, or the run proves nothing."""
+        """Connections that ended because a frame could not be read; a run with any proves nothing."""
         return list(self._proxy.failures)
 
     def events(self) -> list[Event]:
         return self.timeline.events()
 
     def add(self, rule: Rule) -> Trap:
-        """Put a rule to work; once this returns it sees every frame."""
+        """Activate a rule; after this returns, it sees every frame."""
         return self._do(lambda: self._proxy.add(rule))
 
     def remove(self, trap: Trap) -> None:
         self._do(lambda: self._proxy.remove(trap))
 
     def reshape(self, shape: NetworkConditions) -> None:
-        """Make the network slower, or plain again; connections stay."""
+        """Change the network conditions; connections stay open."""
         self._do(lambda: setattr(self._proxy, "shape", shape))
 
     async def _settled(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules: which frames they match and what happens to them; network conditions."""
+"""Rules that match frames and act on them, and network conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 class Side(enum.StrEnum):
-    """Requests go to the broker, replies come back."""
+    """The direction of a frame: requests go to the broker, replies come from it."""
 
     REQUEST = "request"
     REPLY = "reply"
@@ -28,11 +28,11 @@ class Side(enum.StrEnum):
 
 class Action(enum.StrEnum):
     """
-    What happens to the frame.
+    What happens to a frame.
 
-    `HOLD` keeps it, and what comes behind it in the same direction, until it is released or dropped. `CUT` ends the
-    client's connection and loses the frame: what a broken connection does to a reply. `DROP` loses the frame
-    and nothing else. `DELAY` lets it, and what comes behind it, wait.
+    `HOLD` keeps it, and all later frames in the same direction, until it is released or dropped. `CUT` ends the
+    client's connection and loses the frame, as a broken connection loses a reply. `DROP` loses only the frame.
+    `DELAY` delays the frame and all later ones in the same direction.
     """
 
     HOLD = "hold"
@@ -44,11 +44,11 @@ class Action(enum.StrEnum):
 @dataclass(frozen=True)
 class Rule:
     """
-    A choice of frames, and an action.
+    A selection of frames, and an action.
 
-    The ``nth`` frame that fits, counted from 1 since the rule was given, and the ``times`` - 1 ones after it (0: all)
-    are acted on. ``cut`` ends the client's connection as soon as the frame is held; the frame can still be released on
-    the broker's side of that connection. Delays are in seconds, ``jitter_s`` to both sides, never below 0.
+    Acts on the ``nth`` matching frame, counted from 1 since the rule was added, and on the ``times`` - 1 after it (0:
+    all). ``cut`` ends the client's connection as soon as the frame is held; the frame can still be released to the
+    broker. A delay is ``delay_s`` seconds, plus or minus up to ``jitter_s``, and never below 0.
     """
 
     api: Api
@@ -70,7 +70,7 @@ class Rule:
             raise UsageError("one rule holds one frame: give times=1, and a rule for each frame to hold")
 
     def fits(self, side: Side, head: Head, asked: Details) -> bool:
-        """Whether a frame matches; a reply is matched by its request."""
+        """Return whether a frame matches; a reply is matched by its request."""
         return (
             head.api == self.api
             and side is self.side
@@ -82,10 +82,10 @@ class Rule:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Rule:
         """
-        Read a rule from JSON: the fields above, `api` by its name.
+        Parse a rule from a JSON object with the fields above, `api` by name.
 
         Raises:
-            UsageError: a field is unknown or has no such value.
+            UsageError: a field or its value is unknown.
         """
         fields = dict(given)
         try:
@@ -108,9 +108,9 @@ class CaughtFrame:
 
 class Trap:
     """
-    A rule at work in one proxy; every method may be called from any thread.
+    An active rule of one proxy; the methods for the experiment are thread-safe.
 
-    Waiting is done on events: `caught` for the frame, `answered` for the reply to a frame that was held and released.
+    `caught` waits for the frame, `answered` for the reply to a frame that was held and released.
     """
 
     def __init__(self, rule: Rule, number: int, loop: asyncio.AbstractEventLoop, seed: int = 0) -> None:
@@ -122,43 +122,42 @@ class Trap:
         self._answered: Future[Details] = Future()
         self._go: asyncio.Future[bool] = loop.create_future()
         self._cutter: Callable[[], None] | None = None
-        self._random = random.Random(f"{seed}:{number}")  # noqa: S311 - a network's moods, no secret
+        self._random = random.Random(f"{seed}:{number}")  # noqa: S311 - jitter, not a secret
 
-    # For whoever runs the experiment.
+    # For the experiment.
 
     def caught(self, deadline: Deadline) -> CaughtFrame:
         """
-        The (first) frame that this rule acted on.
+        Wait for and return the first frame that this rule acts on.
 
         Raises:
-            DeadlineExceeded: none came.
+            DeadlineExceeded: there was none in time.
         """
         return _result(self._caught, deadline, f"waiting for a frame that fits {self.rule}")
 
     def answered(self, deadline: Deadline) -> Details:
         """
-        What the broker replied to the frame that was held and then released.
+        Wait for and return the broker's reply to the frame that was held and released.
 
         Raises:
-            DeadlineExceeded: it did not.
+            DeadlineExceeded: there was none in time.
         """
         return _result(self._answered, deadline, f"waiting for the reply to the frame held by {self.rule}")
 
     def tell(self, caught: Callable[[CaughtFrame], None], answered: Callable[[Details], None]) -> None:
-        """Call back (from the proxy's thread) for the first frame acted on, and for a late frame's reply."""
+        """Register callbacks, run in the proxy's thread, for the first frame acted on and for a late frame's reply."""
         self._caught.add_done_callback(lambda done: caught(done.result()))
         self._answered.add_done_callback(lambda done: answered(done.result()))
 
     def cut(self) -> None:
-        """End the client's connection on which the frame came; the broker's side stays until the frame is settled."""
+        """End the client's side of the frame's connection; the broker's side stays until the frame is settled."""
         self._loop.call_soon_threadsafe(lambda: self._cutter and self._cutter())
 
     def release(self) -> None:
-        """Let the held frame go on, on the connection that it came on."""
+        """Forward the held frame on its own connection."""
         self._decide(forward=True)
 
     def drop(self) -> None:
-        """Drop the held frame."""
         self._decide(forward=False)
 
     def _decide(self, *, forward: bool) -> None:
@@ -168,10 +167,10 @@ class Trap:
 
         self._loop.call_soon_threadsafe(decide)
 
-    # For the proxy, in its loop.
+    # For the proxy, in its event loop.
 
     def takes(self, side: Side, head: Head, asked: Details) -> bool:
-        """Count a frame that fits, and tell whether it is acted on."""
+        """Count the frame if it matches, and return whether the rule acts on it."""
         if not self.rule.fits(side, head, asked):
             return False
         self.seen += 1
@@ -187,7 +186,7 @@ class Trap:
             self._caught.set_result(caught)
 
     async def decision(self) -> bool:
-        """True once the held frame is released, False once it is dropped."""
+        """Wait until the held frame is released (True) or dropped (False)."""
         return await asyncio.shield(self._go)
 
     def answer(self, reply: Details) -> None:
@@ -213,10 +212,10 @@ _GONE_S = 1.0
 @dataclass(frozen=True)
 class NetworkConditions:
     """
-    One way's delay in seconds, ``jitter_s`` to both sides; ``rate`` in bytes per second (0: as fast as it goes).
+    One-way delay of ``latency_s`` plus or minus up to ``jitter_s``; ``rate`` in bytes per second (0: unlimited).
 
-    ``loss`` is the probability that a frame waits for one retransmission of ``retransmit_s``: all that TCP lets an
-    application see of a lost segment. Reordered segments show as jitter. Frames of a connection keep their order.
+    ``loss`` is the probability that a frame waits ``retransmit_s`` for a retransmission, which is all that an
+    application sees of a lost TCP segment. Reordered segments appear as jitter. A connection's frames stay in order.
     """
 
     latency_s: float = 0.0
@@ -234,7 +233,7 @@ class NetworkConditions:
         return not (self.latency_s or self.jitter_s or self.rate or self.loss)
 
     def delay_s(self, chance: random.Random) -> float:
-        """The delay of one frame, without the time that its bytes take."""
+        """Return the delay of one frame, without its transmission time."""
         stalled = self.retransmit_s if self.loss and chance.random() < self.loss else 0.0
         return max(0.0, self.latency_s + chance.uniform(-1, 1) * self.jitter_s) + stalled
 
@@ -243,7 +242,7 @@ NO_DELAY = NetworkConditions()
 
 
 class DelayedChannel:
-    """One direction of a connection; what is put in comes out in order, after the time that the shape asks for."""
+    """One direction of a connection; delivers frames in order, delayed by the network conditions."""
 
     def __init__(self, writer: asyncio.StreamWriter, chance: random.Random) -> None:
         self._writer, self._chance = writer, chance
@@ -252,7 +251,7 @@ class DelayedChannel:
         self._last_due = self._wire_free_at = 0.0
 
     async def put(self, frame: bytes, shape: NetworkConditions) -> None:
-        """Send a frame (its length goes in front) now or in its time; to a side that has left, nowhere."""
+        """Send a frame, prefixed with its length, now or after its delay; discard it if the other side has left."""
         if shape.is_plain and self._queue.empty():
             await self._write(frame)
             return
@@ -284,7 +283,6 @@ class DelayedChannel:
             await self._writer.drain()
 
     def stop(self) -> None:
-        """Drop frames that are still queued."""
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None

@@ -1,4 +1,4 @@
-"""Run the scripts many times with one writer, judge every try, and show the timelines side by side."""
+"""Run the scripts repeatedly with one writer, evaluate every try, and show timelines side by side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExperimentTopics:
 
     @classmethod
     def fresh(cls, connection: Connection, word: str) -> ExperimentTopics:
-        """Make the topics, one partition each."""
+        """Create the topics, with one partition each."""
         stem = f"wire-{word}-{secrets.token_hex(4)}"
         source, output, client = f"{stem}.in", f"{stem}.out", admin(connection)
         names = [source, output]
@@ -53,7 +53,7 @@ class ExperimentTopics:
         return cls(connection, source, output, f"{stem}.group")
 
     def log(self) -> dict[str, RecordPlacement]:
-        """Every record of the output by its key."""
+        """Return every record of the output by key."""
         ends = log_offsets(admin(self.connection), self.output, [0], Deadline(_ASK_S))[0]
         where = {key: offset for offset, key in self._records(ends.first, ends.end, READ_UNCOMMITTED)}
         seen = list(self._records(ends.first, ends.last_stable, READ_COMMITTED))
@@ -68,7 +68,7 @@ class ExperimentTopics:
         }
 
     def _records(self, first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
-        """Offset and key of each record of the output."""
+        """Yield offset and key of each record of the output."""
         for batch in scan(self.connection, self.output, {0: (first, until)}, isolation):
             for record in batch:
                 yield record.offset(), (record.key() or b"").decode()
@@ -76,7 +76,7 @@ class ExperimentTopics:
 
 @dataclass(frozen=True)
 class Result:
-    """One writer's tries, what was counted, the frames of the first few, and how long it took in seconds."""
+    """One writer's tries, their tally, the frames of the first few, and the duration in seconds."""
 
     writer: str
     tally: Tally
@@ -108,7 +108,7 @@ class Result:
 def experiment(
     connection: Connection, writer: str, tries: int, scripts: Sequence[str] = F11, *, seed: int = 0
 ) -> Result:
-    """Play the scripts in turn (``seed`` says which one begins), ``tries`` in all, and judge them by the log."""
+    """Run the scripts in turn, starting with number ``seed``, ``tries`` times in all, and evaluate them by the log."""
     began = time.monotonic()
     stage = ExperimentTopics.fresh(connection, writer)
     done: list[Try] = []
@@ -144,7 +144,7 @@ _UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
 def timelines(first: Result, second: Result, number: int) -> Table:
-    """Both runs of try ``number`` in two columns, aligned where the frame is held and where it is released."""
+    """Return both writers' try ``number`` in two columns, aligned at the cut and at the release of the frame."""
     table = _columns(Text(TITLES[result.writer], style="bold") for result in (first, second))
     for acts in zip(*(_acts(result.frames[number]) for result in (first, second)), strict=True):
         for row in zip_longest(*acts, fillvalue=Text("")):
@@ -161,7 +161,7 @@ def _columns(titles: Iterable[Text]) -> Table:
 
 
 def _acts(events: Sequence[Event]) -> list[list[Text]]:
-    """Lines of a run: up to the cut, up to the release, the late frame, and what follows."""
+    """Split a run into lines up to the cut, up to the release, of the late frame, and after it."""
     began = events[0].at if events else 0.0
     acts: list[list[Text]] = [[], [], [], []]
     act: int = _UP_TO_CUT
@@ -201,7 +201,7 @@ def _line(event: Event, began: float, *, is_late: bool) -> Text:
 
 
 def seen_by_reader(results: Sequence[Result], number: int) -> Table:
-    """What a `read_committed` reader gets of each transaction, and where the group stands."""
+    """Return what a `read_committed` reader gets of each transaction, and the group's position."""
     table = _columns(Text(f"what a read_committed reader then sees ({result.writer})") for result in results)
     for row in zip_longest(*(_seen(result.tries[number], result.log) for result in results), fillvalue=Text("")):
         table.add_row(*row)
@@ -222,7 +222,7 @@ def _seen(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
 
 
 def conclusion(results: Sequence[Result]) -> list[Text]:
-    """A line for each writer, over all of its tries."""
+    """Return a line for each writer, summing up its tries."""
     lines = []
     for result in results:
         counts = result.tally

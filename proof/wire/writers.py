@@ -1,4 +1,4 @@
-"""Two transactional writers: one as every tutorial has it, and one with a producer per transaction."""
+"""Writers of the experiments: two controls as in tutorials, and the product's with a producer per transaction."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from brew.names import READ_COMMITTED, TransactionalId
 STEP_S = 20.0
 _TIMEOUT_S = 60.0
 _MESSAGE_MAX = 1_000_000
-# librdkafka 2.16 starts from its bootstrap servers again when its only broker connection breaks; a reused
-# producer's next send-offsets was then seen to hang past its time-out (docs/decisions/0007).
-# And it doubles its wait before it connects again, up to ten seconds, with each of our cuts.
+# librdkafka 2.16 restarts from its bootstrap servers when its only broker connection breaks; a reused producer's next
+# send-offsets then hung past its time-out (docs/decisions/0007). It also doubles its reconnect backoff with each of our
+# cuts, up to ten seconds.
 _STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
 
 
 class ReusingWriter:
     """
-    The positive control: one producer for all transactions, `init_transactions` once.
+    The positive control: one producer for all transactions, with a single `init_transactions`.
 
-    It does what tutorials do: commit, or abort when something went wrong, and a new producer only after a fatal error.
+    Works as in tutorials: commit, abort after an error, and create a new producer only after a fatal error.
     """
 
     _settings: ClassVar[dict[str, object]] = _STEADY
@@ -69,7 +69,7 @@ class ReusingWriter:
             self._producer.abort_transaction(STEP_S)
 
     def recover(self) -> None:
-        """A new producer, as after any fatal error."""
+        """Replace the producer, as after a fatal error."""
         self._end()
         self._open()
 
@@ -78,7 +78,7 @@ class ReusingWriter:
         self._reader.close()
 
     def _end(self) -> None:
-        # librdkafka's `close` would wait for the abort of an open transaction without a limit.
+        # librdkafka's `close` would wait without limit for the abort of an open transaction.
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(STEP_S)
         del self._producer
@@ -86,9 +86,9 @@ class ReusingWriter:
 
 class PlainWriter(ReusingWriter):
     """
-    The positive control of records: no transaction and no sequence numbers.
+    The positive control for records: no transactions and no sequence numbers.
 
-    A batch that comes twice is written twice. Its position is committed by its consumer, behind the records.
+    A batch that arrives twice is written twice. The consumer commits the position after the records.
     """
 
     _settings: ClassVar[dict[str, object]] = {"enable.idempotence": False, **_STEADY}
@@ -96,7 +96,7 @@ class PlainWriter(ReusingWriter):
     _until = 0
 
     def begin(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing: there is no transaction."""
 
     def send_offsets(self, until: int) -> None:
         self._until = until
@@ -106,11 +106,11 @@ class PlainWriter(ReusingWriter):
             self._reader.commit(offsets=[TopicPartition(self._source, 0, self._until)], asynchronous=False)
 
     def abort(self) -> None:
-        """What is written stays."""
+        """Do nothing: written records stay."""
 
 
 class StrictWriter:
-    """The product's own transaction, one object each: fence, locate, begin, produce, send offsets, commit."""
+    """The product's transaction, a new object each time: fence, locate, begin, produce, send offsets, commit."""
 
     def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
         self._settings = TransactionSettings(connection, group, _TIMEOUT_S)
@@ -158,7 +158,7 @@ class StrictWriter:
 
 
 class PositionReader:
-    """The group's stable position, asked without the proxy."""
+    """Reads the group's stable committed offset, bypassing the proxy."""
 
     def __init__(self, connection: Connection, group: str, source: str) -> None:
         self._reader, self._source = consumer(connection, group, READ_COMMITTED), source
@@ -172,5 +172,5 @@ class PositionReader:
 
 
 Writer = ReusingWriter | StrictWriter
-"""A loop's body, step by step; each step raises a leaf of `brew.errors` when it fails."""
+"""A transaction step by step; a step that fails raises a leaf of `brew.errors`."""
 WRITERS: dict[str, type[Writer]] = {"reuse": ReusingWriter, "plain": PlainWriter, "strict": StrictWriter}
