@@ -1,4 +1,4 @@
-"""`doctor`: find hanging transactions, show them, and end them."""
+"""`doctor`: find hanging and lingering transactions, show them, and abort them."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cy
 @dataclass(frozen=True)
 class Scope:
     """
-    What to examine: ``topics`` (none: all), and a pipeline's ``group`` or a sink's name (None: all transactions).
+    What to examine: ``topics`` (none: all), and one pipeline's ``group`` or sink's name (None: all transactions).
 
-    ``older_than_s`` makes a transaction lingering; so many groups are asked for their positions at most.
+    An open transaction older than ``older_than_s`` is lingering; at most ``most_groups`` groups are asked for offsets.
     """
 
     topics: Collection[str] = ()
@@ -78,7 +78,7 @@ class Scope:
 @dataclass(frozen=True)
 class TransactionsSnapshot:
     """
-    The open transactions, where partitions end, and the groups' positions there.
+    The open transactions, the partitions' read bounds, and the groups' positions in the affected partitions.
 
     ``unavailable``: what could not be read, with the brokers' reason.
     """
@@ -118,7 +118,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
 
 
 def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
-    """A line for the groups whose committed offsets could not be read."""
+    """Return a line on the groups whose committed offsets could not be read."""
     names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
     return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
 
@@ -131,7 +131,7 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
 
 
 def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], patience: AgeLimits) -> list[Diagnosis]:
-    """The leaders first, then the coordinators, then the leaders again for what would be hanging."""
+    """Ask the leaders, then the coordinators, then the leaders again to confirm those that appear to be hanging."""
     held = transactions.held(held_back) if held_back else []
     known = {transaction.transactional_id: transaction for transaction in transactions.going_on()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
@@ -142,14 +142,14 @@ def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], patience
 
 def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadline) -> bool:
     """
-    End one transaction, and return once no partition is held back by it any more.
+    Abort one transaction, and return once it no longer holds back any partition.
 
-    The brokers are asked again first: False when it has ended by itself, or its owner has begun another since; nothing
-    is ended then. Between that answer and the fence lie milliseconds.
+    The brokers are asked again first. Returns False, without aborting anything, if the transaction has ended by itself
+    or its owner has begun another one since. Only milliseconds pass between that answer and the fence.
 
     Raises:
-        Refused: the brokers refused the marker; the text has Kafka's own command.
-        DeadlineExceeded: it was still open when time ran out.
+        Refused: the brokers refused the marker; the message has Kafka's own command.
+        DeadlineExceeded: the transaction was still open at the deadline.
     """
     with open_transactions_admin(connection, deadline) as transactions:
         if aborted_by_fence(case):
@@ -158,7 +158,7 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
             if now is None or not same_transaction(case, now):
                 return False
             ours = now.state == ONGOING
-            if ours:  # one that is ending needs no fence, which would only strike its owner
+            if ours:  # one that is already ending needs no fence, which would only hit its owner
                 fence(connection, name, deadline)
         else:
             held = transactions.held(sorted({hold.place for hold in case.holds}))
@@ -194,7 +194,7 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
 
 
 def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
-    """One open transaction as JSON."""
+    """Return one open transaction as JSON."""
     known, owner, sink, fenced = case.known, case.owner, case.sink, aborted_by_fence(case)
     blocked = blocked_partitions(case, snapshot.bounds, snapshot.groups)
     return {
@@ -228,7 +228,7 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
 
 
 def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
-    """A panel per transaction; none is a good sign."""
+    """Return a panel per transaction."""
     parts: list[RenderableType] = [_panel(case, snapshot, bootstrap) for case in snapshot.cases]
     parts += [Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable]
     return parts or [Text("no transaction is open")]
@@ -263,8 +263,8 @@ class AbortReport:
     """
     Outcome of each selected transaction.
 
-    ``over``: ended without us, or its owner has begun another since. ``left``: lingers, and was not to be ended.
-    ``failed``: still open, and why.
+    ``over``: ended by itself, or its owner has begun another one. ``left``: not confirmed, so not aborted.
+    ``failed``: could not be aborted, and why.
     """
 
     ended: list[Diagnosis] = field(default_factory=list)
@@ -273,11 +273,11 @@ class AbortReport:
     failed: list[tuple[Diagnosis, str]] = field(default_factory=list)
 
     def sick(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Those of ``cases`` that are as sick as before."""
+        """Return those of ``cases`` that still need attention."""
         return [case for case in cases if case.kind in UNHEALTHY and case not in self.ended and case not in self.over]
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """Return the report as JSON."""
         named = {"ended": self.ended, "over": self.over, "left": self.left}
         failed = [{"transaction": case.names[0], "error": error} for case, error in self.failed]
         return {what: [case.names[0] for case in cases] for what, cases in named.items()} | {"failed": failed}
@@ -290,9 +290,9 @@ def abort_transactions(
     tell: Callable[[Diagnosis, str], None],
 ) -> AbortReport:
     """
-    Abort those that ``agreed`` confirms; ``tell`` is called with each outcome as soon as it is known.
+    Abort the transactions that ``agreed`` confirms, and call ``tell`` with each outcome as soon as it is known.
 
-    A failure does not stop the others: it is reported with what to do next.
+    A failure does not stop the others; it is reported with what to do next.
     """
     report = AbortReport()
     for case in picked:
@@ -395,7 +395,7 @@ def _abort_selected(
     as_json: bool,
     **option: Any,
 ) -> AbortReport:
-    """Abort the selected transactions; without ``as_json`` each outcome is printed at once."""
+    """Abort the selected transactions; unless ``as_json``, print each outcome immediately."""
     if unknown := unmatched(snapshot.cases, names):
         raise Refused(f"no open transaction is named {unknown[0]!r}; `brew doctor` lists those that are there")
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])

@@ -1,4 +1,4 @@
-"""Which open transactions are hanging or lingering, who owns them, and how to end them; pure."""
+"""Decide which open transactions are hanging or lingering, who owns them, and how to abort them; pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from brew.cluster import ENDED, ENDING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
 from brew.names import SinkTransactionalId, TransactionalId
 
-_SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool allows on top of the longest transaction
+_SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool adds to the maximum transaction timeout
 
 
 class Kind(enum.StrEnum):
-    """Kinds of open transactions; `hanging` ones end only by hand, `lingering` ones end too late."""
+    """Kinds of open transactions; `hanging` ones must be ended by hand, `lingering` ones end too late."""
 
     OPEN = "open"
     LINGERING = "lingering"
@@ -30,7 +30,7 @@ _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
 
 @dataclass(frozen=True, slots=True)
 class AgeLimits:
-    """``older_than_s`` makes a transaction lingering; ``longest_ms`` is the longest that the brokers allow."""
+    """``older_than_s`` makes a transaction lingering; ``longest_ms`` is the brokers' maximum timeout."""
 
     older_than_s: float
     longest_ms: int = 900_000
@@ -38,7 +38,7 @@ class AgeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One open transaction: what it is and why, and the partitions that it holds back."""
+    """One open transaction: its kind and the reason, and the partitions that it holds back."""
 
     kind: Kind
     why: str
@@ -54,7 +54,7 @@ class Diagnosis:
 
     @property
     def owner(self) -> TransactionalId | None:
-        """Group and input partition, where the id is one of a pipeline."""
+        """Group and input partition, if the id is a pipeline's."""
         try:
             return None if self.known is None else TransactionalId.parse(self.known.transactional_id)
         except ValueError:
@@ -62,7 +62,7 @@ class Diagnosis:
 
     @property
     def sink(self) -> SinkTransactionalId | None:
-        """Name and topic, where the id is one of an exactly-once sink."""
+        """Name and topic, if the id is an exactly-once sink's."""
         try:
             return None if self.known is None else SinkTransactionalId.parse(self.known.transactional_id)
         except ValueError:
@@ -70,23 +70,23 @@ class Diagnosis:
 
     @property
     def position(self) -> tuple[str, Place] | None:
-        """Group and place of the committed offset that the transaction moves; a sink's is the id of its next batch."""
+        """Group and place of the committed offset that the transaction moves; for a sink, its next batch id."""
         if (owner := self.owner) is not None:
             return owner.group, (owner.topic, owner.partition)
         return None if (sink := self.sink) is None else (sink.name, (sink.topic, 0))
 
     @property
     def overdue(self) -> bool:
-        """True when its own time-out is over, by this machine's clock; others linger by a person's patience."""
+        """True if its own timeout has passed, by this machine's clock; others linger only by ``older_than_s``."""
         known = self.known
         return known is not None and self.age_s is not None and self.age_s * 1000 > known.timeout_ms
 
     @property
     def names(self) -> tuple[str, ...]:
         """
-        How a person may name it for `--abort`: by id, or by `topic/partition/producer-id`.
+        The names that `--abort` accepts for it: its id, or `topic/partition/producer-id`.
 
-        A hanging one is not named by its id: the id's current owner must not be fenced.
+        A hanging transaction cannot be named by its id, because the id's current owner must not be fenced.
         """
         places = tuple(f"{hold.topic}/{hold.partition}/{hold.producer_id}" for hold in self.holds)
         by_place = self.transactional_id is None or (self.kind is Kind.HANGING and bool(places))
@@ -97,10 +97,10 @@ def diagnose(
     held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction], patience: AgeLimits, now_ms: int
 ) -> list[Diagnosis]:
     """
-    The open transactions, sick ones first.
+    Return the open transactions, unhealthy ones first.
 
-    The leaders (``held``) were asked before the coordinators (``known``). A coordinator says that a transaction has
-    ended only once every marker is written, so what a leader still holds then is hanging (KIP-664).
+    ``held`` must be read from the leaders before ``known`` is read from the coordinators. A coordinator reports a
+    transaction as ended only once all markers are written, so what a leader held before that is hanging (KIP-664).
     """
     owners = {transaction.producer_id: transaction for transaction in known}
     groups: defaultdict[tuple[int, int, bool], list[PartitionTransaction]] = defaultdict(list)
@@ -124,10 +124,10 @@ def diagnose(
 
 
 def _orphaned(held: PartitionTransaction, owner: CoordinatorTransaction | None) -> bool:
-    """True when the coordinator knows the producer, and nothing of this transaction."""
+    """True if the coordinator knows the producer but not this transaction."""
     if owner is None or owner.state in ENDED:
         return owner is not None
-    if owner.state in ENDING:  # its markers are on their way, with a newer epoch after a fence
+    if owner.state in ENDING:  # its markers are being written, with a newer epoch after a fence
         return False
     return held.place not in owner.places or held.producer_epoch < owner.producer_epoch
 
@@ -168,7 +168,7 @@ def _coordinated(
 
 
 def confirm_hanging(cases: Iterable[Diagnosis], still: Collection[PartitionTransaction]) -> list[Diagnosis]:
-    """The cases without hanging ones that the leaders no longer report when asked again."""
+    """Return the cases without those hanging ones that the leaders no longer report."""
     now = {_identity(transaction) for transaction in still}
     return [case for case in cases if case.kind in _COORDINATED or any(_identity(hold) in now for hold in case.holds)]
 
@@ -179,7 +179,7 @@ def _identity(held: PartitionTransaction) -> tuple[Place, int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """Offsets and groups behind a transaction in one partition: groups that wait, and groups that will."""
+    """Offsets and groups held up by a transaction in one partition: groups that wait, and groups that will."""
 
     held: PartitionTransaction
     offsets: int
@@ -190,14 +190,14 @@ class BlockedPartition:
 def blocked_partitions(
     case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
 ) -> list[BlockedPartition]:
-    """The waiting groups by partition."""
+    """Return the blocked partitions with their waiting groups."""
     blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
         positions = {
             name: offsets[held.place]
             for name, offsets in sorted(groups.items())
-            # A sink's own group has the id of its next batch there.
+            # A sink's own group commits the id of its next batch, not an offset of this partition.
             if held.place in offsets and case.position != (name, held.place)
         }
         at_it = tuple(name for name, offset in positions.items() if offset >= held.first_offset)
@@ -210,10 +210,10 @@ def select_to_abort(
     cases: Iterable[Diagnosis], names: Collection[str], *, everything: bool, young: bool = False
 ) -> list[Diagnosis]:
     """
-    Those to end: the named ones whatever they are, or all that hang or are past their own time-out.
+    Return the cases to abort: the named ones of any kind, or all that are hanging or past their own timeout.
 
-    ``young``: lingering ones within their time-out, too; whoever asks has said whose, and how old is too old.
-    A name that fits nothing is left to the caller: see `unmatched`.
+    ``young`` adds those lingering within their timeout, because the user said whose they are and how old is too old.
+    Names that match nothing are ignored here; see `unmatched`.
     """
     return [
         case
@@ -225,7 +225,7 @@ def select_to_abort(
 
 
 def same_transaction(case: Diagnosis, now: CoordinatorTransaction | None) -> bool:
-    """True while it is open at its coordinator; what its owner has begun since is another, under the same id."""
+    """True while it is open at its coordinator; a later transaction under the same id is a different one."""
     was = case.known
     if was is None or now is None or not now.open:
         return False
@@ -235,7 +235,7 @@ def same_transaction(case: Diagnosis, now: CoordinatorTransaction | None) -> boo
 def still_hanging(
     case: Diagnosis, held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction]
 ) -> list[PartitionTransaction]:
-    """What partitions still hold of a transaction without a coordinator, and no coordinator tells of by now."""
+    """Return what partitions still hold of a transaction that no coordinator knew, and that none reports now."""
     owners = {transaction.producer_id: transaction for transaction in known}
     ours = {_identity(hold) for hold in case.holds}
     return [
@@ -246,18 +246,18 @@ def still_hanging(
 
 
 def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
-    """The names that fit no open transaction."""
+    """Return the names that match no open transaction."""
     known = {name for case in cases for name in case.names}
     return [name for name in names if name not in known]
 
 
 def aborted_by_fence(case: Diagnosis) -> bool:
-    """True when fencing its id ends it; one that its coordinator does not know needs an abort marker."""
+    """True if fencing its id aborts it; one that its coordinator does not know needs an abort marker."""
     return case.known is not None and case.known.open and case.kind in _COORDINATED
 
 
 def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place, int]]) -> str:
-    """What is read again after the abort."""
+    """Describe what is read again after the abort."""
     if not aborted_by_fence(case):
         return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
     if case.position is None:
@@ -274,7 +274,7 @@ def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place,
 
 
 def kafka_abort_command(bootstrap: str, held: PartitionTransaction) -> str:
-    """Kafka's own command that ends a hanging transaction."""
+    """Return Kafka's own command to abort a hanging transaction."""
     return (
         f"kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic {held.topic} "
         f"--partition {held.partition} --start-offset {held.first_offset}"

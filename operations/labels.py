@@ -1,4 +1,4 @@
-"""How tables, pages and terminals word numbers, times, states, transactions and pieces of a log; pure."""
+"""Text for numbers, times, states, transactions and offset ranges in tables, pages and terminals; pure."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _FEW = 10
 
 
 def printable(text: str, kept: str = "") -> str:
-    """The text without characters that a terminal could take for a command."""
+    """Return the text without characters that a terminal could interpret as control sequences."""
     return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def seconds(value: float | None) -> str:
-    """Two significant digits: `3 ms`, `0.42 s`, `12 s`, `3 min`."""
+    """Format a duration with two significant digits: `3 ms`, `0.42 s`, `12 s`, `3 min`."""
     if value is None:
         return NONE
-    if value < 0.01:  # noqa: PLR2004 - below that milliseconds read better
+    if value < 0.01:  # noqa: PLR2004 - milliseconds are easier to read below that
         return f"{value * 1000:.1f} ms"
     if value < 2 * _MINUTE:
         return f"{value:.{2 if value < 1 else 1 if value < _FEW else 0}f} s"
@@ -87,7 +87,7 @@ def date(ms: int) -> str:
 
 
 def utc(ms: int) -> datetime | None:
-    """A record's timestamp, which may be any 64-bit number; None where no calendar has it."""
+    """Convert a record's timestamp, which may be any 64-bit integer; None if it is outside the calendar's range."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -95,42 +95,42 @@ def utc(ms: int) -> datetime | None:
 
 
 def iso(moment: datetime) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """Format as ISO 8601 in UTC, to the millisecond."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def span(start: int, end: int) -> str:
-    """Offsets `[start, end)` for people, who count the last one in."""
+    """Format the offsets `[start, end)` for display, with an inclusive end."""
     return f"offset {start:,}" if end == start + 1 else f"offsets {start:,} to {end - 1:,}"
 
 
 def checks(severity: Severity, count: int) -> str:
-    """Number and severity of checks."""
+    """Format the number of checks of one severity."""
     return quantity(count, "warning") if severity is Severity.WARNING else f"{count} {severity.value}"
 
 
 def all_checks(findings: Iterable[Finding]) -> str:
-    """The number of checks of each severity, the worst first."""
+    """Format the number of checks of each severity, the worst first."""
     counts = Counter(finding.severity for finding in findings)
     return ", ".join(checks(severity, counts[severity]) for severity in reversed(Severity) if counts[severity])
 
 
 def records(transaction: Transaction) -> str:
-    """How many a transaction holds, for a cell: `750`, or `≥ 400` where its beginning was not read."""
+    """Format a transaction's record count for a cell: `750`, or `≥ 400` if its beginning was not read."""
     if transaction.records is None:
         return NONE
     return f"{'' if transaction.exact else '≥ '}{transaction.records:,}"
 
 
 def coordinator(transaction: Transaction) -> str:
-    """What the coordinator reports of an open transaction: state, and age against its time-out."""
+    """Describe an open transaction as its coordinator reports it: state, and age against its timeout."""
     if transaction.state is None or transaction.timeout_s is None:
         return NONE
     return f"{transaction.state}, {seconds(transaction.seconds)} of {seconds(transaction.timeout_s)}"
 
 
 def of_transaction(transaction: Transaction) -> str:
-    """A transaction in one sentence."""
+    """Describe a transaction in one sentence."""
     name = f"{transaction.transactional_id}: " if transaction.transactional_id else ""
     held = "records not counted"
     if transaction.records is not None:
@@ -152,7 +152,7 @@ def of_transaction(transaction: Transaction) -> str:
 
 
 def of_run(run: Run) -> str:
-    """Offsets, kind, writer, source, and how its transaction ended."""
+    """Describe a run of batches: offsets, kind, writer, source, and how its transaction ended."""
     parts = [f"{span(run.start, run.end)}: {run.kind.words}"]
     if not run.kind.marker:
         parts.append(quantity(run.records, "record", ","))
@@ -185,7 +185,7 @@ def _of_kinds(counts: Mapping[Kind, int]) -> str:
 
 
 def _of_writers(writers: Writers) -> Iterator[str]:
-    """One producer with its epochs and one source partition with its offsets, or how many there are."""
+    """Yield one producer with its epochs and one source partition with its offsets, or their numbers."""
     if writers.producer_id is None or writers.epochs is None:
         yield f"{writers.producers:,} producers" if writers.producers else "no producer id"
     else:
@@ -198,12 +198,12 @@ def _of_writers(writers: Writers) -> Iterator[str]:
 
 
 def of_commit(group: str, start: int, end: int, at_ms: int) -> str:
-    """A commit of a group; several commits may lie between two moments, hence "by"."""
+    """Describe a group's commit; several commits may lie between two snapshots, hence "by"."""
     return f"{span(start, end)}: committed by {group} by {clock(at_ms)}"
 
 
 def of_strip(strip: Strip) -> str:
-    """A strip in a sentence, for screen readers."""
+    """Describe a strip in one sentence, for screen readers."""
     kinds, log = _of_kinds(strip.counts()) or "nothing", strip.log
     ends = f"log start {log.first:,}, last stable offset {log.last_stable:,}, high watermark {log.end:,}"
     group = "" if strip.group is None else f", group at {strip.group:,}"

@@ -54,10 +54,10 @@ _T = TypeVar("_T")
 
 class Observer:
     """
-    Take snapshots of a group's partitions repeatedly, through the same clients.
+    Takes snapshots of a group's partitions repeatedly, with the same clients.
 
-    ``exact``: up to so many offsets raw batches are read to count records; behind that it is "at most".
-    ``ages``: of partitions with something to read the first record is asked for, too, unless the position stood still.
+    ``exact``: the most offsets for which raw batches are read to count records; above it the count is an upper bound.
+    ``ages``: also read the first remaining record of each partition, unless the position has not moved.
     ``unavailable``: what could not be read for the last snapshot, or None.
     """
 
@@ -70,11 +70,11 @@ class Observer:
 
     def _open(self) -> None:
         self._admin = admin(self._connection)
-        # Not waiting for pending offsets: an open transaction must not stop who looks at it.
+        # Does not wait for pending offsets: an open transaction must not block the tool that shows it.
         self._reader = consumer(self._connection, self._group, READ_UNCOMMITTED)
 
     def snapshot(self, deadline: Deadline) -> list[PartitionSnapshot]:
-        """All partitions now; the position first, so that it never exceeds the log read after it."""
+        """Return all partitions; positions are read first, so that none exceeds the log end read after it."""
         try:
             return self._look(deadline)
         except (DeadlineExceeded, KafkaFailure):
@@ -82,7 +82,7 @@ class Observer:
             raise
 
     def _replace_if_cut_off(self) -> None:
-        """Who watches for long: clients that have lost the brokers for good are replaced for the next look."""
+        """Replace clients that have lost the brokers for good, so that the next snapshot of a long watch works."""
         if any(is_cut_off(client, self._connection, self._topic) for client in (self._admin, self._reader)):
             self._reader.close()
             self._open()
@@ -121,7 +121,7 @@ class Observer:
         return [self._aged(snapshot, transactions.raw, deadline) for snapshot in deep] if self._ages else deep
 
     def _aged(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
-        """Add the timestamp of the oldest remaining record; unchanged while the position does not move."""
+        """Add the timestamp of the oldest remaining record; it is read again only after the position has moved."""
         if not snapshot.remaining.records or snapshot.position < snapshot.log.first:
             return snapshot
         known_position, visible = self._first.get(snapshot.partition, (-1, FirstVisible()))
@@ -136,7 +136,7 @@ class Observer:
         return replace(snapshot, remaining=remaining, oldest_ms=visible.time_ms)
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
-        """An answer that older brokers or missing rights withhold is noted, and everything else goes on."""
+        """Return the answer; if older brokers or missing rights prevent it, note the error and return an empty one."""
         try:
             return ask()
         except BrewError as error:
@@ -146,12 +146,12 @@ class Observer:
     def _own(
         self, transactions: TransactionsAdmin, behind: list[PartitionSnapshot]
     ) -> Mapping[int, CoordinatorTransaction]:
-        """The pipeline's transaction of each partition; the one of a sink that has committed its source's offsets."""
+        """Return each partition's own transaction: the pipeline's, or that of the sink that committed its offset."""
         sinks = {snapshot.partition: sink_of(snapshot.committed) for snapshot in behind}
         ids = {p: str(sink or TransactionalId(self._group, self._topic, p)) for p, sink in sinks.items()}
         known = {transaction.transactional_id: transaction for transaction in transactions.named(set(ids.values()))}
         found = {p: known[name] for p, name in ids.items() if name in known}
-        # A sink's epochs grow with each batch, also while this partition waits: that is no rival's doing.
+        # A sink's epoch grows with each batch, even while this partition waits; that is not a rival's fence.
         return {p: transaction for p, transaction in found.items() if sinks[p] is None or transaction.open}
 
     def _holders(self, transactions: TransactionsAdmin, blocked: list[int]) -> Mapping[int, list[OpenTransaction]]:
@@ -171,7 +171,7 @@ class Observer:
         if not 0 < log.last_stable - position <= self._exact or position < log.first:
             return snapshot.remaining
         count = RemainingRecordsCounter(position, log.last_stable)
-        until = min(log.end, log.last_stable + self._exact)  # markers may stand above the last stable offset
+        until = min(log.end, log.last_stable + self._exact)  # markers may lie above the last stable offset
         for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
             count.add(batch)
             if count.settled:
@@ -283,7 +283,7 @@ def lag(
 
 
 def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
-    """The sink that committed a source's offset, as its metadata says (`brew.kafka.sink_transaction`)."""
+    """Return the sink that committed a source's offset, from its metadata (`brew.kafka.sink_transaction`)."""
     metadata = "" if committed is None else committed.metadata
     try:
         # librdkafka may append stray bytes to the metadata that it returns (its issue 4649).
@@ -293,7 +293,7 @@ def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
 
 
 def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:
-    """What the group says where it is that of a sink: the next batch, and the query; None for any other group."""
+    """Return the next batch and the query if the group is a sink's; None for any other group."""
     committed = snapshots[0].committed
     if committed is None:
         return None
@@ -314,10 +314,10 @@ def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
 
 def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
     """
-    Whether a record that can be read is older.
+    Return whether the oldest readable record is older than ``limit_s``; False if there is no limit.
 
     Raises:
-        Refused: a partition's age is unknown, and no known age is above the limit.
+        Refused: a partition's age is unknown, and no known age exceeds the limit.
     """
     if limit_s is None or (document["lag_s"] or 0) > limit_s:
         return limit_s is not None
@@ -333,12 +333,12 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
 def _watch(
     observer: Observer, before: list[PartitionSnapshot], interval_s: float, topic: str, group: str, *, as_json: bool
 ) -> NoReturn:
-    """Until a signal ends the program."""
+    """Print snapshots until a signal ends the program."""
     with contextlib.nullcontext() if as_json else Live(auto_refresh=False) as live:
         while True:
             try:
                 before, document = _next(observer, before, interval_s)
-            except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back; whoever watches wants to see that
+            except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back, and the user wants to see it
                 document = document_of([], [], 0, str(error)) | {"exact": False}
             if live is None:
                 print_json(document | {"topic": topic, "group": group}, lines=True)
@@ -357,7 +357,7 @@ def _next(
 def document_of(
     before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, unavailable: str | None
 ) -> dict[str, Any]:
-    """Two snapshots as one document; partitions that are new since the first are compared with themselves."""
+    """Return two snapshots as one document; a partition missing in the first is compared with itself."""
     known = {snapshot.partition: snapshot for snapshot in before}
     reasons = [(snapshot, classify(known.get(snapshot.partition, snapshot), snapshot, now_ms)) for snapshot in now]
     ages = [age for snapshot in now if (age := snapshot.lag_s(now_ms)) is not None]
@@ -399,7 +399,7 @@ def _row(snapshot: PartitionSnapshot, reason: StateReason, now_ms: int) -> dict[
 
 
 def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
-    """The same for people."""
+    """Return the document as a table."""
 
     def cells(row: Mapping[str, Any]) -> list[str | Text]:
         committed = "-" if row["committed"] is None else f"{row['committed']:,}"

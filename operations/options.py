@@ -1,4 +1,4 @@
-"""Options that the operator's commands share, and how they print."""
+"""Options that the operator's commands share, and their output functions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ live_options = options(
 
 @contextlib.contextmanager
 def advised() -> Iterator[None]:
-    """Turn a broker's refusal or silence into an error that says what to do next."""
+    """Turn a broker's error or time-out into an error that says what to do next."""
     try:
         yield
     except (KafkaFailure, DeadlineExceeded) as error:
@@ -86,7 +86,7 @@ def advised() -> Iterator[None]:
 
 
 def advice(error: BrewError) -> str:
-    """An error's sentence; with what to do next where a broker refused or did not answer."""
+    """Return the error's message, with what to do next if a broker refused or did not answer."""
     if not isinstance(error, KafkaFailure | DeadlineExceeded):
         return str(error)
     return (
@@ -97,7 +97,7 @@ def advice(error: BrewError) -> str:
 
 def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int]:
     """
-    Those of ``chosen``, or all ``there`` partitions of ``topic`` where none is named.
+    Return ``chosen``, or all ``there`` partitions of ``topic`` if it is empty.
 
     Raises:
         UsageError: the topic has no such partition.
@@ -109,14 +109,14 @@ def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int
 
 
 def connected(bootstrap: str) -> Connection:
-    """The connection, once a broker has answered."""
+    """Return the connection, once a broker has answered."""
     cluster = connection(bootstrap)
     reach(cluster, Deadline(REACH_S))
     return cluster
 
 
 def show(*parts: RenderableType) -> None:
-    """As wide as the terminal; 80 columns, or `COLUMNS`, elsewhere."""
+    """Print at the terminal's width; 80 columns, or `COLUMNS`, if it is not a terminal."""
     console = Console(soft_wrap=False)
     for part in parts:
         console.print(part)
@@ -130,7 +130,7 @@ def table(
     narrow: Sequence[str] = (),
     **more: Any,
 ) -> Table:
-    """Long text folds; columns in ``right`` (numbers) and in ``narrow`` stay on one line."""
+    """Return a table in which long text wraps; columns in ``right`` (right-aligned) and ``narrow`` do not."""
     drawn = Table(pad_edge=False, **more)
     for head in heads:
         kept = head in right or head in narrow
@@ -141,7 +141,7 @@ def table(
 
 
 def plain_table(rows: Iterable[Sequence[RenderableType]], *, right: Sequence[str] = ()) -> Table:
-    """Three columns without heads and lines; the third one folds. ``right``: "1" or "2"."""
+    """Return a table of three columns without headings and lines; the third one wraps. ``right``: "1" or "2"."""
     return table(
         ["1", "2", ""],
         rows,
@@ -160,7 +160,7 @@ Report = Callable[[str, int, int], None]
 
 @contextlib.contextmanager
 def progress() -> Iterator[Report]:
-    """A bar on stderr while logs are read, where that is a terminal."""
+    """Show a progress bar on stderr while logs are read, if it is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -175,5 +175,5 @@ def progress() -> Iterator[Report]:
 
 
 def print_json(document: object, *, lines: bool = False) -> None:
-    """One document; with ``lines`` one line of a stream of them."""
+    """Print one document; with ``lines``, as one line of a stream."""
     click.echo(orjson.dumps(document, option=0 if lines else orjson.OPT_INDENT_2).decode())

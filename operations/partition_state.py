@@ -13,7 +13,7 @@ from brew.offsets import Committed, LogOffsets
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """Records left to read; an upper bound where not ``exact``."""
+    """Number of records left to read; an upper bound unless ``exact``."""
 
     records: int
     exact: bool = True
@@ -24,9 +24,9 @@ class Remaining:
 
 class RemainingRecordsCounter:
     """
-    Counts the visible records of `[start, until)` while raw batches come by, from ``start`` on in log order.
+    Counts the visible records of `[start, until)` from raw batches, which are added in log order from ``start`` on.
 
-    A transaction below the last stable offset may have its marker above it, so batches behind ``until`` count, too.
+    A transaction below the last stable offset may have its marker above it, so batches from ``until`` on count, too.
     """
 
     def __init__(self, start: int, until: int) -> None:
@@ -55,16 +55,16 @@ class RemainingRecordsCounter:
             return 0
         if inside == width:
             return batch.records
-        self._sparse |= batch.records != width  # compacted: which of them are inside is not in the header
+        self._sparse |= batch.records != width  # compacted: the header does not say which records are left
         return min(inside, batch.records)
 
     @property
     def settled(self) -> bool:
-        """True when no later batch changes the count."""
+        """True once no later batch can change the count."""
         return self._reached >= self._until and not self._pending
 
     def remaining(self) -> Remaining:
-        """The count so far; records without a marker, or not read yet, count as visible."""
+        """Return the count so far; records without a marker, or not yet read, count as visible."""
         unseen = max(0, self._until - max(self._reached, self._start))
         count = self._visible + sum(self._pending.values()) + unseen
         return Remaining(count, self.settled and not self._sparse)
@@ -85,8 +85,8 @@ class PartitionSnapshot:
     """
     One partition at one moment.
 
-    ``holders`` keep its last stable offset back, ``own`` is the pipeline's id as its coordinator knows it.
-    ``oldest_ms``: the timestamp of the first remaining record, where it was read.
+    ``holders`` hold back its last stable offset; ``own`` is the pipeline's transaction as its coordinator reports it.
+    ``oldest_ms``: the timestamp of the first remaining record, if it was read.
     """
 
     partition: int
@@ -98,27 +98,27 @@ class PartitionSnapshot:
     oldest_ms: int | None = None
 
     def lag_s(self, now_ms: int) -> float | None:
-        """How old the first record is that is left, by this machine's clock: 0 where none is, None where untold."""
+        """Age of the oldest remaining record in seconds, by this machine's clock; 0 if none, None if unknown."""
         if self.remaining.records == 0:
             return 0.0
         return None if self.oldest_ms is None else max(0.0, (now_ms - self.oldest_ms) / 1000)
 
     @property
     def position(self) -> int:
-        """The next offset to read: the committed one, or the first there is."""
+        """The next offset to read: the committed one, or else the log start."""
         return self.log.first if self.committed is None else self.committed.offset
 
 
 @dataclass(frozen=True, slots=True)
 class StateReason:
-    """The state, and why in one sentence."""
+    """The state, and the reason in one sentence."""
 
     state: State
     why: str
 
 
 def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
-    """The first rule that fits decides."""
+    """Return the state by the first rule that matches."""
     if outside := _outside(now):
         return StateReason(State.STUCK, outside)
     if now.position != before.position:

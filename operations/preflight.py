@@ -1,4 +1,4 @@
-"""`brew preflight`: every check of a run, with what was found, what is needed, and why."""
+"""`brew preflight`: run every check, with the value found, the value needed, and the reason."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _facts(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Deadli
 
 
 def _timeouts(chain: dict[str, Any]) -> Table:
-    """The chain's links, then the others; each with who sets it, and what happens."""
+    """Return the chain's timeouts, then the others; each with who sets it, and what happens when it is exceeded."""
     return plain_table(
         (
             (
@@ -113,12 +113,12 @@ def _timeouts(chain: dict[str, Any]) -> Table:
 
 
 def all_findings(settings: PipelineSettings) -> list[Finding]:
-    """The findings, those about the position included."""
+    """Return all findings, including those about the position."""
     deadline, connection = Deadline(_ASK_S), settings.connection
     with closing(OffsetsClient(settings)) as surveyor:
-        # The position first: on a new cluster that is what makes the group's coordinator.
+        # The position first: on a new cluster, reading it creates the group's coordinator.
         findings = list(_position(surveyor, settings, deadline))
-        # The first partition's id: rights on ids are given by their common beginning.
+        # One id is enough: rights on transactional ids are granted by prefix.
         first = str(TransactionalId(settings.group, settings.input, 0))
         findings.append(checks.transactional_id(settings.group, may_describe(connection, first, deadline)))
         findings.append(checks.transaction_version(feature_level(connection, _FEATURE, deadline)))
@@ -137,7 +137,7 @@ def _position(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Dea
 
 
 def findings_table(findings: list[Finding]) -> Table:
-    """A line or two per check; where something is wrong the setting to change stands below."""
+    """Return a line or two per check; for a failed one the second line is the setting to change."""
 
     def cells(finding: Finding) -> tuple[Text, Text, Text]:
         mark, style = labels.SEVERITY_SIGNS[finding.severity], _STYLES[finding.severity]

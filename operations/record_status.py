@@ -1,4 +1,4 @@
-"""Whether a record is visible, aborted or open, from its batch's transaction; pure."""
+"""Whether a record is visible, aborted or open, judged by its batch's transaction; pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecordState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordWriter:
-    """The producer of a record, and its transaction's marker, if there is one."""
+    """The producer of a record, and the marker of its transaction, if there is one."""
 
     state: RecordState
     producer_id: int = -1
@@ -33,7 +33,7 @@ class RecordWriter:
 
 
 class RecordStateFinder:
-    """Takes raw batches in log order, from the one that holds ``offset`` on, until the record's fate is known."""
+    """Finds how a record's transaction ended, from raw batches in log order that begin with the one of ``offset``."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -41,7 +41,7 @@ class RecordStateFinder:
         self._end: RawBatch | None = None
 
     def add(self, batch: RawBatch) -> bool:
-        """True once no later batch matters."""
+        """Add a batch; return True once no later batch matters."""
         if self._own is None and batch.base_offset <= self._offset <= batch.last_offset:
             self._own = batch
             return not batch.transactional
@@ -64,14 +64,14 @@ class RecordStateFinder:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """Whether a `read_committed` reader sees a record, and the rule."""
+    """Whether a `read_committed` reader sees a record, and the reason."""
 
     visible: bool
     rule: str
 
 
 def visibility(offset: int, written: RecordWriter, log: LogOffsets) -> Visibility:
-    """Whether a `read_committed` reader sees the record, and why."""
+    """Return whether a `read_committed` reader sees the record, and why."""
     if written.state is RecordState.ABORTED:
         ended = f"aborted by the marker at {written.marker_offset}"
         if written.marker_epoch is not None and written.marker_epoch > written.producer_epoch:
@@ -93,7 +93,7 @@ def visibility(offset: int, written: RecordWriter, log: LogOffsets) -> Visibilit
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The offsets `[start, until)` of an input partition; ``start`` is None where the log no longer tells it."""
+    """The offsets `[start, until)` of an input partition; ``start`` is None if the log no longer has it."""
 
     start: int | None
     until: int
@@ -105,10 +105,10 @@ Spans = dict[tuple[int, int], dict[int, Span]]
 
 def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
     """
-    Input ranges of the group's transactions; a range begins at the group's offset before it.
+    Return the input ranges of the group's transactions; a range begins at the group's offset before it.
 
-    That is the commit before, which compaction leaves until a newer one is compacted, too. A group's first range begins
-    at the log start: known where it is 0 (``firsts``) and the offset log has no gap in which a commit may have been.
+    That offset is the previous commit, which compaction keeps until a newer one is compacted, too. A group's first
+    range begins at the log start: known if it is 0 (``firsts``) and the offset log has no gap that may hide a commit.
     """
     ranges: defaultdict[tuple[int, int], dict[int, Span]] = defaultdict(dict)
     stands: dict[int, int | None] = {}
@@ -135,7 +135,7 @@ def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
 
 
 def effective_commits(batches: Iterable[OffsetBatch]) -> Iterator[tuple[OffsetBatch, Sequence[OffsetCommit]]]:
-    """Each batch, and the commits that it makes count: those of a transaction count from its commit marker on."""
+    """Yield each batch with the commits that take effect there; a transaction's do so at its commit marker."""
     pending: defaultdict[int, list[OffsetCommit]] = defaultdict(list)
     for batch in batches:
         raw = batch.raw

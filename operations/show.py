@@ -1,4 +1,4 @@
-"""`brew show`: the records of a topic as they stand in the log, and what became of each one's transaction."""
+"""`brew show`: a topic's records as they are in the log, and how each one's transaction ended."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _KEPT = "\n"
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
     """
-    Which records: `partitions` (none: all), from ``start`` (`--offset`) or ``since_ms`` on, the last ``limit`` of them,
-    or the first ones where a start is given; ``limit`` 0 is all.
+    Which records: of `partitions` (none: all), from ``start`` (`--offset`) or ``since_ms`` on; the first ``limit`` of
+    them, or the last ones if no start is given; ``limit`` 0 is all.
     """
 
     topic: str
@@ -59,15 +59,15 @@ class RecordQuery:
 
     @property
     def newest(self) -> bool:
-        """Without a place to start at, the newest records are meant."""
+        """True if the newest records are meant, because no start is given."""
         return self.start is None and self.since_ms is None
 
 
 class RecordStates:
     """
-    The fate of the offsets of one partition, from its raw batches in log order; pure.
+    Finds the transaction state of one partition's offsets, from its raw batches in log order; pure.
 
-    A marker ends what its producer id has open, whatever the epoch: a fence's marker carries the next one.
+    A marker ends the producer id's open transaction, whatever the epoch: a fence's marker carries the next one.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class RecordStates:
         self._fates: list[str] = []
 
     def add(self, batch: RawBatch) -> None:
-        """Take the next batch of the log."""
+        """Add the next batch of the log."""
         state = "plain"
         if batch.control:
             ended = "committed" if batch.marker == "commit" else "aborted"
@@ -90,16 +90,16 @@ class RecordStates:
         self._fates.append(state)
 
     def undecided(self, below: int) -> bool:
-        """Some transaction with records below this offset has no marker yet."""
+        """True if a transaction with records below this offset has no marker yet."""
         return any(self._batches[index].base_offset < below for indices in self._open.values() for index in indices)
 
     def batches(self) -> Iterator[tuple[RawBatch, str]]:
-        """Each batch with its fate, in log order."""
+        """Yield each batch with its state, in log order."""
         return zip(self._batches, self._fates, strict=True)
 
 
 def content_document(content: bytes | None) -> dict[str, Any]:
-    """Bytes for JSON: `{"text": ...}` where they are UTF-8, else `{"base64": ...}`; `{"null": true}` for none."""
+    """Return bytes for JSON: `{"text": ...}` if they are UTF-8, else `{"base64": ...}`; `{"null": true}` for None."""
     if content is None:
         return {"null": True}
     try:
@@ -111,7 +111,7 @@ def content_document(content: bytes | None) -> dict[str, Any]:
 def marker_document(
     topic: str, partition: int, offset: int, timestamp_ms: int, state: str, batch: RawBatch | None
 ) -> dict[str, Any]:
-    """What a control marker is as JSON; a record has key, value and headers, too."""
+    """Return a control marker as JSON; these fields are common to markers and records."""
     writer = None if batch is None or batch.producer_id < 0 else batch
     return {
         "topic": topic,
@@ -125,7 +125,7 @@ def marker_document(
 
 
 def record_document(topic: str, record: LogRecord, state: str, batch: RawBatch | None) -> dict[str, Any]:
-    """One record as JSON."""
+    """Return one record as JSON."""
     timestamp_ms = record.timestamp()[1]
     return marker_document(topic, record.partition(), record.offset(), timestamp_ms, state, batch) | {
         "key": content_document(record.key()),
@@ -135,7 +135,7 @@ def record_document(topic: str, record: LogRecord, state: str, batch: RawBatch |
 
 
 class Reader:
-    """Reads one topic's records with their fates, through one admin client and one raw connection."""
+    """Reads one topic's records with their states, through one admin client and one raw connection."""
 
     def __init__(self, connection: Connection, raw: RawLogs, wanted: RecordQuery) -> None:
         self._connection, self._raw, self.wanted = connection, raw, wanted
@@ -147,11 +147,11 @@ class Reader:
         return log_offsets(self._admin, self.wanted.topic, self.partitions, Deadline(_ASK_S))
 
     def until(self, log: LogOffsets) -> int:
-        """Where this isolation level's readers are stopped."""
+        """Return the offset at which readers of this isolation level stop."""
         return log.last_stable if self.wanted.isolation == READ_COMMITTED else log.end
 
     def starts(self, logs: Mapping[int, LogOffsets]) -> dict[int, int]:
-        """Where to begin in each partition; the log's start for the newest records, which are read from their end."""
+        """Return each partition's start; the log start if the newest records are meant, which are read backwards."""
         wanted = self.wanted
         if wanted.since_ms is not None:
             offsets = offsets_at(self._admin, wanted.topic, logs, wanted.since_ms, Deadline(_ASK_S))
@@ -164,7 +164,7 @@ class Reader:
         return {p: max(log.first, wanted.start) for p, log in logs.items()}
 
     def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
-        """The records of `[start, until)` in order, as documents; markers among them where they are wanted."""
+        """Return the records of `[start, until)` in order, as documents, with markers if they are wanted."""
         wanted, states = self.wanted, RecordStates()
         for batch, _ in self._raw.batches(wanted.topic, partition, start, log.end, Deadline(_ASK_S)):
             if batch.base_offset >= until and not states.undecided(until):
@@ -188,7 +188,7 @@ class Reader:
         return sorted(documents, key=lambda item: item["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
-        """The last ``limit`` records of a partition, read backwards piece by piece."""
+        """Return the last ``limit`` records of a partition, read backwards in chunks."""
         documents: list[dict[str, Any]] = []
         until, limit = self.until(log), self.wanted.limit
         size = max(limit, 20) if self.wanted.key is None and limit else _CHUNK
@@ -199,7 +199,7 @@ class Reader:
         return documents[-limit:] if limit else documents
 
     def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[dict[str, Any]]:
-        """From ``start`` to the end, piece by piece."""
+        """Yield the records from ``start`` to the end, read in chunks."""
         until = self.until(log)
         while start < until:
             end = min(until, start + _CHUNK)
@@ -208,7 +208,7 @@ class Reader:
 
 
 def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, Any]]:
-    """The records to show without `--follow`: by time, the newest last; of one partition by offset."""
+    """Return the records to show without `--follow`: by time, newest last; for a single partition, by offset."""
     wanted = reader.wanted
     starts = reader.starts(logs)
     documents: list[dict[str, Any]] = []
@@ -228,7 +228,7 @@ def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, 
 
 
 def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By time, without changing the order of any one partition, whose timestamps may run backwards."""
+    """Sort by time but keep the order within each partition, whose timestamps may run backwards."""
     latest: dict[int, int] = {}
     keyed = []
     for index, document in enumerate(documents):
@@ -238,7 +238,7 @@ def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Print new records from ``starts`` on, until stopped; an open record is not printed again when it is committed."""
+    """Print new records from ``starts`` on, until stopped; an open record is not printed again once committed."""
     while True:
         for partition, log in reader.bounds().items():
             until = reader.until(log)
@@ -249,7 +249,7 @@ def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[st
 
 
 def lines(documents: Iterable[dict[str, Any]]) -> Table:
-    """Records for people: nothing that a terminal could take for a command, long values cut."""
+    """Return records as a table: without terminal control characters, long values truncated."""
     return table(["place", "time", "fate", "key", "value", "headers"], map(_cells, documents))
 
 
@@ -273,7 +273,7 @@ def _shown(content: Mapping[str, Any]) -> str:
 
 
 def _start(text: str | None) -> tuple[int | None, int | None]:
-    """`--offset`/`--from`: an offset, or a time as `explain --since` takes it."""
+    """Parse `--offset`/`--from`: an offset, or a time as in `explain --since`."""
     if text is None:
         return None, None
     if re.fullmatch(r"\d{1,18}", text):
