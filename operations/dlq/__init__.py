@@ -1,1 +1,1 @@
-"""Dead letters: count them, inspect one, write them back (docs/decisions/0010)."""
+"""Dead letters: count them, inspect one, replay them to the input (docs/decisions/0010)."""

@@ -63,7 +63,7 @@ class _Count:
 
 @dataclass
 class Census:
-    """Dead letters counted by reason, partition, and period of the input record's timestamp (`none`: all of them)."""
+    """Counts of dead letters by reason, partition, and period of the input record's timestamp (`none`: no periods)."""
 
     period: str = "none"
     _counts: dict[tuple[str, int, str], _Count] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Census:
 
 
 def census_table(document: dict[str, Any]) -> Table:
-    """The rows of `Census.document`."""
+    """Return the rows of `Census.document` as a table."""
     timed = any("time" in row for row in document["rows"])
     names = ["reason", "partition", *(["time"] if timed else []), "letters", "replayed", "waiting", "oldest", "newest"]
     table = Table(title=Text(document["topic"]), show_footer=True)
@@ -104,7 +104,7 @@ def census_table(document: dict[str, Any]) -> Table:
 
 
 def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
-    """All of one letter; bytes as `{"text": ...}` or `{"hex": ...}`."""
+    """Return a whole dead letter as JSON; bytes as `{"text": ...}` or `{"hex": ...}`."""
     source = letter.source
     return {
         "partition": letter.partition,
@@ -123,7 +123,7 @@ def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
 
 
 def letter_table(document: dict[str, Any]) -> Group:
-    """The same for a terminal: nothing that it could take for a command, long values cut."""
+    """Return the document for a terminal: without control characters, long values truncated."""
     table = Table(show_header=False)
     for name, content in document.items():
         if name in {"headers", "value"}:
@@ -136,7 +136,7 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 
 def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
-    """Result of a replay; with ``dry_run`` what it would do."""
+    """Return the result of a replay; with ``dry_run``, what it would do."""
     backs, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
     return {
         "dead_letter": dead_letter,
@@ -156,7 +156,7 @@ def _letter_place(letter: DeadLetter) -> dict[str, Any]:
 
 
 def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
-    """A line for each letter that stays and was not written back before; the first hundred of a transaction."""
+    """Print a line for each letter skipped now but not replayed before; at most a hundred per transaction."""
     stays = [item for item in done if isinstance(item, SkippedDeadLetter) and item.message]
     for stay in stays[:_MOST_LINES]:
         place = f"{stay.letter.partition}/{stay.letter.offset}"
@@ -166,7 +166,7 @@ def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
 
 
 def summary(document: dict[str, Any]) -> str:
-    """One line."""
+    """Return the report as one line."""
     verb = "would be written back" if document["dry_run"] else "written back"
     stays = ", ".join(f"{count:,} {why}" for why, count in document["stays"].items())
     left = f"; {sum(document['stays'].values()):,} stay: {stays}" if stays else ""

@@ -1,4 +1,4 @@
-"""Dead letters, where they came from, and the log of those that have been written back."""
+"""Dead letters, where they came from, and the log of those that have been replayed."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ class DeadLetter:
 
     @property
     def source(self) -> SourcePosition | None:
-        """The record's position on the input; None where no pipeline wrote this dead letter."""
+        """The record's position on the input; None if no pipeline wrote this dead letter."""
         return SourcePosition.of(self.headers) if self._last(ERROR_REASON) is not None else None
 
     @property
     def own_headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers that the input record had: those before the last block of error and source headers."""
+        """The input record's own headers: those before the last block of error and source headers."""
         starts = [index for index, (name, _) in enumerate(self.headers) if name == ERROR_REASON]
         return list(self.headers[: starts[-1]] if starts else self.headers)
 
     @property
     def omitted(self) -> bool:
-        """True where the value was too large for a dead letter, and is on the input only."""
+        """True if the value was too large for a dead letter and exists only on the input."""
         return any(name == ERROR_OMITTED for name, _ in self.headers[len(self.own_headers) :])
 
     @property
     def replays(self) -> int:
-        """How often the record had been written back before it was rejected this time."""
+        """How often the record had been replayed before it was rejected this time."""
         count = dict(self.own_headers).get(REPLAYED_COUNT) or b""
         return int(count) if count.isdigit() else 0
 
     @property
     def size(self) -> int:
-        """Bytes of key, value and headers."""
+        """Size of key, value and headers in bytes."""
         return record_size(self.key, self.value, self.headers)
 
 
@@ -86,7 +86,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; everything that is set has to hold, and nothing set means all."""
+    """Which dead letters to select: those that match every field that is set; with none set, all."""
 
     partitions: Sequence[int] = ()
     reasons: Sequence[str] = ()
@@ -108,7 +108,7 @@ class DeadLetterFilter:
 
 
 def printable_content(content: bytes | None) -> dict[str, str] | None:
-    """Bytes for people and JSON: `{"text": ...}` where every character is harmless to print, else `{"hex": ...}`."""
+    """Return bytes for display and JSON: `{"text": ...}` if every character is printable, else `{"hex": ...}`."""
     if content is None:
         return None
     try:
@@ -123,18 +123,18 @@ _SETTLED_S = 10.0
 
 
 def replay_log_key(topic_id: str, offset: int) -> bytes:
-    """The topic's id is part of the key: offsets of a recreated topic are other dead letters."""
+    """Return the key, which includes the topic id: a recreated topic has different dead letters at the same offsets."""
     return f"{topic_id}/{offset}".encode()
 
 
 def replay_log_value(group: str, source: str, partition: int, count: int) -> bytes:
-    """For people: which group wrote it back, to which partition (-1: by key), and how many times."""
+    """Return the value, for people: the replaying group, the target partition (-1: by key), and the replay count."""
     return orjson.dumps({"group": group, "to": source, "partition": partition, "count": count})
 
 
 @dataclass
 class ReplayLog:
-    """The replay log of one dead-letter partition, as far as read; ``group`` is the group that wrote it."""
+    """The replay log of one dead-letter partition, as far as it was read; ``group`` is the group that wrote it."""
 
     connection: Connection
     topic: str
@@ -151,10 +151,10 @@ class ReplayLog:
 
     def settle(self, client: AdminClient, deadline: Deadline) -> None:
         """
-        Read up to the log's end; behind a fence no transaction of this replay's id can be open any more.
+        Read up to the log's end; after a fence, this replay's transactional id cannot have an open transaction.
 
         Raises:
-            Refused: a transaction of another group is open on the replay log.
+            Refused: another group's transaction is open on the replay log.
         """
 
         def ask() -> tuple[int, int]:
@@ -192,7 +192,7 @@ _REACH_S = 10.0
 
 @dataclass
 class DeadLetterTopics:
-    """The dead-letter topic and the one with its marks (None: nothing was ever written back); used by one thread."""
+    """The dead-letter topic and its replay log topic (None: nothing was ever replayed); not thread-safe."""
 
     connection: Connection
     admin: AdminClient
@@ -206,7 +206,7 @@ class DeadLetterTopics:
     def letters(
         self, partitions: Sequence[int], start: int = 0, until: int | None = None
     ) -> Iterator[list[DeadLetter]]:
-        """The visible dead letters of some partitions, in order for each of them, batch by batch."""
+        """Yield the visible dead letters of some partitions in batches, in order within each partition."""
         name = self.dead_letter.name
         logs = log_offsets(self.admin, name, partitions, Deadline(ASK_S))
         ends = {p: log.last_stable if until is None else min(until, log.last_stable) for p, log in logs.items()}
@@ -215,7 +215,7 @@ class DeadLetterTopics:
             yield [DeadLetter.of(record) for record in batch]
 
     def replay_log(self, partition: int) -> ReplayLog:
-        """The marks of a partition, kept for the next time; empty ones before the first replay."""
+        """Return a partition's replay log, read to its present end; cached, and empty before the first replay."""
         name = self.dead_letter.name + MARKS_TOPIC
         if partition not in self._read:
             self._read[partition] = ReplayLog(self.connection, name, partition, self.dead_letter.topic_id)
@@ -225,10 +225,10 @@ class DeadLetterTopics:
 
     def original(self, letter: DeadLetter) -> bytes | None:
         """
-        The value of a letter that carries only a reference to it.
+        Return the value of a letter that carries only a reference to it.
 
         Raises:
-            LookupError: the input does not hold it any more.
+            LookupError: the input no longer holds it.
         """
         source = letter.source
         if source is None:
@@ -243,7 +243,7 @@ class DeadLetterTopics:
 
     def create_replay_log(self) -> Topic:
         """
-        The topic for marks, made where it is missing.
+        Return the replay log topic, created if it does not exist.
 
         Raises:
             Refused: it has too few partitions.
@@ -267,7 +267,7 @@ class DeadLetterTopics:
 
 def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLetterTopics:
     """
-    Read the topics' descriptions from the cluster.
+    Return the topics as the cluster describes them.
 
     Raises:
         Refused: there is no such topic, or no broker.

@@ -1,4 +1,4 @@
-"""Write dead letters back to the input, each at most once."""
+"""Replay dead letters to the input, each at most once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SkipReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SkippedDeadLetter:
-    """A dead letter that is not written back, and the reason in one sentence."""
+    """A dead letter that is not replayed, and the reason in one sentence."""
 
     letter: DeadLetter
     why: SkipReason
@@ -60,7 +60,7 @@ class SkippedDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRecord:
-    """A record for the input topic, made of ``letter``."""
+    """A record for the input topic, made from ``letter``."""
 
     letter: DeadLetter
     partition: int
@@ -75,8 +75,8 @@ Replayed = ReplayRecord | SkippedDeadLetter
 @dataclass(frozen=True, slots=True)
 class ReplayRules:
     """
-    What decides over a dead letter: the input topic, how many partitions it has and how many bytes a record may have,
-    how often one record is written back at most, and whether the key chooses the partition.
+    Rules for replaying: the input topic, its number of partitions and maximum record size in bytes, the maximum number
+    of replays per record, and whether the key chooses the partition.
     """
 
     input: str
@@ -86,7 +86,7 @@ class ReplayRules:
     by_key: bool = False
 
     def skipped(self, letter: DeadLetter) -> SkippedDeadLetter | None:
-        """The reason to skip a dead letter, as far as it can be decided without its value."""
+        """Return the reason to skip a dead letter, as far as it can be decided without its value; else None."""
         source = letter.source
         if source is None:
             why = "it has no error and source headers: no pipeline put it there"
@@ -104,14 +104,14 @@ class ReplayRules:
         return None
 
     def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> Replayed:
-        """The record to write, for a letter that `stays` lets go; ``value`` may have been repaired."""
+        """Return the record to write for a letter that is not `skipped`; ``value`` may have been repaired."""
         headers = [(name, text) for name, text in letter.own_headers if name not in _REPLAY_HEADERS]
         headers += [
             (REPLAYED_FROM, f"{dead_letter}/{letter.partition}/{letter.offset}".encode()),
             (REPLAYED_COUNT, b"%d" % (letter.replays + 1)),
             (REPLAYED_TIMESTAMP, b"%d" % letter.timestamp),
         ]
-        # One that the broker refuses would fail its whole transaction, again and again.
+        # A record that the broker refuses would make its whole transaction fail on every retry.
         size = record_size(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
         if size > self.max_bytes:
             why = f"it has about {size} bytes, {self.input} takes {self.max_bytes} (max.message.bytes)"
@@ -125,12 +125,12 @@ _MAX_ERROR_LENGTH = 200
 
 
 class RepairFailed(Exception):
-    """The command ended with another code than 0, or not in time."""
+    """The command exited with a non-zero status, or did not finish in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairCommand:
-    """The command's words (no shell), and how long it may take for one record."""
+    """The command's words (run without a shell), and its timeout per record in seconds."""
 
     command: tuple[str, ...]
     timeout_s: float
@@ -141,7 +141,7 @@ class RepairCommand:
         Split ``text`` as a shell would.
 
         Raises:
-            UsageError: a quote does not end, or there is no word.
+            UsageError: a quote is not closed, or there is no word.
         """
         try:
             words = shlex.split(text)
@@ -153,11 +153,11 @@ class RepairCommand:
 
     def __call__(self, value: bytes | None) -> bytes:
         """
-        The repaired value; a record without one gives the command nothing to read.
+        Return the repaired value; for a record without a value the command's input is empty.
 
         Raises:
-            RepairFailed: it stays as it is.
-            UsageError: the command can't be started.
+            RepairFailed: the record stays as it is.
+            UsageError: the command cannot be started.
         """
         try:
             child = Popen(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
@@ -191,7 +191,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of one replay; ``transaction`` has the replay group."""
+    """Settings of one replay; ``transaction`` carries the replay group."""
 
     group: str
     transaction: TransactionSettings
@@ -204,11 +204,11 @@ class ReplaySettings:
 
 def replay(place: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[Replayed]]:
     """
-    Write back the selected dead letters by partition; yields each committed transaction's.
+    Replay the selected dead letters partition by partition; yield those of each transaction once it has committed.
 
     Raises:
-        Refused: it is not safe to continue; what was committed by then is in the replay log.
-        BrewError: a step failed; run it again, the replay log has what was committed.
+        Refused: it is not safe to continue; what was committed before is in the replay log.
+        BrewError: a step failed; run it again, because the replay log has what was committed.
     """
     for partition in place.partitions(settings.choice.partitions):
         worker = _Partition(place, settings, partition)
@@ -217,7 +217,7 @@ def replay(place: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[R
 
 
 def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
-    """Letters in order, as many as one transaction takes."""
+    """Yield letters in order, as many as fit into one transaction."""
     chunk: list[DeadLetter] = []
     size = 0
     for letter in chain.from_iterable(batches):
@@ -231,16 +231,16 @@ def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
 
 
 class _Partition:
-    """One dead-letter partition, from its first letter on."""
+    """Replays one dead-letter partition, from its first letter on."""
 
     def __init__(self, place: DeadLetterTopics, settings: ReplaySettings, partition: int) -> None:
         self._place, self._settings, self._partition = place, settings, partition
         self._marks = place.replay_log(partition)
-        self._waiting: int | None = None  # the first letter that is not written back
+        self._waiting: int | None = None  # the first letter that has not been replayed
         self._check_group()
 
     def work(self, letters: list[DeadLetter]) -> list[Replayed]:
-        """One transaction, or none where no dead letter of ``letters`` is to be written."""
+        """Run one transaction, or none if no letter of ``letters`` is to be replayed."""
         choice = self._settings.choice
         wanted = [letter for letter in letters if choice.matches(letter)]
         if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
@@ -262,8 +262,8 @@ class _Partition:
         """
         Write the selected records, and an entry of the replay log for each, in one transaction.
 
-        *locate* reads the marks, too, to the end of their log: a letter with a mark is out already. The offset that is
-        sent is that of the first letter that still waits, for lag tools; the marks are the truth.
+        *locate* also reads the replay log to its end: a letter with an entry has already been replayed. The offset sent
+        is that of the first letter not replayed, for lag tools; only the replay log decides.
         """
         timeout_s = self._settings.transaction.timeout_s
         deadline = Deadline(timeout_s)
@@ -273,7 +273,7 @@ class _Partition:
             self._check_marks(committed)
             self._marks.settle(self._place.admin, deadline)
             self._check_group()
-            # Commands may take their time: nothing is open yet that readers would wait for.
+            # Repair commands may take long; run them before a transaction is open that makes readers wait.
             done.extend(self._decide(letter) for letter in wanted)
             backs = written_back(done)
             self._note_waiting(letters, backs)
@@ -283,7 +283,7 @@ class _Partition:
             write = partial(self._produce_all, backs, kafka)
             return Write(write, lambda: settled, self._metadata(), Deadline(timeout_s))
 
-        # A commit that fails may have been applied: the marks tell the next run.
+        # A commit that fails may have been applied: the next run reads the replay log.
         if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
             self._marks.offsets.update(back.letter.offset for back in written_back(done))
         return done
@@ -328,7 +328,7 @@ class _Partition:
             self._waiting = next((letter.offset for letter in letters if letter.offset not in out), None)
 
     def _settled(self, letters: list[DeadLetter], committed: Committed | None) -> int:
-        """The offset below which every letter is written back; it never moves back."""
+        """Return the offset below which every letter is replayed; it never moves back."""
         waiting = letters[-1].offset + 1 if self._waiting is None else self._waiting
         if committed is not None and committed.metadata.startswith(self._metadata()):
             return max(waiting, committed.offset)
@@ -339,7 +339,7 @@ class _Partition:
         return f"topic-id={self._marks.dead_letter_id} marks-id={marks.topic_id}"
 
     def _check_marks(self, committed: Committed | None) -> None:
-        """Compare the replay log's topic id with the one in the replay group's offset metadata."""
+        """Check that the replay log's topic id is the one in the replay group's offset metadata."""
         metadata = "" if committed is None else committed.metadata
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
         if metadata.startswith(ours) and not metadata.startswith(self._metadata()):
@@ -350,7 +350,7 @@ class _Partition:
             )
 
     def _check_group(self) -> None:
-        """Another group has other transactional ids: the two would not fence each other."""
+        """Check that the group has not changed: it determines the transactional ids, which must fence each other."""
         if self._marks.group is not None and self._marks.group != self._settings.group:
             raise Refused(
                 f"dead letters of {self._place.dead_letter.name}[{self._partition}] were written back under group "
@@ -367,5 +367,5 @@ def written_back(done: Iterable[Replayed]) -> list[ReplayRecord]:
 
 
 def replay_group(group: str) -> str:
-    """The group of the offsets and transactional ids that belong to the replays of ``group``'s dead letters."""
+    """Return the group that owns the offsets and transactional ids of replays of ``group``'s dead letters."""
     return group + REPLAY_GROUP
