@@ -1,1 +1,1 @@
-"""Where one record is, or why it came twice."""
+"""Explain where one record is, or why it was delivered twice."""

@@ -1,4 +1,4 @@
-"""`explain`: where one order is, or why it came twice."""
+"""`explain`: where one order is, or why it was delivered twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STYLES = {
 
 
 def document(history: OrderHistory) -> dict[str, Any]:
-    """One order as JSON."""
+    """Return one order as JSON."""
     status, why = delivery_status(history)
     order = history.order
     return {
@@ -73,13 +73,13 @@ def _copy(copy: Copy) -> dict[str, Any]:
 
 
 def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
-    """How the records relate, as JSON; None where there is nothing to compare."""
+    """Return how the records relate, as JSON; None if there is nothing to compare."""
     found = verdict(histories)
     return None if found is None else {"verdict": found[0].value, "why": found[1]}
 
 
 def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
-    """The verdict, and what could not be read, as text."""
+    """Yield the verdict, and what could not be read, as text."""
     if (found := summary["verdict"]) is not None:
         style = "bold red" if found["verdict"] == Verdict.DELIVERED_TWICE else "bold"
         yield Text("together: ").append(found["verdict"], style).append(f": {found['why']}")
@@ -88,7 +88,7 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def render(history: dict[str, Any]) -> Group:
-    """One order for people."""
+    """Return one order as text and tables."""
     copies = _copies([row for row in (history["input"], *history["copies"]) if row is not None])
     style = "bold red" if history["answer"] in {status.value for status in BROKEN} else "bold"
     head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")
@@ -204,7 +204,7 @@ def _place(what: str, places: OrderTopics) -> SourcePosition | None:
 
 
 def _sink_record(what: str, batch: SinkBatch, copy: Copy, unavailable: list[str], *, as_json: bool) -> ExitCode:
-    """A record of a sink: its query may have made it of any number of records, so there is no way to tell."""
+    """Print a sink's record; its query may have made it from any number of records, so no source can be named."""
     summary, record = {"what": what, "unavailable": unavailable}, _copy(copy)
     if as_json:
         print_json(summary | {"sink": batch.name, "batch": batch.number, "record": record})
@@ -223,7 +223,7 @@ def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
 
 def since(text: str, now_s: float) -> int:
     """
-    `2h` or a date, as milliseconds since the epoch; a date without a zone is UTC.
+    Convert `2h` or a date to milliseconds since the epoch; a date without a time zone is UTC.
 
     Raises:
         UsageError: it is neither.

@@ -1,4 +1,4 @@
-"""Search a key in input, output and dead letters, and follow its replays."""
+"""Search for a key in input, output and dead letters, and follow its replays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEAD_LETTER = "dead-letter"
 
 @dataclass(frozen=True, slots=True)
 class OrderTopics:
-    """The topics that an order passes, and the group that reads the first."""
+    """The topics that an order passes through, and the group that reads the first one."""
 
     input: str
     output: str
@@ -48,15 +48,15 @@ class OrderTopics:
 
     @property
     def targets(self) -> dict[str, str]:
-        """The topics that are written, each with its role."""
+        """The topics that are written to, each with its role."""
         return dict.fromkeys((self.output, *self.also_output), "output") | {self.dead_letter: DEAD_LETTER}
 
 
 class OrderSearch:
     """
-    One investigation, through one admin client.
+    One search, with one admin client.
 
-    ``function``: the run's own, which may drop a record or change its key; None: what comes out keeps the key.
+    ``function``: the run's function, which may drop a record or change its key; None: outputs keep the key.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class OrderSearch:
         self.unavailable: list[str] = []
 
     def logs(self, topic: str) -> dict[int, LogOffsets]:
-        """The topic's offsets when this search began; empty where there is no such topic."""
+        """Return the topic's offsets when this search began; empty if there is no such topic."""
         if topic not in self._logs:
             deadline = Deadline(_ASK_S)
             described = topics.describe(self._admin, [topic], deadline).get(topic)
@@ -86,14 +86,14 @@ class OrderSearch:
     def check(self, *wanted: str) -> None:
         """
         Raises:
-            Refused: one of these topics does not exist, so that an answer about its records would mean nothing.
+            Refused: one of these topics does not exist, so an answer about its records would be meaningless.
         """
         for topic in wanted:
             if not self.logs(topic):
                 topics.describe_one(self._admin, topic, Deadline(_ASK_S))
 
     def sink_record(self, position: SourcePosition) -> tuple[SinkBatch, Copy] | None:
-        """The record at this place with the batch of the sink that wrote it; None where a sink did not."""
+        """Return the record at this position with the sink batch that wrote it; None if no sink wrote it."""
         record = self._at(position.topic, position.partition, position.offset)
         batch = None if record is None else SinkBatch.of(record.headers())
         if record is None or batch is None:
@@ -104,7 +104,7 @@ class OrderSearch:
 
     def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
         """
-        Where the record at this place came from; the place itself on the input.
+        Return the source position of the record at this place; on the input, the place itself.
 
         Raises:
             Refused: there is no such place, or its record names no source.
@@ -123,7 +123,7 @@ class OrderSearch:
         return source
 
     def source(self, position: SourcePosition) -> LogRecord | None:
-        """The input record at this position; None where retention deleted it."""
+        """Return the input record at this position; None if retention deleted it."""
         if position not in self._sources:
             self._sources[position] = self._at(position.topic, position.partition, position.offset)
         return self._sources[position]
@@ -131,7 +131,7 @@ class OrderSearch:
     def matching(
         self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
     ) -> tuple[list[SourcePosition], int]:
-        """The last ``most`` positions of matching input records, and how many match in all."""
+        """Return the last ``most`` positions of matching input records, and the total number of matches."""
         positions: deque[SourcePosition] = deque(maxlen=most)
         count = 0
         for record in self._records(self.places.input, since_ms):
@@ -141,16 +141,16 @@ class OrderSearch:
         return list(positions), count
 
     def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
-        """The history of each of these input records."""
+        """Return the history of each of these input records."""
         asked = list(dict.fromkeys(wanted))
         sources = {position: self.source(position) for position in asked}
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
-        # The positions first, then the logs' ends: what was committed before is then inside of them.
+        # Positions before log ends: whatever was committed by then lies within the logs.
         positions = self._positions({position.partition for position in asked})
         for topic in self.places.targets:
             self._logs.pop(topic, None)
         since_ms = earliest(sources.values())
-        # A header costs more to read than a key; a record that is gone has none, and a function may change it.
+        # Headers cost more to read than keys, but the key is unknown if a record is gone or a function may change it.
         keyed = self._function is None and all(record is not None for record in sources.values())
         matches = self._search(sources, since_ms, keyed=keyed)
         missing = set(asked) - {position for position, _, _ in matches}
@@ -177,14 +177,14 @@ class OrderSearch:
         ]
 
     def _drops(self, source: LogRecord | None) -> bool:
-        """Whether the run's function makes nothing of this record."""
+        """Return whether the run's function produces no output for this record."""
         if self._function is None or source is None:
             return False
         place = (self.places.input, source.partition(), source.offset())
         record = Record(*place, source.key(), source.value(), source.headers() or (), source.timestamp()[1])
         try:
             return apply(self._function, record) == ()
-        except Exception as error:  # noqa: BLE001 - somebody's function
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             self.unavailable.append(f"the function raised {type(error).__name__} on {record}: {error}")
             return False
 
@@ -211,7 +211,7 @@ class OrderSearch:
     def _search(
         self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None, *, keyed: bool
     ) -> list[tuple[SourcePosition, str, LogRecord]]:
-        """Every record of outputs and dead letters, with its topic, that came from one of these, by its headers."""
+        """Return the records of outputs and dead letters that came from these sources by their headers, with topics."""
         keys = {record.key() for record in sources.values() if record is not None}
         matches = []
         for topic in self.places.targets:
@@ -234,7 +234,7 @@ class OrderSearch:
         return Copy(role, topic, partition, offset, written, visibility(offset, written, log), index=index)
 
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
-        """Add transactional id and input range, from the coordinator and the group's offset log."""
+        """Return a function that adds transactional id and input range, from coordinators and the offset log."""
         producers = {
             copy.written.producer_id for some in copies.values() for copy in some if copy.written.producer_id >= 0
         }
@@ -248,7 +248,7 @@ class OrderSearch:
         return name
 
     def _ids(self, producers: Iterable[int]) -> dict[int, str]:
-        """Producer id -> transactional id, as far as the coordinators tell."""
+        """Return producer id -> transactional id, as far as the coordinators know them."""
         try:
             return {
                 transaction.producer_id: transaction.transactional_id
@@ -260,7 +260,7 @@ class OrderSearch:
 
     @cached_property
     def _spans(self) -> Spans:
-        """The ranges of the group's transactions, as far as the offset log still tells them."""
+        """The ranges of the group's transactions, as far as the offset log still has them."""
         group, deadline = self.places.group, Deadline(_ASK_S)
         try:
             whose = (group, self.places.input, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
@@ -278,13 +278,13 @@ class OrderSearch:
 
 
 def _source(record: LogRecord) -> SourcePosition | None:
-    """The input record that this one came from, whichever of its outputs it is."""
+    """Return the position of the input record that this one came from, whichever of its outputs it is."""
     source = SourcePosition.of(record.headers())
     return None if source is None else replace(source, index=0)
 
 
 def earliest(sources: Iterable[LogRecord | None]) -> int | None:
-    """A copy carries its source's timestamp, so none is older; None where that is not known."""
+    """Return the earliest source timestamp; no copy is older, because it carries its source's. None if unknown."""
     stamps = [None if record is None else record.timestamp() for record in sources]
     known = [stamp[1] for stamp in stamps if stamp is not None and stamp[0] == _CREATE_TIME]
     return min(known) if known and len(known) == len(stamps) else None
@@ -296,7 +296,7 @@ def _rejected(copy: Copy, record: LogRecord) -> Copy:
 
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:
-    """Histories of these records and of all that replays connect with them, by position."""
+    """Return histories of these records and of all that are connected to them by replays, in position order."""
     histories = tracer.histories(_with_originals(tracer, asked))
     looked: set[str] = set()
     while letters := {letter.place for history in histories for letter in history.letters} - looked:
@@ -318,7 +318,7 @@ def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
 
 
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
-    """The input record whose dead letter was replayed as this one."""
+    """Return the position of the input record whose dead letter was replayed as this record."""
     letter = None if record is None else Order.of(None, record.headers()).replay_of
     if letter is None or letter.topic != tracer.places.dead_letter:
         return None
@@ -331,7 +331,7 @@ def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition |
 
 
 def _replays(tracer: OrderSearch, histories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:
-    """The input records that were written back from these dead letters; a replay keeps the key, and is newer."""
+    """Return the input records that these dead letters were replayed as; a replay keeps the key, and is newer."""
     sources = [tracer.source(history.at) for history in histories if history.letters]
     keys = {source.key() for source in sources if source is not None} if None not in sources else None
 

@@ -15,12 +15,12 @@ from brew.offsets import Headers, SourcePosition
 from brew.records import REPLAYED_FROM
 from operations.record_status import RecordState, RecordWriter, Span, Visibility
 
-_MOST_BYTES = 1_000_000  # what a run takes, by default; a larger value is not read for its id
+_MOST_BYTES = 1_000_000  # a run's default maximum; a larger value is not parsed for its id
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``order_id`` is None where the value tells none; ``replay_of``: the dead letter that it was."""
+    """``order_id`` is None if the value has none; ``replay_of`` is the dead letter that it was replayed from."""
 
     order_id: str | None
     digest: bytes
@@ -28,19 +28,19 @@ class Order:
 
     @classmethod
     def of(cls, value: bytes | None, headers: Headers | None) -> Order:
-        """Read it from a record."""
+        """Read the order from a record."""
         origin = dict(headers or ()).get(REPLAYED_FROM)
         replay_of = None if origin is None else SourcePosition.parse(origin.decode("utf-8", "replace"))
         return cls(order_id(value), hashlib.sha256(value or b"").digest(), replay_of)
 
     @property
     def identity(self) -> str | bytes:
-        """Equal for the same order: its id, or its bytes where it has none."""
+        """Equal for the same order: its id, or its bytes if it has none."""
         return self.digest if self.order_id is None else self.order_id
 
 
 def order_id(value: bytes | None) -> str | None:
-    """The order's id from its value; None where the value has none."""
+    """Return the order's id from its value; None if it has none."""
     if value is None or len(value) > _MOST_BYTES:
         return None
     try:
@@ -52,7 +52,7 @@ def order_id(value: bytes | None) -> str | None:
 
 
 class DeliveryStatus(enum.StrEnum):
-    """Where an order is; the last three break the promise."""
+    """Where an order is; the last three violate the guarantee."""
 
     DELIVERED = "delivered"
     REJECTED = "rejected"
@@ -74,10 +74,10 @@ _STANDING = frozenset({RecordState.COMMITTED, RecordState.PLAIN})
 @dataclass(frozen=True, slots=True)
 class Copy:
     """
-    One physical record that came of an order.
+    One physical record produced from an order.
 
-    ``span``: the input range of its transaction, where that is known. ``reason``, ``message``: of a dead letter.
-    ``index``: which of several outputs of its record it is.
+    ``span``: the input range of its transaction, if known. ``reason``, ``message``: of a dead letter.
+    ``index``: which of its record's outputs it is, if there are several.
     """
 
     role: str
@@ -100,11 +100,11 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class OrderHistory:
     """
-    An input record and all copies of it; ``complete``: no part of the output logs was left out.
+    An input record and all its copies; ``complete``: no part of the output logs was skipped.
 
-    ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None where retention
-    took the record. ``replays``: the input records that its dead letters were written back as. ``dropped``: the run's
-    function makes nothing of it.
+    ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None if retention
+    deleted the record. ``replays``: the input records that its dead letters were replayed as. ``dropped``: the run's
+    function produces no output for it.
     """
 
     at: SourcePosition
@@ -122,26 +122,26 @@ class OrderHistory:
 
     @property
     def replayed_from(self) -> SourcePosition | None:
-        """The dead letter that the record was."""
+        """The dead letter that the record was replayed from."""
         return None if self.order is None else self.order.replay_of
 
     @property
     def seen(self) -> bool:
-        """True when the input record exists and was not aborted."""
+        """True if the input record exists and was not aborted."""
         return self.source is not None and self.source.written.state is not RecordState.ABORTED
 
     @property
     def letters(self) -> list[Copy]:
-        """Its committed dead letters."""
+        """The record's committed dead letters."""
         return [copy for copy in self.copies if copy.reason is not None and copy.written.state in _STANDING]
 
     @property
     def done(self) -> bool:
-        """True when the group's position is past the order."""
+        """True if the group's position is past the order."""
         return self.position is not None and self.position > self.at.offset
 
     def group_view(self) -> str:
-        """The group's offset against this one."""
+        """Compare the group's offset with the order's."""
         if self.position is None:
             return "no committed offset: not read yet"
         if self.done:
@@ -152,7 +152,7 @@ class OrderHistory:
 
 
 def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
-    """The same by place, each with the input records among them that its dead letters were written back as."""
+    """Return the histories by position, each with those input records that its dead letters were replayed as."""
     ordered = sorted(histories, key=lambda history: history.at)
     back: defaultdict[str, list[str]] = defaultdict(list)
     for history in ordered:
@@ -165,7 +165,7 @@ def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
 
 
 def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
-    """The answer and one sentence for it."""
+    """Return the status, and a sentence that explains it."""
     standing = [copy for copy in history.copies if copy.written.state in _STANDING]
     aborted = sum(copy.written.state is RecordState.ABORTED for copy in history.copies)
     if history.source is not None and history.source.written.state is RecordState.ABORTED:
@@ -180,7 +180,7 @@ def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
 
 
 def _repeated(standing: list[Copy]) -> list[Copy]:
-    """Copies of an output that has several; a record that was rejected has one dead letter, and no output."""
+    """Return copies of an output that has several; a rejected record has one dead letter, and no output."""
     if any(copy.reason is not None for copy in standing):
         return standing if len(standing) > 1 else []
     counts = Counter(copy.index for copy in standing)
@@ -188,7 +188,7 @@ def _repeated(standing: list[Copy]) -> list[Copy]:
 
 
 def _why_twice(standing: list[Copy]) -> str:
-    """The number of committed copies, their writers, and the likely cause."""
+    """Describe the number of committed copies, their writers, and the likely cause."""
     plain = [copy for copy in standing if copy.written.state is RecordState.PLAIN]
     within = [copy for copy in standing if copy.written.state is RecordState.COMMITTED]
     places = " and ".join(copy.place for copy in standing)
@@ -213,7 +213,7 @@ def _why_twice(standing: list[Copy]) -> str:
 
 
 def _transactions(copies: list[Copy]) -> int:
-    """A transaction has one marker in each partition; a producer may write several transactions in one epoch."""
+    """Count transactions by their markers, one per partition; a producer may write several in one epoch."""
     markers: defaultdict[tuple[int, int], defaultdict[tuple[str, int], set[int | None]]]
     markers = defaultdict(lambda: defaultdict(set))
     for copy in copies:
@@ -259,7 +259,7 @@ def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
 
 
 class Verdict(enum.StrEnum):
-    """How several records relate; the first breaks the guarantee."""
+    """How several records relate; the first one violates the guarantee."""
 
     DELIVERED_TWICE = "delivered-twice"
     WRITTEN_TWICE = "written-twice"
@@ -268,14 +268,14 @@ class Verdict(enum.StrEnum):
 
 
 def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
-    """The first rule that matches, and a sentence; None where there is nothing to compare."""
+    """Return the first rule that matches, and a sentence; None if there is nothing to compare."""
     if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
         text = f"{twice[0].place} was delivered more than once{rest}: {delivery_status(twice[0])[1]}"
         return Verdict.DELIVERED_TWICE, text
-    if len(histories) < 2:  # noqa: PLR2004 - a comparison takes two
+    if len(histories) < 2:  # noqa: PLR2004 - a comparison needs two
         return None
-    # What upstream wrote, and readers see, order by order; a replay is our own writing.
+    # What upstream wrote, and readers see, by order; replays are written by us, not by upstream.
     writings: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
     for history in histories:
         if history.seen and history.order is not None and history.replayed_from is None:
