@@ -1,1 +1,1 @@
-"""The live view: what a group does to its topics, as a page that keeps itself current, and on the terminal."""
+"""The live view: what a group does to its topics, as a page that updates itself, and on the terminal."""

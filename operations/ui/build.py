@@ -1,4 +1,4 @@
-"""Sources in, the view out; pure, with the time as an argument."""
+"""Build the view from the sources' answers; pure, with the time as an argument."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNPROVEN = "not verified yet: brew verify (make verify)"
 
 @dataclass(frozen=True, slots=True)
 class PollResults:
-    """The last answer of each source; None where it is not polled."""
+    """The last answer of each source; None if it is not polled."""
 
     flow: PollResult[InputSnapshot]
     tail: PollResult[OutputTail]
@@ -66,10 +66,10 @@ class ViewHistory:
 
 def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: float, now_ms: int, tail: int) -> View:
     """
-    One moment's view.
+    Return the view at one moment.
 
-    Kafka tells positions and who blocks whom, running programs their steps and rates. Where both tell a state, an ill
-    one of the program counts, then what Kafka calls blocked or idle, then what the program says.
+    Positions and blocking transactions come from Kafka, steps and rates from running programs. For a state reported by
+    both, the program's comes first if it is unhealthy, then Kafka's blocked or idle, then the program's.
     """
     memory.add(answers)
     reported, notes = _statuses(names, answers.statuses, now_s)
@@ -101,7 +101,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
 def _statuses(
     names: Names, answers: Iterable[PollResult[Status]], now_s: float
 ) -> tuple[dict[int, PartitionStatus], list[str]]:
-    """What programs tell of each partition; where two tell of one, the one that moved last."""
+    """Return what programs report of each partition; of two that report one, the one that moved last counts."""
     reported: dict[int, PartitionStatus] = {}
     notes = []
     for answer in answers:
@@ -181,7 +181,7 @@ def _with_kafka_state(row: Row, snapshot: PartitionSnapshot, history: History, n
 
 
 def _with_program_status(row: Row, status: PartitionStatus) -> Row:
-    """Steps and records, which only the program knows; positions where Kafka does not tell them."""
+    """Add steps and records, which only the program knows, and positions if Kafka does not report them."""
     own = status.last_transaction
     return replace(
         row,
@@ -226,7 +226,7 @@ def _totals(
 
 
 def _outcomes(ended: Iterable[Transaction]) -> Counter[str]:
-    """How many ended how; one of the group's, which has an epoch of its own, counts once for all its partitions."""
+    """Count transactions by outcome; one of the group's, identified by its epoch, counts once for all partitions."""
     foreign, own = Counter[str](), set()
     for transaction in ended:
         if transaction.transactional_id is None:
@@ -237,7 +237,7 @@ def _outcomes(ended: Iterable[Transaction]) -> Counter[str]:
 
 
 def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
-    """A lamp per source, in the order in which people read them."""
+    """Return the status of each source, in display order."""
     flow, tail = answers.flow, answers.tail
     snapshots = len(flow.value.snapshots) if flow.value else 0
     lamps = {"flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s)}
@@ -283,7 +283,7 @@ def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float)
 
 
 def document(view: View) -> dict[str, Any]:
-    """The view as JSON; null is what no source reported."""
+    """Return the view as JSON; null is what no source reported."""
     totals = view.totals
     return {
         "names": asdict(view.names),

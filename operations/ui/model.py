@@ -23,8 +23,8 @@ class PollResult(Generic[_T]):
     """
     A source's last answer; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first poll.
 
-    ``failed`` is why the latest question had no answer. ``every_s`` is the pause between two, ``patience_s`` the time
-    that one may take.
+    ``failed``: why the latest poll failed. ``every_s``: the pause between two polls; ``patience_s``: the time-out of
+    one.
     """
 
     name: str
@@ -37,11 +37,11 @@ class PollResult(Generic[_T]):
     failed: str | None = None
 
     def age_s(self, now_s: float) -> float | None:
-        """Age of the answer; None where there was none yet."""
+        """Return the age of the answer; None if there is none yet."""
         return None if self.at_s is None else max(0.0, now_s - self.at_s)
 
     def stale(self, now_s: float) -> bool:
-        """True once a question failed, or no answer came for three of its pauses and the time that one may take."""
+        """True if the latest poll failed, or no answer came for three pauses and the time-out."""
         last = self.since_s if self.at_s is None else self.at_s
         return (
             self.failed is not None
@@ -61,9 +61,9 @@ class InputSnapshot:
 @dataclass(frozen=True, slots=True)
 class OutputTail:
     """
-    The last offsets of each output partition; ``missing``: the topic is not there yet.
+    The last offsets of each output partition; ``missing``: the topic does not exist yet.
 
-    ``also``: those of the further output topics (`--also-output`) that are there.
+    ``also``: those of the further output topics (`--also-output`) that exist.
     """
 
     topic: str
@@ -81,7 +81,7 @@ class Proof:
     """
     A result file of `proof`: of one run, or of a campaign.
 
-    ``mark`` is proven, violated or inconclusive; ``lines`` are the numbers, ``wrong`` what was found, in sentences.
+    ``mark`` is proven, violated or inconclusive; ``lines`` are the numbers, ``wrong`` the findings, as sentences.
     """
 
     mark: str
@@ -112,13 +112,13 @@ class History:
         self._began_s: float | None = None
 
     def add(self, at_s: float, flow: InputSnapshot) -> None:
-        """Add a snapshot; one that is known already changes nothing."""
+        """Add a snapshot; does nothing if it is already known."""
         if self._flows and self._flows[-1][0] >= at_s:
             return
         self._began_s = at_s if self._began_s is None else self._began_s
         before = self._flows[-1] if self._flows else None
         self._flows.append((at_s, flow, {snapshot.partition: snapshot for snapshot in flow.snapshots}))
-        while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - two looks make a rate
+        while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - a rate needs two snapshots
             self._flows.popleft()
         if before is not None:
             self._trace(before, at_s, flow)
@@ -135,7 +135,7 @@ class History:
         self.total.append(whole)
 
     def rate(self, partition: int) -> float | None:
-        """Offsets per second over the last ten seconds; None before the second snapshot."""
+        """Return offsets per second over the last ten seconds; None before the second snapshot."""
         positions = [
             (moment, snapshots[partition].position) for moment, _, snapshots in self._flows if partition in snapshots
         ]
@@ -145,7 +145,7 @@ class History:
         return max(0, last - first) / (last_s - first_s)
 
     def state(self, partition: int) -> tuple[str, str]:
-        """State and reason, compared with some seconds ago, so that a pause between two commits does not count."""
+        """Return state and reason, compared with some seconds ago so that a pause between two commits is ignored."""
         if not self._flows or self._began_s is None:
             return LOOKING, "not looked at yet"
         at_s, flow, snapshots = self._flows[-1]
@@ -171,11 +171,11 @@ class Transaction:
     """
     One transaction in one output partition.
 
-    ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets;
-    ``records`` are all that it wrote there, at least so many where not ``exact``, None where nothing of it was read.
-    ``first`` is None where it begins before what was read. ``ended_ms`` is the broker's time of the marker.
-    ``state`` and ``timeout_s`` are its coordinator's, told of what is open and the group's own. ``topic`` is the output
-    that the partition is of.
+    ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets.
+    ``records`` counts all that it wrote there; it is a lower bound unless ``exact``, and None if none of it was read.
+    ``first`` is None if the transaction begins before what was read. ``ended_ms`` is the broker's time of the marker.
+    ``state`` and ``timeout_s`` are its coordinator's, for the group's own open transactions. ``topic`` is the output
+    topic.
     """
 
     partition: int
@@ -211,13 +211,13 @@ class TransactionDurations:
         _drop_oldest(self._began_ms)
 
     def aged(self, transaction: Transaction, topic: str, now_ms: int) -> Transaction:
-        """With its seconds; of one that is open what its coordinator says, too."""
+        """Add its duration; for an open transaction also what its coordinator reports."""
         known = replace(transaction, seconds=self.seconds(transaction, topic, now_ms))
         own = self._own.get((transaction.producer_id, transaction.epoch)) if transaction.outcome == "open" else None
         return known if own is None else replace(known, state=own.state, timeout_s=own.timeout_ms / 1000)
 
     def say(self, status: Status) -> None:
-        """A program knows no producer ids; its position is where the last one that committed ended."""
+        """Note the durations that a program reports; it knows no producer ids, so the position identifies them."""
         for reported in status.partitions:
             last = reported.last_transaction
             if last is not None and last.seconds is not None and reported.position is not None:
@@ -225,7 +225,7 @@ class TransactionDurations:
         _drop_oldest(self._took_s)
 
     def seconds(self, transaction: Transaction, topic: str, now_ms: int) -> float | None:
-        """To its marker, by the brokers' clocks, where no program said it; to now while it is open."""
+        """Return the duration that the program reported, else until the marker by the brokers' clocks, or until now."""
         if transaction.outcome == "committed" and transaction.source is not None and transaction.last is not None:
             said = self._took_s.get((topic, transaction.source, transaction.last + 1))
             if said is not None:
@@ -238,13 +238,13 @@ class TransactionDurations:
 
 
 def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
-    """Bound the memory: drop the oldest entries."""
+    """Drop the oldest entries, to bound the memory."""
     while len(known) > _KEPT:
         known.popitem(last=False)
 
 
 def transactions(strips: Iterable[Strip], group: str, topic: str) -> list[Transaction]:
-    """All of the tails: open ones first, then by the time of their marker, the latest first."""
+    """Return all transactions of the tails: open ones first, then by the time of their marker, latest first."""
     found = [transaction for strip in strips for transaction in _of(strip, group, topic)]
     return sorted(
         found,
@@ -278,7 +278,7 @@ def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
 
 
 def _read(known: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
-    """Add what its runs in the tail, or its marker alone, tell: the writer's epoch, records, id and input range."""
+    """Add the writer's epoch, records, id and input range, from its runs in the tail or its marker alone."""
     earlier = runs[0].earlier
     count = earlier.records + sum(run.records for run in runs if not run.kind.marker)
     records = count if count or earlier.whole else None
@@ -304,7 +304,7 @@ STATES = (*UNHEALTHY, "working", "looking", "idle", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """A source: whether it tells, since when, and what it said; ``stale`` is there with a reason."""
+    """A source: whether it answers, since when, and what it reported; ``stale`` is the reason if it is stale."""
 
     name: str
     title: str
@@ -320,9 +320,9 @@ class Row:
     One partition.
 
     ``rate`` is in ``unit`` per second; ``trace`` is the rate over time in offsets. ``step`` and ``steps`` (seconds by
-    step) come from a running program; without one ``open_s`` tells how long its transaction is open. ``last`` is the
-    latest transaction that ended, ``strip`` the tail of the output's partition of the same number, ``also`` those of
-    further output topics. ``lag_s`` is how old the oldest record is that is left to read.
+    step) come from a running program; without one, ``open_s`` is the age of its open transaction. ``last`` is the
+    latest ended transaction, ``strip`` the tail of the output partition with the same number, ``also`` those of
+    further output topics. ``lag_s`` is the age of the oldest remaining record.
     """
 
     partition: int
@@ -348,7 +348,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """
-    All partitions together; counts by outcome are those of the tails, or of the programs where they tell them.
+    Sums over all partitions; counts by outcome are those of the tails, or of the programs if they report them.
 
     ``lag_s`` is that of the oldest record of all.
     """
@@ -381,7 +381,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is shown at one moment; ``notes`` are what the sources could not tell, in sentences."""
+    """Everything that is shown at one moment; ``notes`` are sentences on what the sources could not report."""
 
     names: Names
     now_ms: int
@@ -395,10 +395,10 @@ class View:
     tail: int
 
     def unhealthy(self) -> list[Row]:
-        """The partitions that need attention, the worst first."""
+        """Return the partitions that need attention, the worst first."""
         return sorted((row for row in self.rows if row.state in UNHEALTHY), key=lambda row: UNHEALTHY.index(row.state))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The partitions; an open page has to reload when they change."""
+        """The partitions; an open page must reload when they change."""
         return tuple(row.partition for row in self.rows)

@@ -1,4 +1,4 @@
-"""The live view as HTML: the whole page once, and the parts of it that change; pure."""
+"""The live view as HTML: the whole page, and its parts that change; pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EDGE = 6
 
 
 def parts(view: View) -> dict[str, Markup]:
-    """Element id -> element, for everything that changes while a page is open."""
+    """Return element id -> element, for everything that changes while a page is open."""
     macros = _templates().get_template("parts.html").make_module({"view": view, "totals": view.totals})
 
     def part(macro: str, *arguments: Any) -> Markup:
@@ -49,14 +49,14 @@ def parts(view: View) -> dict[str, Markup]:
 
 
 def page(view: View, parts: Mapping[str, Markup], position: str) -> str:
-    """The whole document; ``position`` is where its event stream begins."""
+    """Return the whole document; ``position`` is where its event stream begins."""
     return _templates().get_template("page.html").render(view=view, parts=parts, position=position)
 
 
 @cache
 def style() -> str:
-    """The X-ray's colours and patterns, then the page's own."""
-    return str(render.asset("strips.css")) + asset("page.css")  # markup would escape the quotes of what is added
+    """Return the X-ray's colours and patterns, then the page's own."""
+    return str(render.asset("strips.css")) + asset("page.css")  # adding to Markup would escape the quotes
 
 
 @cache
@@ -86,7 +86,7 @@ def _templates() -> Environment:
 
 
 def command(row: Row, view: View) -> str:
-    """What to run next; it changes nothing."""
+    """Return the command to run next; it changes nothing."""
     bootstrap = f"--bootstrap {view.names.bootstrap}"
     if row.state in {"blocked", "fenced"}:
         return f"brew doctor {bootstrap}"
@@ -94,7 +94,7 @@ def command(row: Row, view: View) -> str:
 
 
 def spark_points(values: Sequence[float], wide: int, high: int) -> list[str]:
-    """A line over time, the newest at the right, nought at the bottom; `KEPT` values fill the width."""
+    """Return a line over time, the newest value at the right, zero at the bottom; `KEPT` values fill the width."""
     top = max(values, default=0.0) or 1.0
     step, count = wide / (KEPT - 1), len(values)
     return [
@@ -104,7 +104,7 @@ def spark_points(values: Sequence[float], wide: int, high: int) -> list[str]:
 
 
 def step_boxes(seconds: Mapping[str, float], wide: int) -> Iterable[tuple[str, str, str]]:
-    """Name, left edge and width of each of the six steps; all alike where no time is known."""
+    """Yield name, left edge and width of each of the six steps; all of equal width if no time is known."""
     known = {name: max(0.0, seconds.get(name, 0.0)) for name in STEPS}
     total, x = sum(known.values()), 0.0
     for name, value in known.items():
@@ -119,7 +119,7 @@ def _steps_title(seconds: Mapping[str, float]) -> str:
 
 
 def tail_boxes(strip: Strip, last: int) -> dict[str, Any]:
-    """A log's last offsets at a scale at which ``last`` of them fill the width, its end at the right."""
+    """Return a log's last offsets, right-aligned, at a scale at which ``last`` of them fill the width."""
     unit = _TAIL_WIDE / max(1, last)
 
     def x(offset: int) -> float:
@@ -155,6 +155,6 @@ def _other_checks(findings: Sequence[Finding], worst: Severity) -> str:
 
 
 def _by_severity(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What is in order, and the rest with the worst first."""
+    """Return the passed checks, and the others with the worst first."""
     fine = [finding for finding in findings if finding.severity is Severity.OK]
     return fine, worst_first(finding for finding in findings if finding.severity is not Severity.OK)

@@ -1,4 +1,4 @@
-"""Polls each source of the live view in a thread of its own, at its own pace, and builds the view from the answers."""
+"""Polls each source of the live view in its own thread, at its own interval, and builds the view from the answers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LiveSettings:
     """
     What to poll, and how often.
 
-    ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is how
-    many offsets of each output partition are drawn; ``patience_s`` is what one question may take.
+    ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is the
+    number of offsets drawn per output partition; ``patience_s`` is the time-out of one poll.
     """
 
     run: PipelineSettings
@@ -46,11 +46,11 @@ class LiveSettings:
     @classmethod
     def of(cls, option: dict[str, Any]) -> LiveSettings:
         """
-        From the options of `live_options`, once a broker has answered.
+        Return the settings from the options of `live_options`, once a broker has answered.
 
         Raises:
-            Unreachable: none did.
-            UsageError: a value is out of its limits.
+            Unreachable: no broker answered.
+            UsageError: a value is out of range.
         """
         run = PipelineSettings(
             connected(option["bootstrap"]),
@@ -77,10 +77,10 @@ class LiveSettings:
 
 def checked_address(url: str) -> str:
     """
-    The address of a status document: `/status` where it names no path.
+    Return the address of a status document; the path is `/status` if there is none.
 
     Raises:
-        UsageError: it is no http address, or holds a user or a password; the text repeats neither.
+        UsageError: it is not an http address, or holds a user or a password; the message repeats neither.
     """
     parts = urlsplit(url)
     if "@" in parts.netloc:
@@ -99,9 +99,9 @@ def checked_address(url: str) -> str:
 
 class Poller(Generic[_T]):
     """
-    Asks ``ask`` again and again, each time with a fresh deadline; at most half of the time is spent on asking.
+    Calls ``ask`` repeatedly, each time with a fresh deadline; at most half of the time is spent in it.
 
-    A question that never ends stops nobody else: the answer just grows old.
+    A call that hangs blocks no other source; its answer only becomes stale.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Poller(Generic[_T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._stop.set()
 
     def leave(self, deadline: Deadline) -> None:
-        """Wait for the last answer; a question that hangs is left behind with its thread."""
+        """Wait for the last answer; a call that hangs is abandoned with its thread."""
         if self._thread.is_alive():
             self._thread.join(deadline.remaining_s())
 
@@ -147,7 +147,7 @@ class Poller(Generic[_T]):
             answer = replace(self._answer, value=value, at_s=time.monotonic(), failed=None)
         except BrewError as error:
             answer = replace(self._answer, failed=str(error))
-        except Exception as error:  # noqa: BLE001 - what nobody foresaw shows as a stale source, not as a silent one
+        except Exception as error:  # noqa: BLE001 - an unexpected error must show as a stale source
             answer = replace(self._answer, failed=f"a question ended with {type(error).__name__}")
         self._answer = replace(answer, took_s=time.monotonic() - began)
 
@@ -161,9 +161,9 @@ _LEAVE_S = 0.5
 
 class PollGroup:
     """
-    One asker per source, however many look; all of them end with the block.
+    One poller per source, however many readers there are; all of them end with the context.
 
-    `view` is called by one thread at a time: it feeds what the looks before have left.
+    Call `view` from one thread at a time: it updates the history of earlier views.
     """
 
     def __init__(self, settings: LiveSettings) -> None:
@@ -193,14 +193,14 @@ class PollGroup:
         return pollers if self._own is None else [*pollers, self._own]
 
     def _status_answers(self) -> tuple[PollResult[Status], ...]:
-        """What running programs told; the one on this machine only where there is one."""
+        """Return what running programs reported; the one on this machine only if there is one."""
         if self._own is None:
             return tuple(status.answer for status in self._statuses)
         own = self._own.answer
         return () if own.value is None else (replace(cast("PollResult[Status]", own), name=self._local.url),)
 
     def view(self) -> View:
-        """What is known now."""
+        """Build the view from the latest answers."""
         statuses = self._status_answers()
         answers = PollResults(
             self._flow.answer, self._tail.answer, statuses, self._proof.answer, self._preflight.answer

@@ -46,7 +46,7 @@ _MOST_READERS = 200
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """A reader's place: of which start and shape of the page, and up to which change it has seen."""
+    """A reader's position: the start and shape of the page it has, and the last change it has seen."""
 
     boot: str
     change: int
@@ -56,9 +56,9 @@ class StreamPosition:
 
     @classmethod
     def parse(cls, text: str) -> StreamPosition | None:
-        """None where the text is no place that `str()` writes."""
+        """Parse what `str()` writes; None if the text is anything else."""
         boot, _, change = text.rpartition(".")
-        if not boot or not change.isascii() or not change.isdigit() or len(change) > 15:  # noqa: PLR2004 - any is too long
+        if not boot or not change.isascii() or not change.isdigit() or len(change) > 15:  # noqa: PLR2004 - too long
             return None
         return cls(boot, int(change))
 
@@ -66,9 +66,9 @@ class StreamPosition:
 @dataclass(slots=True)
 class EventBroadcaster:
     """
-    Keeps the newest parts; readers that are slow skip what lies between.
+    Keeps the newest parts; slow readers skip the changes in between.
 
-    A page whose parts are not those of now (the program was started again, partitions came) has to load itself anew.
+    A page must reload when its parts are not the current ones, after a restart or when partitions were added.
     """
 
     boot: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -82,7 +82,7 @@ class EventBroadcaster:
         return StreamPosition(self.boot, self.change)
 
     def publish(self, parts: Mapping[str, Markup]) -> None:
-        """Take the parts as they are now, and wake the readers where one has changed."""
+        """Set the current parts, and wake the readers if one has changed."""
         if self._parts and parts.keys() != self._parts.keys():
             self.boot, self._parts = secrets.token_hex(4), {}
         changed = [name for name, part in parts.items() if self._parts.get(name, (0, None))[1] != part]
@@ -93,17 +93,17 @@ class EventBroadcaster:
         self._wake()
 
     def parts(self) -> dict[str, Markup]:
-        """All of them as they are now."""
+        """Return all current parts."""
         return {name: part for name, (_, part) in self._parts.items()}
 
     def since(self, position: StreamPosition) -> dict[str, Markup] | None:
-        """What changed behind this place; None where the page has to be loaded anew."""
+        """Return the parts that changed after this position; None if the page must be reloaded."""
         if position.boot != self.boot or position.change > self.change:
             return None
         return {name: part for name, (change, part) in self._parts.items() if change > position.change}
 
     def close(self) -> None:
-        """No more news: every stream ends."""
+        """End every stream."""
         self.closed = True
         self._wake()
 
@@ -112,7 +112,7 @@ class EventBroadcaster:
         self._news = asyncio.Event()
 
     async def wait_for_change(self, position: StreamPosition, patience_s: float) -> None:
-        """Return once there is something behind this place, or after so many seconds."""
+        """Return once something has changed after this position, or after ``patience_s`` seconds."""
         if self.closed or position != self.position:
             return
         with contextlib.suppress(TimeoutError):
@@ -121,9 +121,9 @@ class EventBroadcaster:
 
 class LiveView:
     """
-    Takes the view once per interval, for all readers together.
+    Builds the view once per interval, for all readers together.
 
-    ``view`` may take its time: it is called in a thread of its own.
+    ``view`` may take long: it is called in a thread of its own.
     """
 
     def __init__(self, view: Callable[[], View], interval_s: float) -> None:
@@ -134,7 +134,7 @@ class LiveView:
         self._one = asyncio.Lock()
 
     async def _now(self) -> View:
-        """The newest view; the first reader may come before the first look."""
+        """Return the newest view; the first reader may come before the first refresh."""
         return self._view or await self._refresh()
 
     async def _refresh(self) -> View:
@@ -149,7 +149,7 @@ class LiveView:
         return view
 
     async def run(self) -> None:
-        """Until the hub is closed; what nobody foresaw ends the program instead of leaving old numbers on pages."""
+        """Refresh until the hub is closed; an unexpected error ends the program, so that pages keep no old numbers."""
         try:
             while not self.hub.closed:
                 await self._refresh()
@@ -167,7 +167,7 @@ class LiveView:
         return Response(body, media_type="application/json", headers=_HEADERS)
 
     async def events(self, request: Request) -> Response:
-        """Server-sent events (WHATWG HTML, "Server-sent events"): `change` with parts, `reload`, and `beat`."""
+        """Send server-sent events (WHATWG HTML, "Server-sent events"): `change` with parts, `reload`, and `beat`."""
         given = request.headers.get("last-event-id") or request.query_params.get("since") or ""
         return StreamingResponse(
             self._stream(StreamPosition.parse(given)), media_type="text/event-stream", headers=_HEADERS
@@ -188,7 +188,7 @@ class LiveView:
 
 
 def application(live: LiveView, hosts: list[str]) -> Starlette:
-    """The routes; ``hosts`` are the names under which it answers, so that no other site's page can reach it."""
+    """Return the routes; ``hosts`` are the accepted host names, so that no other site's page can reach them."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -217,7 +217,7 @@ def application(live: LiveView, hosts: list[str]) -> Starlette:
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams before it waits for its readers, who would stay for ever."""
+    """Ends the streams before it waits for its readers, which would never disconnect."""
 
     def __init__(self, config: uvicorn.Config, live: LiveView) -> None:
         super().__init__(config)
@@ -232,7 +232,7 @@ class _Server(uvicorn.Server):
 
 
 def server(live: LiveView, hosts: list[str]) -> uvicorn.Server:
-    """A server that has not begun; its `run` takes a listening socket."""
+    """Return a server that has not started; its `run` takes a listening socket."""
     config = uvicorn.Config(
         application(live, hosts),
         log_level="warning",
@@ -249,7 +249,7 @@ def server(live: LiveView, hosts: list[str]) -> uvicorn.Server:
 
 
 def serve(live: LiveView, listening: socket.socket, hosts: list[str]) -> None:
-    """Until a signal; uvicorn raises it again once all is closed, for whoever handled it before."""
+    """Serve until a signal; uvicorn raises it again after closing everything, for the previous handler."""
     server(live, hosts).run(sockets=[listening])
     if live.failed is not None:
         raise live.failed
@@ -292,13 +292,13 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
         url = f"http://{shown}:{bound}/"
         print_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
         with PollGroup(settings) as poll_group:
-            # Whoever opened it to others may call it by any name.
+            # If the user opened it to other machines, they may call it by any name.
             serve(LiveView(poll_group.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
     return ExitCode.DONE
 
 
 def loopback(host: str) -> bool:
-    """True where only this machine's own programs reach it."""
+    """True if only this machine's own programs can reach it."""
     if host == "localhost":
         return True
     try:
@@ -309,10 +309,10 @@ def loopback(host: str) -> bool:
 
 def _listening(host: str, port: int) -> socket.socket:
     """
-    A socket that is bound and listens.
+    Return a bound, listening socket.
 
     Raises:
-        Refused: the port is taken, or this machine has no such address.
+        Refused: the port is in use, or this machine has no such address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

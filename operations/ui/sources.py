@@ -1,4 +1,4 @@
-"""Where the live view's numbers come from: brokers, `/status`, proofs; each polled at its own pace."""
+"""Sources of the live view: brokers, `/status`, proofs; each polled at its own interval."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _CELL = {"cell", "verdict", "seed"}
 
 def read(content: bytes, written_s: float) -> Proof:
     """
-    One document, or one JSON object per line as a campaign appends them.
+    Read one document, or one JSON object per line as a campaign appends them.
 
     Raises:
-        ValueError: it is neither; the text says what was expected.
+        ValueError: it is neither; the message says what was expected.
     """
     try:
         document = orjson.loads(content)
@@ -58,7 +58,7 @@ def read(content: bytes, written_s: float) -> Proof:
 
 
 def _lines(content: bytes) -> list[Any]:
-    """Complete lines; the last one may just be written."""
+    """Return the complete lines; the last one may still be being written."""
     try:
         return [orjson.loads(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
     except orjson.JSONDecodeError:
@@ -87,10 +87,10 @@ def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
 
 def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
     """
-    A cell is as good as its worst run, and the campaign as its worst cell.
+    Rate a cell by its worst run, and the campaign by its worst cell.
 
-    A control is meant to be violated: it counts as proven when it is, and as inconclusive when it is not. What the
-    runner said beforehand to be not applicable counts for nothing.
+    A control is meant to be violated: it counts as proven if it is, and as inconclusive if it is not. What the runner
+    declared not applicable beforehand is not counted.
     """
     judged = [(f"{cell['cell']}, seed {_int(cell['seed'])}", _judged(cell)) for cell in cells]
     counts = Counter(mark for _, mark in judged)
@@ -108,7 +108,7 @@ def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
 
 
 def _judged(cell: Mapping[str, Any]) -> str:
-    """The verdict, never better than what stands beside it."""
+    """Return the verdict, lowered if the cell has anomalies or doubts."""
     verdict, expected = str(cell["verdict"]), str(cell.get("expected", _PROVEN))
     if expected == _VIOLATED:
         return _CONTROL if verdict == _VIOLATED else _INCONCLUSIVE
@@ -135,14 +135,14 @@ def _texts(value: object) -> list[str]:
 
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_BACK = 10_000
-_EXACT = 200  # counting records means reading batches; near the end of a log is where it matters
+_EXACT = 200  # counting records means reading batches; an exact count only matters near the end of a log
 
 
 class InputSource:
     """
-    The group's partitions, through the clients of `brew lag`; made at the first question.
+    The group's partitions, through the clients of `brew lag`, which are created at the first poll.
 
-    ``ages``: nobody else tells how old what waits is, so the logs are asked.
+    ``ages``: read the age of the oldest remaining records from the logs, because no program reports it.
     """
 
     def __init__(self, run: PipelineSettings, *, ages: bool = True) -> None:
@@ -163,9 +163,9 @@ class InputSource:
 
 class OutputTailSource:
     """
-    The last offsets of each output partition; only those that have changed are read again.
+    The last offsets of each output partition; only partitions that have changed are read again.
 
-    Transactions that begin before the tail are read back to their first batch, `_MOST_BACK` offsets at most at a look.
+    Transactions that begin before the tail are read back to their first batch, at most `_MOST_BACK` offsets per poll.
     """
 
     def __init__(self, connection: Connection, topic: str, last: int) -> None:
@@ -175,7 +175,7 @@ class OutputTailSource:
         self._read_s: dict[int, float] = {}
 
     def ask(self, deadline: Deadline) -> OutputTail:
-        """Where time runs out, what was read longest ago comes first at the next question."""
+        """Read the changed partitions, those read longest ago first, so that a time-out starves none of them."""
         try:
             return self._ask(deadline)
         except (DeadlineExceeded, KafkaFailure):
@@ -236,18 +236,18 @@ class OutputTailsSource:
 
 
 def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]) -> int:
-    """How many offsets before the tail may hold the beginnings of its transactions, by their sequence numbers."""
+    """Return how many offsets before the tail may hold the start of its transactions, by their sequence numbers."""
     cut = {run.producer_id for run in strip.runs if not run.earlier.whole}
     first: dict[int, RawBatch] = {}
     for batch, _ in batches:
         if batch.producer_id in cut and batch.transactional:
             first.setdefault(batch.producer_id, batch)
-    # A marker alone tells nothing of how much it ends; other writers' records may lie in between.
+    # A marker alone does not say how much it ends; other writers' records may lie in between.
     return max((last if batch.control else 2 * batch.base_sequence for batch in first.values()), default=0)
 
 
 class StatusSource:
-    """What a running program tells of itself; nothing but the fields of `brew.observability.status` is kept."""
+    """What a running program reports of itself; only the fields of `brew.observability.status` are kept."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -262,7 +262,7 @@ class StatusSource:
                 body = self._read(answer, deadline)
         except urllib3.exceptions.HTTPError as error:
             raise Refused(f"{self._url} does not answer ({type(error).__name__})") from error
-        if answer.status != 200:  # noqa: PLR2004 - HTTP's own number
+        if answer.status != 200:  # noqa: PLR2004 - HTTP's OK
             raise Refused(f"{self._url} answers {answer.status}: is it the address of a /status?")
         try:
             return from_json(body)
@@ -270,7 +270,7 @@ class StatusSource:
             raise Refused(f"{self._url} answers with something else than a status document") from error
 
     def _read(self, answer: urllib3.BaseHTTPResponse, deadline: Deadline) -> bytes:
-        """Piece by piece, so that neither a long nor a slow answer holds anybody up."""
+        """Read in pieces, so that neither a long nor a slow answer blocks the poller."""
         body = bytearray()
         for piece in answer.stream(64 * 1024):
             body += piece
@@ -283,7 +283,7 @@ class StatusSource:
 
 class LocalStatusSource:
     """
-    The status of a run on this machine that works on the same group, topic and cluster, where one answers.
+    The status of a run on this machine that works on the same group, topic and cluster, if one answers.
 
     Runs leave their addresses (`brew.observability.local`); the default port is tried, too.
     """
@@ -293,7 +293,7 @@ class LocalStatusSource:
         self.url = default
 
     def ask(self, deadline: Deadline) -> Status | None:
-        """None where none answers, or only programs that work on something else."""
+        """Return the status; None if no program answers, or only those that work on something else."""
         for url in dict.fromkeys([self.url, *announced_urls(), self._default]):
             found = self._ask(url, deadline)
             if found is not None:
@@ -320,7 +320,7 @@ class ProofSource:
     """
     A file that `verify --json` or a campaign wrote; read again when it changes.
 
-    ``optional``: None is told where it is not there, as the verdict of a `verify` on this machine before the first one.
+    ``optional``: a missing file gives None, as before the first `verify` on this machine.
     """
 
     def __init__(self, path: Path, *, optional: bool = False) -> None:

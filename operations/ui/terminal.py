@@ -39,7 +39,7 @@ _SPARK = 16
 
 
 def screen(view: View, width: int, height: int) -> Group:
-    """As much as fits: what is ill comes first, what is left out is counted."""
+    """Return as much as fits: unhealthy partitions first, and the number of those left out."""
     head = list(_head(view, width))
     tail = list(_foot(view, height))
     room = max(3, height - len(head) - len(tail) - 3)
@@ -140,7 +140,7 @@ def _outcome(transaction: Transaction) -> Text:
 
 
 def _foot(view: View, height: int) -> Iterator[Text]:
-    """Whole sentences for what is ill; the latest transactions where there is room."""
+    """Yield full sentences for unhealthy partitions; the latest transactions if there is room."""
     for row in view.unhealthy()[:3]:
         sign = labels.STATE_SIGNS[row.state]
         yield Text(f"{sign} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state])
@@ -152,7 +152,7 @@ def _foot(view: View, height: int) -> Iterator[Text]:
 
 
 def sparkline(values: tuple[float, ...], most: int) -> str:
-    """The newest values as blocks, the highest of them full."""
+    """Return the newest values as block characters, scaled to the highest one."""
     shown = values[-most:]
     top = max(shown, default=0.0)
     return "".join(_LEVELS[round(value / top * (len(_LEVELS) - 1))] if top else _LEVELS[1] for value in shown)
@@ -173,16 +173,16 @@ QUIT = "q"
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
     """
-    What waits so many seconds, or until a key is pressed: the key, or nothing.
+    Yield a function that waits up to so many seconds for a key, and returns it, or an empty string.
 
-    The terminal is as it was at the end. Without one, or in its background, it only waits.
+    The terminal is restored at the end. Without a terminal, or in its background, the function only waits.
     """
     if not sys.stdin.isatty() or _in_background(sys.stdin.fileno()):
         yield _keys_pause
         return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal)  # a key counts without Enter; Ctrl-C is a signal as before
+    tty.setcbreak(terminal)  # keys are read without Enter; Ctrl-C still raises its signal
     try:
         yield functools.partial(_pressed, terminal)
     finally:
@@ -190,17 +190,17 @@ def keys() -> Iterator[Callable[[float], str]]:
 
 
 def _in_background(terminal: int) -> bool:
-    """Whoever changes the terminal from there is stopped by the kernel."""
+    """True in the terminal's background, where the kernel stops a process that changes the terminal."""
     try:
         return os.tcgetpgrp(terminal) != os.getpgrp()
-    except OSError:  # another session's: it has no background for us
+    except OSError:  # a terminal of another session has no background for us
         return False
 
 
 def _pressed(terminal: int, seconds: float) -> str:
     if not select.select([terminal], [], [], seconds)[0]:
         return ""
-    return os.read(terminal, 64).decode(errors="replace").lower() or QUIT  # nothing to read: the terminal has gone
+    return os.read(terminal, 64).decode(errors="replace").lower() or QUIT  # empty: the terminal is gone
 
 
 def _keys_pause(seconds: float) -> str:
@@ -235,7 +235,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     with PollGroup(settings) as poll_group:
         if once or not (as_json or console.is_terminal):
             view = _settled(poll_group)
-            tall = len(view.rows) + 60  # room for all of it
+            tall = len(view.rows) + 60  # room for everything
             print_json(document(view)) if as_json else console.print(screen(view, console.width, tall))
         elif as_json:
             while True:
@@ -247,7 +247,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
 
 
 def _watch(poll_group: PollGroup, console: Console, interval_s: float) -> None:
-    """Until q is pressed, or a signal ends the program."""
+    """Show the view until q is pressed, or a signal ends the program."""
     with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(screen(poll_group.view(), console.width, console.height), refresh=True)
@@ -256,14 +256,14 @@ def _watch(poll_group: PollGroup, console: Console, interval_s: float) -> None:
 
 
 def _settled(poll_group: PollGroup) -> View:
-    """The first view in which every source has answered, or failed, and no state is still to be seen."""
+    """Return the first view in which every source has answered or failed, and no state is still pending."""
     deadline = Deadline(_ONCE_S)
     while True:
         view = poll_group.view()
         sources = [source for source in view.source_statuses.values() if not source.off]
         waiting = any(source.age_s is None and source.stale is None for source in sources)
         looking = LOOKING in view.totals.states or (bool(view.rows) and view.totals.rate is None)
-        failed = view.source_statuses["flow"].stale is not None  # no state and no rate comes any more
+        failed = view.source_statuses["flow"].stale is not None  # no state and no rate will come
         if deadline.expired() or not (waiting or (looking and not failed)):
             return view
         _pause(_TICK_S)
