@@ -1,4 +1,4 @@
-"""`brew xray`: the log as people should see it, on the terminal, as a page, or as a picture."""
+"""`brew xray`: draw the log on the terminal, as a page, or as a picture."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _ASK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which offsets of each partition: from ``start`` to ``until``, or the ``last`` so many; 0 is all of them."""
+    """Offsets of each partition: from ``start`` to ``until``, or the ``last`` so many; 0 is all of them."""
 
     start: int | None = None
     until: int | None = None
     last: int = 0
 
     def of(self, log: LogOffsets) -> tuple[int, int]:
-        """Cut to what the log holds."""
+        """Return the window, clamped to what the log holds."""
         end = log.end if self.until is None else min(self.until, log.end)
         start = log.first if self.start is None else max(self.start, log.first)
         if self.last:
@@ -63,9 +63,9 @@ class Window:
 @dataclass
 class XrayCollector:
     """
-    One look at a cluster through one admin client.
+    Takes one X-ray of a cluster, with one admin client.
 
-    ``roles``: topic -> what it is called; ``over_time``: also when it came about, for the slider.
+    ``roles``: topic -> role; ``over_time``: also read when each part came about, for the slider.
     """
 
     connection: Connection
@@ -83,10 +83,10 @@ class XrayCollector:
 
     def take(self, now_ms: int) -> Xray:
         """
-        What lies in the logs, up to where they ended when this began.
+        Read the logs, up to their ends at the time of the call.
 
         Raises:
-            Refused: none of the topics is there, or a log holds batches without transactions in their format.
+            Refused: none of the topics exists, or a log holds batches in a format without transactions.
         """
         attempts, events = ([], []) if self.journal is None else read(entries(self.journal))
         with raw_logs(self.connection, Deadline(_ASK_S)) as raw:
@@ -117,7 +117,7 @@ class XrayCollector:
         name = f"{strip.topic}[{strip.partition}]"
         size = strip.until - strip.start
         fold = RunBuilder(strip.start, strip.until, max(1, size // MOST_COLUMNS))
-        # Behind the window's end, only as far as transactions reach that began inside.
+        # Past the window's end, read only as far as transactions reach that began inside it.
         for batch, content in raw.batches(strip.topic, strip.partition, strip.start, strip.log.end):
             if batch.base_offset >= strip.until and not fold.undecided:
                 break
@@ -135,7 +135,7 @@ class XrayCollector:
         return {partition: position.offset for partition, position in committed.items() if position is not None}
 
     def _commits(self, raw: RawLogs) -> Positions:
-        """The group's commits over time, as far as compaction has left them."""
+        """Return the group's commits over time, as far as compaction has left them."""
         deadline = Deadline(_ASK_S)
         try:
             known = topics.describe(self._admin, [OFFSETS_TOPIC], deadline).get(OFFSETS_TOPIC)
@@ -226,10 +226,10 @@ def xray(
 
 def window_of(start: int | None, until: int | None, last: int | None) -> Window:
     """
-    The offsets that were asked for.
+    Return the offsets selected by the options.
 
     Raises:
-        UsageError: they exclude each other, or nothing lies between.
+        UsageError: the options exclude each other, or select nothing.
     """
     if last is not None and start is not None:
         raise UsageError(f"--last is {last} and --from is {start}: choose one, or --last with --to")

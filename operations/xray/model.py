@@ -17,7 +17,7 @@ ReadSources = Callable[[], Sources | SinkBatch | None]
 
 
 class Kind(enum.StrEnum):
-    """What lies at an offset."""
+    """What an offset holds."""
 
     COMMITTED = "committed"
     PLAIN = "plain"
@@ -44,7 +44,7 @@ class BeforeWindow:
     """
     What a transaction wrote below the window, as far as it was read.
 
-    ``whole``: nothing else of it lies below; ``first`` is the source of the first record that was read.
+    ``whole``: it wrote nothing else there; ``first`` is the source of the first record that was read.
     """
 
     records: int = 0
@@ -55,11 +55,11 @@ class BeforeWindow:
 @dataclass(slots=True)
 class Run:
     """
-    Neighbouring offsets `[start, end)` of one writer and one fate: what a transaction wrote, or a marker.
+    Adjacent offsets `[start, end)` of one writer and one outcome: records of a transaction, or a marker.
 
     ``written_ms`` and ``ended_ms`` are the brokers' times (see `clock`), ``marker`` is where its transaction ended.
-    ``earlier`` is of a transaction's first run in the window, or of its marker where the window holds nothing else.
-    ``sink``: which batch of which sink wrote it.
+    ``earlier`` belongs to a transaction's first run in the window, or to its marker if the window holds nothing else.
+    ``sink``: the sink and batch that wrote it.
     """
 
     start: int
@@ -83,7 +83,7 @@ class Run:
 
 @dataclass(slots=True)
 class Strip:
-    """A partition's window `[start, until)` of its log, and what lies there; ``group`` is the group's position."""
+    """A partition's window `[start, until)` of its log, and its contents; ``group`` is the group's position."""
 
     topic: str
     partition: int
@@ -94,14 +94,14 @@ class Strip:
     group: int | None = None
 
     def counts(self) -> dict[Kind, int]:
-        """Records of each kind; markers count as one each."""
+        """Count the records of each kind; each marker counts as one."""
         found = dict.fromkeys(Kind, 0)
         for run in self.runs:
             found[run.kind] += run.records
         return found
 
     def gaps(self) -> int:
-        """Offsets without anything: compaction took them, or a broker never wrote them."""
+        """Count the offsets that hold nothing: compacted away, or never written by a broker."""
         return self.until - self.start - sum(run.offsets for run in self.runs)
 
 
@@ -118,11 +118,11 @@ class _Below:
 
 class RunBuilder:
     """
-    Takes a partition's raw batches in log order.
+    Builds runs from a partition's raw batches, which are added in log order.
 
-    A transaction's neighbouring batches are one run. Records outside of transactions are one run per ``grain``
-    offsets, so that their growth over time stays visible. Batches below ``start`` only complete the transactions that
-    reach into the window (`BeforeWindow`). ``origin``: the first batch given is the first that the log ever held.
+    A transaction's adjacent batches are one run. Records outside of transactions are one run per ``grain`` offsets, so
+    that their growth over time stays visible. Batches below ``start`` only complete the transactions that reach into
+    the window (`BeforeWindow`). ``origin``: the first batch given is the first that the log ever held.
     """
 
     def __init__(self, start: int, until: int, grain: int = 1, *, origin: bool = False) -> None:
@@ -136,11 +136,11 @@ class RunBuilder:
 
     @property
     def undecided(self) -> bool:
-        """Some transaction's marker has not been seen yet."""
+        """True if some transaction's marker has not been seen yet."""
         return bool(self._open)
 
     def add(self, batch: RawBatch, sources: ReadSources = lambda: None) -> None:
-        """``sources`` reads the batch's first and last source; it is called for the ends of transactional runs."""
+        """Add a batch; ``sources`` reads its first and last source, only for the ends of transactional runs."""
         if batch.control:
             self._end(batch)
             return
@@ -188,7 +188,7 @@ class RunBuilder:
             run.first, run.last = ends if isinstance(ends, tuple) else (None, None)
 
     def _end(self, batch: RawBatch) -> None:
-        """A marker ends what its producer id has open, whatever the epoch: a fence's marker carries the next one."""
+        """End what the marker's producer id has open, whatever the epoch: a fence's marker carries the next one."""
         if batch.marker is None:
             return
         records, marker = _ENDS[batch.marker]
@@ -207,13 +207,13 @@ class RunBuilder:
             self.runs.append(run)
 
     def _close(self, run: Run) -> None:
-        """Read the last source where the run had more batches than one."""
+        """Read the last source if the run has more than one batch."""
         if (read := self._ends.pop(id(run), None)) is not None:
             sources = read()
             run.last = sources[1] if isinstance(sources, tuple) else None
 
     def finish(self) -> list[Run]:
-        """The runs in offset order, those of transactions without an end included."""
+        """Return the runs in offset order, including those of open transactions."""
         for open_runs in self._open.values():
             for run in open_runs:
                 self._close(run)
@@ -231,17 +231,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The moments in rising order; the last one is what the brokers told when they were asked."""
+    """The moments in ascending order; the last one is the brokers' own answer."""
 
     moments: tuple[int, ...]
     bounds: tuple[tuple[Bounds, ...], ...] = field(repr=False)
 
     def written(self, run: Run) -> int:
-        """The first moment at which the run lies in the log."""
+        """Return the first moment at which the log holds the run."""
         return bisect_left(self.moments, run.written_ms)
 
     def ended(self, run: Run) -> int:
-        """The first moment at which its fate is known; behind the last one if it is open."""
+        """Return the first moment at which its outcome is known; one after the last if it is open."""
         if run.ended_ms is None:
             return len(self.moments) if run.kind is Kind.OPEN else self.written(run)
         return max(self.written(run), bisect_left(self.moments, run.ended_ms))
@@ -252,7 +252,7 @@ _NOW = Timeline((0,), ())
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Offsets of one kind in a column, from when they lie there and from when their fate is known (moments)."""
+    """Offsets of one kind in a column, with the moments at which they were written and their outcome was known."""
 
     kind: Kind
     offsets: int
@@ -263,10 +263,10 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Writers:
     """
-    Who wrote what lies in a bin, and from where; runs that only begin or end in it count whole, markers not at all.
+    Who wrote the records of a bin, and from which source; runs that overlap it count whole, markers not at all.
 
-    ``producer_id`` is there where one producer wrote it all, ``epochs`` are its first and last; ``source`` is there
-    where all came from one source partition: its first and last offset.
+    ``producer_id`` is set if one producer wrote them all, ``epochs`` are its first and last; ``source`` is set if all
+    came from one source partition: its first and last offset.
     """
 
     producers: int = 0
@@ -277,7 +277,7 @@ class Writers:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Writers:
-        # A fence's marker carries the next epoch, which has written nothing yet.
+        # A fence's marker carries the next epoch, in which nothing has been written yet.
         wrote = [run for run in runs if not run.kind.marker] or runs
         epochs = [(run.producer_id, run.epoch) for run in wrote if run.producer_id >= 0]
         ids = {producer for producer, _ in epochs}
@@ -295,7 +295,7 @@ class Writers:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The offsets `[start, end)`, drawn as one; ``run`` is there where it is all of it, else ``writers`` tell whose."""
+    """Offsets `[start, end)` drawn as one column; ``run`` is set if one run fills it, otherwise see ``writers``."""
 
     start: int
     end: int
@@ -312,7 +312,7 @@ class Column:
         return counts
 
     def stacked(self, least: float) -> Iterator[tuple[Piece, float, float]]:
-        """Each piece with what lies above it and its own height, as shares of the column, ``least`` at the least."""
+        """Yield each piece with the height above it and its own, as shares of the column, at least ``least``."""
         width = self.end - self.start
         shares = [max(piece.offsets, least * width) for piece in self.pieces]
         total, above = max(sum(shares), width), 0.0
@@ -322,7 +322,7 @@ class Column:
 
 
 def columns(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
-    """The strip in offset order, in at most ``most`` columns; offsets that hold nothing are left out of the pieces."""
+    """Return the strip in at most ``most`` columns, in offset order; their pieces omit offsets that hold nothing."""
     if len(strip.runs) > most:
         return binned(strip, most, line)
     pieces = [Piece(run.kind, run.offsets, line.written(run), line.ended(run)) for run in strip.runs]
@@ -330,7 +330,7 @@ def columns(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
 
 
 def binned(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
-    """Bins of equal width over the whole strip; those that hold nothing are left out."""
+    """Return the strip in bins of equal width; empty ones are omitted."""
     span = strip.until - strip.start
     width = max(1, -(-span // most))
     count = -(-span // width)

@@ -50,7 +50,7 @@ Box = tuple[str, str, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a strip is drawn: its top, and how wide an offset is."""
+    """Where a strip is drawn: its top, and the width of an offset."""
 
     strip: Strip
     top: float
@@ -58,15 +58,15 @@ class Row:
 
     @property
     def middle(self) -> float:
-        """Where text beside it stands."""
+        """Vertical position of the text beside the strip."""
         return self.top + HIGH / 2 + 4
 
     def x(self, offset: int) -> float:
-        """Clamped to the window."""
+        """Return the horizontal position, clamped to the window."""
         return LEFT + self.unit * (min(max(offset, self.strip.start), self.strip.until) - self.strip.start)
 
     def columns(self, line: Timeline) -> Iterator[tuple[Column, list[Box], float | None]]:
-        """Each column with its rectangles, and where a marker's sign stands if there is room for one."""
+        """Yield each column with its rectangles, and the position of a marker's sign if there is room for one."""
         for column in columns(self.strip, MOST_COLUMNS, line):
             x, width = self.x(column.start), self.unit * (column.end - column.start)
             edge = " edge" if column.run is not None and width > 4 * _LEAST else ""
@@ -85,7 +85,7 @@ class Row:
             yield column, boxes, x + width / 2 if signed else None
 
     def commits(self, bounds: Sequence[Bounds]) -> Iterator[tuple[int, int, int]]:
-        """What the group has committed: from, to, and the moment, for each moment that moved it forward."""
+        """Yield the group's commits: from, to, and the moment, for each moment at which its position moved forward."""
         start = self.strip.start
         for moment, bound in enumerate(bounds):
             if bound.group is not None and bound.group > start:
@@ -95,7 +95,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All rows by the strips' order, the partitions' headings, and the height of it all."""
+    """All rows in the order of the strips, the partitions' headings, and the total height."""
 
     rows: tuple[Row, ...]
     heads: tuple[tuple[int, float], ...]
@@ -103,7 +103,7 @@ class Layout:
 
 
 def layout(xray: Xray) -> Layout:
-    """Strips of a topic share one scale; those of a partition stand above each other."""
+    """Lay out the strips; those of a topic share a scale, those of a partition are stacked."""
     widest: dict[str, int] = {}
     for strip in xray.strips:
         widest[strip.topic] = max(1, strip.until - strip.start, widest.get(strip.topic, 0))
@@ -121,25 +121,25 @@ def layout(xray: Xray) -> Layout:
 
 
 def svg_document(xray: Xray) -> str:
-    """A file of its own; nothing is fetched."""
+    """Return a self-contained file, which loads nothing."""
     return f"{drawing(xray, moving=False, style=asset('strips.css'))}\n"
 
 
 def drawing(xray: Xray, *, moving: bool, style: Markup | None = None) -> Markup:
-    """The picture; ``moving`` adds to each piece the moments at which it comes and at which its end is known."""
+    """Return the picture; ``moving`` adds to each piece the moments at which it appears and its outcome is known."""
     macros: Any = _templates().get_template("drawing.html").module
     return Markup(macros.drawing(xray, layout(xray), moving, style))
 
 
 @cache
 def patterns() -> Markup:
-    """Shapes tell the kinds apart where colours do not."""
+    """Return the patterns, which distinguish the kinds without relying on colour."""
     macros: Any = _templates().get_template("drawing.html").module
     return Markup(macros.patterns())
 
 
 def page(xray: Xray) -> str:
-    """The whole document."""
+    """Return the whole document."""
     picture, data = drawing(xray, moving=True), _timeline_json(xray)
     body = _templates().get_template("page.html").render(xray=xray, picture=picture, data=data)
     style = Markup(asset("strips.css") + asset("page.css"))
@@ -148,7 +148,7 @@ def page(xray: Xray) -> str:
 
 @cache
 def asset(name: str) -> Markup:
-    """A file of this package; it is ours, so it is markup."""
+    """Return a file of this package as markup, which is safe because it is our own."""
     return Markup(files(__package__).joinpath(name).read_text("utf-8"))
 
 
@@ -171,7 +171,7 @@ def _templates() -> Environment:
 
 
 def _legend() -> Iterator[tuple[Kind, float]]:
-    """The kinds and where each one's swatch stands."""
+    """Yield the kinds and the position of each one's swatch."""
     x = 12.0
     for kind in ORDER:
         yield kind, x
@@ -179,7 +179,7 @@ def _legend() -> Iterator[tuple[Kind, float]]:
 
 
 def _timeline_json(xray: Xray) -> Markup:
-    """What the script reads; `<` is spelt out, so that no name can end the element."""
+    """Return the script's data; `<` is escaped, so that no name can end the element."""
     strips = [
         {
             "start": row.strip.start,
@@ -195,7 +195,7 @@ def _timeline_json(xray: Xray) -> Markup:
 
 
 def lines(xray: Xray, width: int) -> Iterator[Text]:
-    """A strip and a line of numbers for each partition of each topic, and what the signs mean."""
+    """Yield a strip and a line of numbers for each partition of each topic, then a legend of the signs."""
     room = max(_LEAST_ROOM, width - _LABEL - 1)
     for partition, indices in xray.by_partition().items():
         yield Text(f"partition {partition}", "bold")
@@ -216,9 +216,9 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
 
 def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
     """
-    A sign and its style for each cell, ``room`` at most.
+    Return a sign and its style for each cell, at most ``room`` of them.
 
-    Where several offsets share a cell, an open one counts before all others, then whatever has the most offsets.
+    If several offsets share a cell, an open one takes precedence, then the kind with the most offsets.
     """
     span = strip.until - strip.start
     if not span:
@@ -249,7 +249,7 @@ def _numbers(strip: Strip) -> str:
 
 
 def document(xray: Xray) -> dict[str, Any]:
-    """Strips with their counts, and their runs; bins instead where a strip has more runs than a picture shows."""
+    """Return strips with their counts and runs; with bins instead if a strip has more runs than a picture shows."""
     return {
         "taken": labels.date(xray.taken_ms),
         "group": xray.group,

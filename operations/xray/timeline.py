@@ -20,7 +20,7 @@ class Attempt:
     """
     One attempt at the range `[start, until)` of an input partition.
 
-    ``wrote_ms`` is when its flush was through; without a flush, its last sign of life.
+    ``wrote_ms`` is when its flush completed; without a flush, the time of its last journal entry.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """A step for people; ``crash`` marks the last sign of life of an attempt."""
+    """A step for display; ``crash`` marks the last journal entry of an attempt."""
 
     at_ms: int
     pid: int
@@ -50,10 +50,10 @@ class TimelineEvent:
 
 def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
     """
-    Attempts as they began, and what to tell of them, by time.
+    Return the attempts in the order in which they began, and the events to show, by time.
 
-    An attempt that its process neither closed nor outlived has crashed after its last line, or is still at work: the
-    journal can't tell these two apart.
+    An attempt that its process neither closed nor outlived has crashed after its last line, or is still running: the
+    journal cannot distinguish the two.
     """
     current: dict[tuple[int, str, int], Attempt] = {}
     done: list[Attempt] = []
@@ -105,10 +105,10 @@ Positions = Mapping[int, Sequence[tuple[int, int]]]
 
 def assign_write_times(runs: Sequence[Run], now_ms: int, attempts: Iterable[Attempt] = ()) -> None:
     """
-    Give every run a time of writing that fits the log's order.
+    Set a write time for every run that is consistent with the log's order.
 
-    A batch carries its producer's time, which may be the source record's: long before. Markers carry the broker's. So
-    a batch is not older than the marker before it nor younger than the one behind it; a journal's flush says it best.
+    A batch carries its producer's time, which may be the much older source record's; markers carry the broker's. So a
+    batch is not older than the previous marker, nor newer than the next one; a journal's flush is the best source.
     """
     by_source: defaultdict[tuple[str, int], list[Attempt]] = defaultdict(list)
     for attempt in sorted(attempts, key=lambda attempt: attempt.began_ms):
@@ -129,7 +129,7 @@ def assign_write_times(runs: Sequence[Run], now_ms: int, attempts: Iterable[Atte
 
 
 def _flushed(run: Run, by_source: Mapping[tuple[str, int], Sequence[Attempt]]) -> int | None:
-    """When the attempt that wrote this run flushed it: the last one over its source that began before it ended."""
+    """Return when this run's attempt flushed it: the last attempt at its source that began before the run ended."""
     if run.first is None:
         return None
     for attempt in reversed(by_source.get((run.first.topic, run.first.partition), ())):
@@ -147,14 +147,14 @@ def timeline(
     now_ms: int,
     most: int = MOST_FRAMES,
 ) -> Timeline:
-    """At most ``most`` moments: all of them when they are that few, else every n-th, and each crash."""
+    """Return at most ``most`` moments: all of them if there are no more, else every n-th, and each crash."""
     times = {now_ms}
     times.update(
         ms for strip in strips for run in strip.runs for ms in (run.written_ms, run.ended_ms) if ms is not None
     )
     times.update(at_ms for commits in positions.values() for at_ms, _ in commits)
     times.update(event.at_ms for event in events)
-    times.discard(0)  # a record without a time is there from the beginning
+    times.discard(0)  # a record without a timestamp is there from the beginning
     moments = _thinned(sorted(times), {event.at_ms for event in events if event.crash}, most)
     empty = Timeline(moments, ())
     bounds = tuple(tuple(_bounds(strip, empty, positions if strip.topic == input_topic else {})) for strip in strips)
@@ -170,7 +170,7 @@ def _thinned(times: Sequence[int], kept: set[int], most: int) -> tuple[int, ...]
 
 
 def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Bounds]:
-    """At each moment; the last is the brokers' own answer."""
+    """Yield the bounds at each moment; the last ones are the brokers' own answer."""
     count = len(line.moments)
     ends, lowest_open = [strip.start] * count, [strip.until] * count
     for run in strip.runs:
@@ -191,7 +191,7 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
 
 
 def committed_positions(batches: Iterable[OffsetBatch]) -> Positions:
-    """The group's positions over time, from its offset log."""
+    """Return the group's positions over time, from its offset log."""
     positions: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for batch, commits in effective_commits(batches):
         for commit in commits:
@@ -202,7 +202,7 @@ def committed_positions(batches: Iterable[OffsetBatch]) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class Xray:
-    """``roles`` names topics, as in `input`; ``unavailable`` is what could not be asked, in sentences."""
+    """``roles`` maps topics to roles such as `input`; ``unavailable`` are sentences on what could not be read."""
 
     strips: tuple[Strip, ...]
     line: Timeline
@@ -217,7 +217,7 @@ class Xray:
         return self.roles.get(strip.topic, strip.topic)
 
     def by_partition(self) -> dict[int, list[int]]:
-        """Partition -> indices of its strips, so that input and output stand above each other."""
+        """Return partition -> indices of its strips, so that input and output are stacked."""
         strips_by: dict[int, list[int]] = {}
         for index, strip in enumerate(self.strips):
             strips_by.setdefault(strip.partition, []).append(index)
