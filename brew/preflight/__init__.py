@@ -11,7 +11,7 @@ from brew.errors import Refused, UsageError
 
 
 class Severity(enum.StrEnum):
-    """Severity of a finding; a run refuses to start when one is unsafe."""
+    """Severity of a finding; a run refuses to start if one is unsafe."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -60,7 +60,7 @@ POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "tran
 
 def allowed(names: Iterable[str]) -> frozenset[str]:
     """
-    The names given with `--allow`.
+    Return the check names given with `--allow`.
 
     Raises:
         UsageError: there is no check of that name.
@@ -77,16 +77,16 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def refusing(findings: Iterable[Finding], allow: frozenset[str]) -> list[Finding]:
-    """The unsafe findings that are not allowed by name."""
+    """Return the unsafe findings that are not allowed by name."""
     return [finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in allow]
 
 
 def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
     """
-    Notes on findings that are unsafe and allowed by name.
+    Return notes on findings that are unsafe but allowed by name.
 
     Raises:
-        Refused: something is unsafe; all of it is named, with what to change.
+        Refused: there are other unsafe findings; the message names them all, with what to change.
     """
     unsafe = [finding for finding in findings if finding.severity is Severity.UNSAFE]
     if left := refusing(unsafe, allow):

@@ -20,7 +20,7 @@ _KIP_890 = 2
 
 
 def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
-    """Whether every broker has the same ``settings``; where they differ the other checks take the least of them."""
+    """Check that every broker has the same ``settings``; if not, the other checks assume the weakest values."""
     values_by_broker = facts.config
     setting, why = "these settings of each broker", "what holds does not depend on the broker that is asked"
     good = Finding("brokers-alike", "", "the same on every broker", setting, why, Severity.OK)
@@ -38,20 +38,20 @@ def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
 
 
 def _apart(name: str, facts: ClusterFacts) -> str:
-    """Which broker has which value of a setting; empty where all have the same."""
+    """Return which broker has which value of a setting; empty if all have the same."""
     if isinstance(facts.config, Unknown):
         return ""
     having: dict[str, list[int]] = defaultdict(list)
     for broker, config in sorted(facts.config.items()):
         if name in config:
             having[config[name]].append(broker)
-    if len(having) < 2:  # noqa: PLR2004 - two differ
+    if len(having) < 2:  # noqa: PLR2004 - it takes two values to differ
         return ""
     return f"{name} is " + ", ".join(f"{value} on {' '.join(map(str, who))}" for value, who in sorted(having.items()))
 
 
 def verification(facts: ClusterFacts) -> Finding:
-    """Whether the brokers ask the coordinator before they take a record into a transaction."""
+    """Check that brokers verify with the coordinator before they add a record to a transaction."""
     verifying = facts.texts(VERIFICATION)
     finding = Finding(
         "transaction-verification",
@@ -71,7 +71,7 @@ def verification(facts: ClusterFacts) -> Finding:
 
 
 def transaction_version(level: int | Unknown) -> Finding:
-    """The cluster's level of the feature `transaction.version`; 2 moves the epoch with each transaction (KIP-890)."""
+    """Check the cluster's level of the feature `transaction.version`; 2 bumps the epoch per transaction (KIP-890)."""
     name, need = "transaction-version", f"at least {_KIP_890}"
     setting = "kafka-features.sh upgrade --feature transaction.version=2"
     if isinstance(level, Unknown):
@@ -96,9 +96,9 @@ _UNTOLD = "the brokers do not tell; grant DescribeConfigs on the topic"
 
 def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
     """
-    The checks of one topic; ``brokers`` is their number, None where it is unknown.
+    Run the checks of one topic; ``brokers`` is their number, or None if it is unknown.
 
-    What the input loses is lost by those who write it: a warning. What is ours is unsafe.
+    Findings on the input are warnings, because its writers are responsible for it; on our own topics they are unsafe.
     """
     yield _replication(role, topic, brokers)
     yield _min_isr(role, topic)
@@ -185,12 +185,12 @@ _MOST_NAMED = 3
 
 
 def access(role: str, topic: TopicFacts) -> Finding:
-    """What this client may do on a topic."""
+    """Check what this client may do on a topic."""
     return _access(f"{role}-access", f"topic {topic.name}", _TOPIC_NEEDS[role], topic.operations)
 
 
 def group(name: str, facts: GroupFacts | Unknown) -> Iterator[Finding]:
-    """Members and rights of the group that holds the position."""
+    """Check members and rights of the group that holds the position."""
     yield members(name, facts)
     operations = None if isinstance(facts, Unknown) else facts.operations
     yield _access("group-access", f"group {name}", frozenset({"READ"}), operations)
@@ -198,9 +198,9 @@ def group(name: str, facts: GroupFacts | Unknown) -> Iterator[Finding]:
 
 def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
     """
-    The ids `<group>:<topic>:<partition>`.
+    Check the rights on the ids `<group>:<topic>:<partition>`.
 
-    ``allowed``: whether the brokers let this client look at one, which Write brings with it.
+    ``allowed``: whether the brokers let this client describe one, which Write implies.
     """
     name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
     if isinstance(allowed, Unknown):
@@ -226,7 +226,7 @@ def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[
 
 
 def members(name: str, membership: GroupFacts | Unknown) -> Finding:
-    """Check for members of the group."""
+    """Check that the group has no members."""
     setting = f"group.id of whoever subscribes with {name}, or --group"
     if isinstance(membership, Unknown):
         why = f"the brokers do not tell: {membership.reason}"
@@ -243,7 +243,7 @@ _OUTPUT_ROOM = 16_384
 _MOST_COPIES = 3
 _REQUEST_MS = 30_000  # librdkafka's default
 _MAX_BYTES = "max.message.bytes"
-_MADE_WITH = {  # settings of the brokers by which they make their own logs at first use
+_MADE_WITH = {  # broker settings with which brokers create their internal topics at first use
     "transactions": ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
     "offsets": ("offsets.topic.replication.factor", _MIN_ISR),
 }
@@ -261,18 +261,18 @@ _BROKERS = frozenset(
 
 
 def roles(settings: PipelineSettings) -> dict[str, str]:
-    """Role -> topic, in the order of `ROLES`."""
+    """Return role -> topic, in the order of `ROLES`."""
     topics = (settings.input, settings.output, settings.dead_letter, TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
     return dict(zip(ROLES, topics, strict=True))
 
 
 def topics_of(settings: PipelineSettings) -> list[str]:
-    """All topics that the checks ask about."""
+    """Return all topics that the checks read."""
     return [*roles(settings).values(), *settings.also_output]
 
 
 def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
-    """Every check that does not need the position; ``message_max_bytes`` is our own producer's limit."""
+    """Run every check that does not need the position; ``message_max_bytes`` is our own producer's limit."""
     findings: list[Finding] = []
     known: dict[str, TopicFacts] = {}
     count = facts.brokers if isinstance(facts.brokers, int) else None
@@ -303,7 +303,7 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
 
 
 def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
-    """Whether the group's position still means what it meant; a run refuses by itself where it does not."""
+    """Check that the group's position is still valid; if it is not, a run refuses even without this check."""
     seen = list(facts)
     moved = "kafka-consumer-groups --reset-offsets"
     for fact in seen:
@@ -331,7 +331,7 @@ def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
 
 
 def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Unknown:
-    """A topic that is not there yet, with what it will be made with."""
+    """Return a topic that does not exist yet, with the settings that it will be created with."""
     if role == "input":
         return Unknown(
             "there is no such topic; make it (`brew topics`, `make topic-create-all`), or name another (--input)"
@@ -356,7 +356,7 @@ def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
 
 
 def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
-    """The time-outs of these settings, and the brokers' maximum."""
+    """Return the time-outs of these settings, and the brokers' maximum."""
     timeout_s = settings.transaction_timeout_s
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
     broker_ms = facts.number(timeouts.MAX_TRANSACTION_MS)
@@ -399,6 +399,6 @@ def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Find
 
 
 def _isolation() -> Finding:
-    """Listed for completeness: every reader of ours uses it, and no setting changes that."""
+    """Return a fixed finding, listed for completeness: all our readers use this level, and no setting changes it."""
     why = "aborted orders are never read; no setting of ours changes that (--client-config refuses the key)"
     return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

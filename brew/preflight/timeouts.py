@@ -1,4 +1,4 @@
-"""The chain of time-outs, each explained, and the clocks; pure."""
+"""The chain of time-outs, each explained, and the clock skew; pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFSETS_RETENTION_MIN = "offsets.retention.minutes"
 
 @dataclass(frozen=True, slots=True)
 class TimeoutChain:
-    """How long each one waits, in ms; ``broker_ms`` is the longest transaction that the brokers allow, if they tell."""
+    """The time-outs in ms; ``broker_ms`` is the brokers' maximum transaction time-out, if they report it."""
 
     request_ms: int
     delivery_ms: int
@@ -32,7 +32,7 @@ class TimeoutChain:
 
 
 def check_chain(chain: TimeoutChain) -> Iterator[Finding]:
-    """`request < delivery < transaction < the brokers' maximum`, link by link; what is equal is warned of."""
+    """Check `request < delivery < transaction < the brokers' maximum`, link by link; equal values give a warning."""
     value, need = f"{chain.request_ms} ms", f"less than {chain.delivery_ms} ms"
     setting = "request.timeout.ms (--transaction-timeout sets the delivery's)"
     severity, why = Severity.OK, "a request that is lost is sent again within the transaction"
@@ -65,15 +65,15 @@ def _transaction(chain: TimeoutChain) -> Finding:
 
 
 def _severity(ms: int, limit_ms: int) -> Severity:
-    """Below is good, above fails; equal works, and has no room."""
+    """Return OK below the limit and unsafe above; equal values work without any margin, a warning."""
     return Severity.OK if ms < limit_ms else Severity.WARNING if ms == limit_ms else Severity.UNSAFE
 
 
 def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Finding:
     """
-    Whether a full transaction fits into a third of its time-out, at a speed that a busy machine still has.
+    Check that a full transaction fits into a third of its time-out, at the speed of a busy machine.
 
-    ``transaction_bytes``: where the reader counts bytes, not records.
+    ``transaction_bytes`` is set if the reader counts bytes instead of records.
     """
     share_s = transaction_ms / 1000 * TIMEOUT_SHARE
     if transaction_bytes is None:
@@ -91,7 +91,7 @@ def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Fi
 
 
 def retention(minutes: int | None) -> Finding:
-    """How long Kafka remembers a position of a group without members, as ours is."""
+    """Check how long Kafka keeps the position of a group without members, such as ours."""
     value, need = "?" if minutes is None else f"{minutes} min", f"at least {_WEEK_MIN} min"
     if minutes is None:
         severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the cluster"
@@ -104,7 +104,7 @@ def retention(minutes: int | None) -> Finding:
 
 
 def skew(ahead_s: float | Unknown) -> Finding:
-    """``ahead_s``: seconds that the controller's clock is ahead of this machine's, negative where it is behind."""
+    """Check the clocks; ``ahead_s``: seconds by which the controller's is ahead of ours, negative if behind."""
     name, need = "clock-skew", f"at most {_MOST_SKEW_S:g} s"
     setting = "the clocks (NTP) of this machine and the brokers"
     if isinstance(ahead_s, Unknown):
@@ -124,7 +124,7 @@ _TRANSACTION = "--transaction-timeout"
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """One of them; ``ms`` is None where it is not told, ``exceeded`` what happens when it is over."""
+    """One time-out; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
 
     name: str
     ms: int | None
@@ -133,7 +133,7 @@ class Timeout:
 
 
 def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
-    """The chain in its order, whether it holds (null: not told), and what waits beside it."""
+    """Return the chain in order, whether it holds (null: unknown), and the other time-outs."""
     links = list(_links(settings, chain))
     values = [link.ms for link in links]
     known = [ms for ms in values if ms is not None]
@@ -208,12 +208,12 @@ def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
 
 
 def chain_text(chain: Mapping[str, Any]) -> str:
-    """The chain in one line."""
+    """Format the chain as one line."""
     values = [f"{link['name']} {'?' if link['ms'] is None else duration_text(link['ms'])}" for link in chain["chain"]]
     verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[chain["holds"]]
     return f"{' < '.join(values)}: {verdict}"
 
 
 def duration_text(ms: int | None) -> str:
-    """Seconds as text; a dash where the value is unknown or infinite."""
+    """Format seconds; a dash if the value is unknown or infinite."""
     return "-" if ms is None else f"{ms / 1000:,g} s"
