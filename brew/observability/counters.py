@@ -22,7 +22,7 @@ _LEAST_S = 1.0
 
 
 class Ending(enum.StrEnum):
-    """How an attempt ended. After `INDEFINITE` only the next attempt's *locate* knows; `REFUSED` wrote nothing."""
+    """How an attempt ended. `INDEFINITE`: only the next attempt's *locate* finds out; `REFUSED`: nothing written."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -37,7 +37,7 @@ class Ended:
     One attempt at ``start`` to ``until``, and how it ended.
 
     ``began_at`` is wall-clock seconds, ``steps`` the seconds of each step, ``dead_letters`` reason -> records.
-    ``newest_ms``: the timestamp of its last record, since the epoch, where it is known. ``traces``: its records'
+    ``newest_ms``: the timestamp of its last record in ms since the epoch, if known. ``traces``: its records'
     `traceparent` headers, for spans.
     """
 
@@ -64,7 +64,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Histogram:
-    """How many values fell into each bucket (the last one has no upper end), and their sum."""
+    """The number of values in each bucket (the last one has no upper bound), and their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total: float = 0.0
@@ -80,10 +80,10 @@ class Histogram:
 @dataclass(slots=True)
 class Counts:
     """
-    Counters of the whole program; they outlive the partitions that they count, and never go down.
+    Counters of the whole program; they never decrease, and are kept when a partition is released.
 
-    ``duplicates``: redelivered records that were skipped; None where a program does not look for them.
-    ``malformed_profiles``: of the table that the latest attempt used, so it may go down; None without profiles.
+    ``duplicates``: redelivered records that were skipped; None if the program does not detect them.
+    ``malformed_profiles``: of the table that the latest attempt used, so it may decrease; None without profiles.
     """
 
     endings: Counter[tuple[Place, Ending]] = field(default_factory=Counter)
@@ -116,7 +116,7 @@ class Counts:
         self.recovery_s = seconds
 
     def copy(self) -> Counts:
-        """Nothing in common with this one."""
+        """Return a deep copy."""
         return replace(
             self,
             endings=self.endings.copy(),
@@ -129,7 +129,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Rate:
-    """Records per second over the last ten; ``since`` is when the counting began."""
+    """Records per second over the last ten seconds; ``since`` is when counting began."""
 
     since: float
     _grains: deque[tuple[float, int]] = field(default_factory=deque)

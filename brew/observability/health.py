@@ -1,4 +1,4 @@
-"""Liveness, readiness and start-up of a program, folded from the state of each partition; pure."""
+"""Liveness, readiness and start-up of a program, derived from the state of each partition; pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds: unlooked-at, standing still with something to read, and servers away before it is an illness."""
+    """Seconds before it counts as unhealthy: not polled, no progress with records to read, servers not answering."""
 
     polling_ttl_s: float
     consuming_ttl_s: float
@@ -35,12 +35,12 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
     """
-    One partition's times, all by the same clock; None where a thing is not so now.
+    One partition's times, all by the same clock; None if the condition does not hold now.
 
-    ``waiting_since``: there is something to read, and the position has not moved. ``blocked_since``: all that is left
-    (``held_back`` offsets) stands behind an open transaction. ``away_since``: a server that the work needs does not
-    answer. ``fenced``: a newer holder took the id over, and nothing was committed since. ``trouble``: what went wrong
-    last. ``fatal``: why nothing that is tried again can succeed.
+    ``waiting_since``: there are records to read, and the position has not moved. ``blocked_since``: everything left
+    (``held_back`` offsets) waits for an open transaction. ``away_since``: a server that the work needs does not
+    answer. ``fenced``: a newer holder took over the id, and nothing was committed since. ``trouble``: the last error.
+    ``fatal``: why no retry can succeed.
     """
 
     polled_at: float
@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 
 
 def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Finding:
-    """The first of these that holds: blocked and idle are healthy for as long as they last."""
+    """Return the first state whose condition holds; blocked and idle stay healthy however long they last."""
     if vitals.fatal:
         return Finding(PartitionState.UNRECOVERABLE, vitals.fatal)
     unseen_s = now - vitals.polled_at
@@ -102,7 +102,7 @@ class Program:
 
 
 def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds, now: float) -> Answer:
-    """False only where a restart may help: something is stuck, or unrecoverable."""
+    """Return False only if a restart may help: something is stuck or unrecoverable."""
     if program.fatal:
         return Answer(False, f"unrecoverable: {program.fatal}")
     if program.phase in {Phase.STARTING, Phase.STOPPING, Phase.STOPPED}:
@@ -122,9 +122,9 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
 
 def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     """
-    True when it does its work, or could at once: the checks have passed, and brokers and stores answer.
+    Return True if it works, or could at once: the checks have passed, and brokers and stores answer.
 
-    ``waits``: why none of its partitions can be worked on, where each of them waits for a store.
+    ``waits``: why no partition can be worked on, if each of them waits for a store.
     """
     if program.phase not in {Phase.WORKING, Phase.STANDING_BY}:
         return Answer(False, _words(program))
@@ -136,12 +136,12 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
 
 
 def started(program: Program) -> Answer:
-    """True once the checks have passed and the work, or the wait for it, has begun."""
+    """Return True once the checks have passed, and the work or the wait for it has begun."""
     return Answer(program.phase is not Phase.STARTING, _words(program))
 
 
 def state_of(program: Program, partitions: Sequence[PartitionStatus]) -> State:
-    """The program's state."""
+    """Return the program's state."""
     if program.phase is Phase.WORKING:
         return State.IDLE if all(partition.state is PartitionState.IDLE for partition in partitions) else State.WORKING
     return State.IDLE if program.phase is Phase.STANDING_BY else State(program.phase.value)
@@ -162,10 +162,10 @@ _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 @dataclass(slots=True)
 class Partition:
     """
-    Times by the recorder's clock; ``trouble_since`` is when the row of failures began that a commit will end.
+    Times by the recorder's clock; ``trouble_since``: start of the failures since the last commit.
 
-    ``begun_at``: when the transaction began of whose end nobody told yet. ``oldest_at``: when the oldest record was
-    written that is left, as near as is known: since it is seen, or as the last one that is done.
+    ``begun_at``: start of a transaction whose end was not reported yet. ``oldest_at``: when the oldest remaining record
+    was written, approximately: when it was first seen, or when the last record done was written.
     """
 
     polled_at: float
@@ -189,38 +189,38 @@ class Partition:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that can be read and are not done."""
+        """Number of readable offsets that are not done."""
         if self.last_stable is None or self.position is None:
             return None
         return max(0, self.last_stable - self.position)
 
     @property
     def held_back(self) -> int:
-        """Offsets behind the last stable one that are not done."""
+        """Number of offsets after the last stable offset that are not done."""
         return max(0, (self.end or 0) - max(self.last_stable or 0, self.position or 0))
 
     def stands(self, last_stable: int, end: int, now: float) -> None:
-        """Take the log's end offsets, as the brokers report them."""
+        """Set the log's end offsets, as the brokers report them."""
         self.back(BROKERS, now)
         self.last_stable, self.end = last_stable, end
         self.compare(now)
 
     def gone(self, server: str, why: str, now: float) -> None:
-        """A server did not answer."""
+        """Note that a server did not answer."""
         self.away.setdefault(server, now)
         self.trouble = why
         self.trouble_since = now if self.trouble_since is None else self.trouble_since
 
     def back(self, server: str, now: float) -> None:
-        """A server answers again; time without an answer was no time to work."""
+        """Note that a server answers again; the time without it does not count as waiting."""
         if self.away.pop(server, None) is not None:
             self.waiting_since, self.trouble = now if self.lag else None, ""
 
     def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
         """
-        Move the position: all records below it are done. Returns the seconds of recovery after trouble.
+        Move the position: all records below it are done. Return the seconds of recovery after failures.
 
-        ``newest_at``: when the last record below was written; what is left is not older, where times rise with offsets.
+        ``newest_at``: when the last of them was written; the rest is no older if timestamps rise with offsets.
         """
         recovered = None if self.trouble_since is None else now - self.trouble_since
         self.position, self.progress_at = position, now
@@ -231,7 +231,7 @@ class Partition:
         return recovered
 
     def ended(self, end: Ended, now: float, newest_at: float | None = None) -> float | None:
-        """An attempt ended; the seconds that a recovery took, where it ended one; ``newest_at`` as for `moved`."""
+        """Note the end of an attempt; return the seconds of a recovery it ended; ``newest_at`` as in `moved`."""
         self.polled_at, self.begun_at = now, None
         self.endings[end.ending] = self.endings.get(end.ending, 0) + 1
         self.step = list(end.steps)[-1] if end.steps else self.step
@@ -239,7 +239,7 @@ class Partition:
             end.transactional_id, None, None, end.records, round(end.seconds, 6), dict(end.steps)
         )
         self.position = end.start if self.position is None else self.position
-        self.last_stable = max(self.last_stable or 0, end.until)  # what was planned can be read
+        self.last_stable = max(self.last_stable or 0, end.until)  # a planned range is readable
         self.end = max(self.end or 0, self.last_stable)
         if end.ending is Ending.COMMITTED:
             return self.moved(end.until, now, newest_at)
@@ -250,7 +250,7 @@ class Partition:
         return None
 
     def compare(self, now: float) -> None:
-        """Compare position and log: is there something to read, and is it held back?"""
+        """Compare position and log: are there records to read, and are they held back?"""
         if self.lag is None:
             return
         if self.lag:
@@ -262,7 +262,7 @@ class Partition:
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
     def to_status(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
-        """The partition as the document shows it."""
+        """Return the partition's part of the status document."""
         since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
         vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
         state, reason = state_and_reason(vitals, bounds, now)

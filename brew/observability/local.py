@@ -1,8 +1,8 @@
 """
-What programs on this machine leave for the live view: where a run answers, and the last verdict on a group.
+Files that programs on this machine leave for the live view: a run's address, and the last verdict on a group.
 
-Small files below the user's cache folder. A run's is removed when the run ends, or by whoever finds that its process is
-gone; a verdict is replaced by the next one. Who cannot write there goes on without.
+They are small, below the user's cache folder. A run's file is removed when the run ends, or by the first reader that
+finds its process gone; a verdict is replaced by the next one. A program that cannot write there continues without.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MOST_VERDICTS = 20
 
 
 def folder() -> Path:
-    """Where they are."""
+    """Return the folder of these files."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "brew", "live")
 
 
 @contextlib.contextmanager
 def announced(url: str) -> Iterator[None]:
-    """While the block lasts others on this machine find the `/status` at ``url``."""
+    """Let others on this machine find the `/status` at ``url`` while the context is active."""
     file = folder() / f"{_STATUS}-{os.getpid()}.json"
     _write(file, {"url": f"{url}/status"})
     try:
@@ -38,7 +38,7 @@ def announced(url: str) -> Iterator[None]:
 
 
 def announced_urls() -> list[str]:
-    """The addresses of runs that are alive; what dead ones left is removed."""
+    """Return the addresses of live runs; remove the files of dead ones."""
     found = []
     for file in sorted(_files(_STATUS)):
         if _alive(file.stem.rpartition("-")[2]):
@@ -51,7 +51,7 @@ def announced_urls() -> list[str]:
 
 
 def remember_verdict(bootstrap: str, group: str, topics: tuple[str, str, str], document: dict[str, Any]) -> None:
-    """Keep what `verify` found for who looks at the same cluster, group, input, output and dead letters."""
+    """Keep the verdict of `verify` for readers of the same cluster, group, input, output and dead-letter topics."""
     _write(verdict_file(bootstrap, group, topics), document)
     for old in sorted(_files(_PROOF), key=_written_at)[:-_MOST_VERDICTS]:
         with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def remember_verdict(bootstrap: str, group: str, topics: tuple[str, str, str], d
 
 
 def verdict_file(bootstrap: str, group: str, topics: tuple[str, str, str]) -> Path:
-    """Where that is, whether there is one or not."""
+    """Return the path of the verdict's file, which need not exist."""
     servers = sorted(server.strip().replace("localhost:", "127.0.0.1:") for server in bootstrap.split(","))
     name = hashlib.sha256("\n".join([*servers, group, *topics]).encode()).hexdigest()[:16]
     return folder() / f"{_PROOF}-{name}.json"
@@ -90,7 +90,7 @@ def _alive(process: str) -> bool:
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all; readable by the user alone."""
+    """Write atomically, readable by the user alone; failures are ignored."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = file.with_suffix(f".{os.getpid()}")

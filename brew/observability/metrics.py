@@ -80,7 +80,7 @@ METRICS = {
 
 
 def text(status: Status, counts: Counts) -> bytes:
-    """All metrics of one moment."""
+    """Return all metrics of one moment."""
     registry = CollectorRegistry()
     registry.register(_Snapshot(status, counts))
     ProcessCollector(registry=registry)
@@ -88,7 +88,7 @@ def text(status: Status, counts: Counts) -> bytes:
 
 
 def stored_names() -> dict[str, tuple[str, ...]]:
-    """Every series' name as it is asked for in PromQL -> its labels."""
+    """Return each series' name as used in PromQL -> its labels."""
     names: dict[str, tuple[str, ...]] = {}
     for name, metric in METRICS.items():
         if metric.kind is HistogramMetricFamily:
@@ -103,18 +103,18 @@ def stored_names() -> dict[str, tuple[str, ...]]:
 
 
 class _Snapshot(Collector):
-    """One moment, as the client library collects it."""
+    """One moment, as a collector of the client library."""
 
     def __init__(self, status: Status, counts: Counts) -> None:
         self._status, self._counts = status, counts
 
     def describe(self) -> Iterable[Metric]:
-        return []  # or the library would collect once more to learn the names
+        return []  # otherwise the library would collect once more to learn the names
 
     def collect(self) -> Iterator[Metric]:
         status, counts = self._status, self._counts
         yield self._info(status)
-        # From 0 on, or Prometheus sees no increase where a series begins with its first count.
+        # Start at 0: Prometheus sees no increase if a series begins with its first count.
         ours = [(row.topic, row.partition) for row in status.partitions]
         endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
         yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])

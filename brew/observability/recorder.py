@@ -30,7 +30,7 @@ class Subject:
 
 class Recorder:
     """
-    Take events in, give a `Status` and `Counts` out; nothing here blocks.
+    Records events and returns a `Status` and `Counts`; never waits for I/O.
 
     ``clock`` is monotonic seconds, ``wall`` seconds since the epoch.
     """
@@ -52,7 +52,7 @@ class Recorder:
 
     @classmethod
     def unheard(cls) -> Recorder:
-        """A recorder without probes, for tests and embedded programs."""
+        """Return a recorder without probes, for tests and embedded programs."""
         return cls(Subject("", None, Topics(""), ""), Bounds(1, 1, 1))
 
     # The program as a whole.
@@ -65,12 +65,12 @@ class Recorder:
             self._program = replace(self._program, phase=phase, detail=detail, fatal=fatal, beat_at=self._clock())
 
     def fatal(self, why: str) -> None:
-        """Nothing that is tried again can succeed; the first reason stays."""
+        """Record that no retry can succeed; the first reason is kept."""
         with self._lock:
             self._program = replace(self._program, fatal=self._program.fatal or why)
 
     def unanswered(self, why: str, *, refresh: bool = True) -> None:
-        """The brokers did not answer; ``look``: the loop that works asked, which is a sign of its life."""
+        """Record that the brokers did not answer; ``refresh``: the working loop asked, which is a sign of life."""
         with self._lock:
             now, was = self._clock(), self._program
             self._program = replace(
@@ -109,20 +109,20 @@ class Recorder:
             state.position = position
             state.stands(last_stable, end, now)
             if not state.lag:
-                state.back(STORE, now)  # who has something to read hears from the store only when that is worked on
+                state.back(STORE, now)  # a partition with lag hears from the store only when it is worked on
             if new and state.lag and state.trouble_since is None:
-                state.trouble_since = self._began  # what was left over: until the next commit this recovers
+                state.trouble_since = self._began  # records left over from before count as recovered at the next commit
             self._answered(now)
 
     def end_offsets(self, place: Place, last_stable: int, end: int) -> None:
-        """Record end offsets that another thread read: no sign of life of the working loop."""
+        """Record end offsets read by another thread, which are no sign of life of the working loop."""
         with self._lock:
             if place in self._partitions:
                 self._partitions[place].stands(last_stable, end, self._clock())
             self._answered()
 
     def waits(self, places: Iterable[Place], why: str) -> None:
-        """Mark partitions that wait for something besides brokers (a store, a lock); the loop tries again."""
+        """Mark partitions that wait for something other than brokers (a store, a lock); the loop retries."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
@@ -148,7 +148,7 @@ class Recorder:
                 self._recovered(state.moved(position, now, self._written_at(newest_ms, now)))
 
     def begun(self, place: Place) -> None:
-        """An attempt began: its transaction is open until it ends, or another one of the partition does."""
+        """Record the begin of an attempt: its transaction is open until it, or a later one of the partition, ends."""
         with self._lock:
             if place in self._partitions:
                 self._partitions[place].begun_at = self._clock()
@@ -185,18 +185,18 @@ class Recorder:
         records: int = 0,
         detail: str = "",
     ) -> None:
-        """An attempt of a program that does not measure its steps."""
+        """Record an attempt of a program that does not measure its steps."""
         took = max(0.0, self._wall() - began_at)
         self.ended(Ended(*place, ending, start, until, records, {}, took, {}, began_at, None, detail))
 
     def released(self, places: Iterable[Place] | None = None) -> None:
-        """They are not ours any more; none named: all of them."""
+        """Forget partitions that are no longer assigned to this program; None: all of them."""
         with self._lock:
             for place in list(self._partitions if places is None else places):
                 self._partitions.pop(place, None)
 
     def places(self) -> list[Place]:
-        """Set the partitions that are assigned to this program."""
+        """Return the partitions that are assigned to this program."""
         with self._lock:
             return sorted(self._partitions)
 
@@ -213,7 +213,7 @@ class Recorder:
         self._rate.add(records, now)
 
     def _written_at(self, time_ms: int | None, now: float) -> float | None:
-        """A record's timestamp by the recorder's clock; whose clock is ahead of ours has just written it."""
+        """Convert a record's timestamp to the recorder's clock; one in the future counts as now."""
         return None if time_ms is None or time_ms < 0 else now - max(0.0, self._wall() - time_ms / 1000)
 
     def _recovered(self, seconds: float | None) -> None:
@@ -223,7 +223,7 @@ class Recorder:
     # What probes ask.
 
     def snapshot(self) -> tuple[Status, Counts]:
-        """Both of the same moment."""
+        """Return status and counts of the same moment."""
         with self._lock:
             return self._status(self._clock()), self._counts.copy()
 
@@ -232,7 +232,7 @@ class Recorder:
             return self._status(self._clock())
 
     def _waits(self) -> str:
-        """The reason when every partition waits for something besides brokers."""
+        """Return the reason if every partition waits for something other than brokers."""
         partitions = list(self._partitions.values())
         if not partitions or any(STORE not in partition.away for partition in partitions):
             return ""

@@ -1,7 +1,7 @@
 """
 Answer probes, `/metrics` and `/status` over HTTP.
 
-But `/status?producers`: it asks the brokers, too, within two seconds.
+Only `/status?producers` also asks the brokers, for at most two seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNKNOWN = "its coordinator knows no such id, or this client may not see it"
 
 
 class Producers:
-    """Fills producer ids and epochs into a status; answers, and failures, are kept for a second."""
+    """Fills producer ids and epochs into a status; answers, and failures, are cached for a second."""
 
     def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
@@ -49,10 +49,10 @@ class Producers:
 
     @classmethod
     def of(cls, connection: Connection) -> Producers:
-        """Asks the coordinators of a cluster."""
+        """Return one that asks the coordinators of a cluster."""
 
         def ask(names: Sequence[str], deadline: Deadline) -> Holders:
-            from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, for who asks
+            from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, if asked
 
             with open_transactions_admin(connection, deadline) as admin:
                 return {
@@ -63,14 +63,14 @@ class Producers:
         return cls(ask)
 
     def filled(self, status: Status) -> Status:
-        """The same with producer ids from the brokers, or the reason why they did not answer within two seconds."""
+        """Return the status with producer ids from the brokers, or why they did not answer within two seconds."""
         lasts = [last for partition in status.partitions if (last := partition.last_transaction) is not None]
         known = sorted({last.transactional_id for last in lasts if last.transactional_id is not None})
         holders, silent = self._look(known) if known else ({}, "")
         return replace(status, partitions=tuple(_with(partition, holders, silent) for partition in status.partitions))
 
     def _look(self, names: Sequence[str]) -> tuple[Holders, str]:
-        with self._lock:  # who asks meanwhile gets the same answer
+        with self._lock:  # concurrent requests get the same answer
             if self._asked_at is None or self._clock() - self._asked_at >= _KEPT_S:
                 try:
                     self._holders, self._silent = self._ask(names, Deadline(_ASK_S)), ""
@@ -98,7 +98,7 @@ _PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status")
 
 
 class Reply(NamedTuple):
-    """Status code, content type and body of an answer."""
+    """Status code, content type and body of a response."""
 
     code: int
     kind: str
@@ -106,11 +106,11 @@ class Reply(NamedTuple):
 
 
 def respond(path: str, recorder: Recorder, producers: Producers | None = None) -> Reply:
-    """The answer for one path; behind a question mark only `producers` means anything."""
+    """Return the response for one path; the only query parameter is `producers`."""
     page, _, query = path.partition("?")
     page = page.rstrip("/")
     if page == "/metrics":
-        from brew.observability import metrics  # noqa: PLC0415 - who is never scraped needs no client library
+        from brew.observability import metrics  # noqa: PLC0415 - the client library, only if scraped
 
         return Reply(_OK, metrics.CONTENT_TYPE, metrics.text(*recorder.snapshot()))
     if page == "/status":
@@ -126,7 +126,7 @@ def respond(path: str, recorder: Recorder, producers: Producers | None = None) -
 
 
 def _probe(answer: Answer, status: Status) -> bytes:
-    """Kept short because kubelets log it; the whole answer is in `/status`."""
+    """Return a short body, because kubelets log it; the whole answer is in `/status`."""
     document = {
         "ok": answer.ok,
         "reason": answer.reason,
@@ -154,7 +154,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without the base class's look-up of the host's name, which may wait for a name server."""
+        """Bind without the base class's look-up of the host name, which may wait for a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -168,7 +168,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             reply = respond(self.path, self.server.recorder, self.server.producers)
         except Exception as error:  # noqa: BLE001 - a bug here must not look like a program that has ended
             reply = Reply(_ERROR, _JSON, orjson.dumps({"ok": False, "reason": f"{type(error).__name__}: {error}"}))
-        with contextlib.suppress(OSError):  # whoever asked has gone
+        with contextlib.suppress(OSError):  # the client has disconnected
             self.send_response(reply.code)
             self.send_header("Content-Type", reply.kind)
             self.send_header("Content-Length", str(len(reply.body)))
@@ -184,13 +184,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Probes:
-    """The server, in a thread of its own; ``url`` is where it answers."""
+    """The server, in its own thread; ``url`` is its address."""
 
     def __init__(self, settings: ProbeSettings, recorder: Recorder, producers: Producers | None = None) -> None:
         """
         Raises:
-            UsageError: the port that was asked for is taken, or the address is none of this machine's.
-            OSError: nobody asked for this port by number, and yet none can be had.
+            UsageError: the requested port is in use, or the address is not one of this machine's.
+            OSError: no port was requested, and none is available.
         """
         self.taken = False
         try:
@@ -201,7 +201,7 @@ class Probes:
                     f"no probes at {settings.host}:{settings.port} (--probe-host, --probe-port): {error.strerror}; "
                     "name another port, 0 for any free one, or --no-probes"
                 ) from error
-            # Nobody asked for the default port by number: another program on it must not stop this one.
+            # The default port was not requested explicitly: another program on it must not stop this one.
             self._server, self.taken = _Server((settings.host, 0), recorder, producers), True
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http://{host}:{self._server.server_port}"
@@ -217,10 +217,10 @@ class Probes:
 @contextlib.contextmanager
 def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | None = None) -> Iterator[None]:
     """
-    Answer while the block lasts, and log where; without a place for the default the program goes on unprobed.
+    Serve while the context is active, and log where; if no default port is available, continue without probes.
 
     Raises:
-        UsageError: as `Probes` says.
+        UsageError: as in `Probes`.
     """
     try:
         server = Probes(settings, recorder, producers)

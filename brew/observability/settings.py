@@ -21,10 +21,10 @@ _SLACK_S = 60.0
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
     """
-    ``port`` 0 is any free one; ``asked``: somebody named it, so going on with another one, or none, would not do.
+    ``port`` 0 is any free one; ``asked``: the user named the port, so no other one will do.
 
-    ``polling_ttl_s``: how long a partition may not be looked at. ``consuming_ttl_s``: how long it may stand still
-    although there is something to read.
+    ``polling_ttl_s``: how long a partition may go without being polled. ``consuming_ttl_s``: how long it may make no
+    progress although there are records to read.
     """
 
     host: str = HOST
@@ -71,12 +71,12 @@ probe_options = options(*PROBE_OPTIONS)
 
 def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: float) -> ProbeSettings | None:
     """
-    None for a program that drains: its exit code is the answer.
+    Return the settings; None for a draining program, which reports by its exit code.
 
-    ``longest_work_s``: how long one piece of work may take by itself, in good health.
+    ``longest_work_s``: how long one healthy piece of work may take.
 
     Raises:
-        UsageError: a time that can't be, or in which one piece of work has no place.
+        UsageError: an invalid time, or one shorter than ``longest_work_s``.
     """
     if given["no_probes"] or (given["probe_port"] is None and not follow):
         return None
@@ -90,14 +90,14 @@ def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: fl
 
 
 def probe_words(given: Mapping[str, Any]) -> list[str]:
-    """The same options once more, as words of a command line."""
+    """Return the same options as words of a command line."""
     valued = {name: given[name] for name in ("probe_port", "probe_host", "polling_ttl", "consuming_ttl")}
     words = [[f"--{name.replace('_', '-')}", str(value)] for name, value in valued.items() if value is not None]
     return [*(word for pair in words for word in pair), *(["--no-probes"] if given["no_probes"] else [])]
 
 
 def _ttl(setting: str, asked: float | None, longest_work_s: float) -> float:
-    """The default makes room for the work; a time that was asked for is held against it."""
+    """Return the time: the default leaves room for the work, a given one must not be shorter than it."""
     if asked is None:
         return max(TTL_S, longest_work_s + _SLACK_S)
     if asked < longest_work_s:

@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where a program reads and writes; a reader that writes no topic has null there."""
+    """Where a program reads and writes; a program that writes no topic has null there."""
 
     input: str
     output: str | None = None
@@ -54,9 +54,9 @@ class Topics:
 @dataclass(frozen=True, slots=True)
 class Transactions:
     """
-    How attempts ended: ``refused`` are those that wrote nothing, since the position was elsewhere.
+    How attempts ended; ``refused`` ones wrote nothing, because the position was a different one.
 
-    ``indefinite``: only the next attempt's *locate* knows whether they were committed.
+    ``indefinite``: only the next attempt's *locate* finds out whether they were committed.
     """
 
     committed: int = 0
@@ -69,10 +69,10 @@ class Transactions:
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
     """
-    The last one that ended; ``steps`` maps the names of brew.names.STEPS to seconds, as far as known.
+    The last transaction that ended; ``steps`` maps the names of brew.names.STEPS to seconds, as far as known.
 
-    ``producer_id`` and ``epoch`` are the id's newest holder's, told where they were asked for; one that has begun since
-    has a newer epoch. ``producer_unknown`` says why they are null.
+    ``producer_id`` and ``epoch`` are those of the id's newest holder, if they were asked for; a transaction that has
+    begun since has a newer epoch. ``producer_unknown`` says why they are null.
     """
 
     transactional_id: str | None = None
@@ -89,11 +89,11 @@ class PartitionStatus:
     """
     One input partition.
 
-    ``position`` is the offset that is committed, ``end`` the last stable offset, ``lag`` what lies between them,
-    ``held_back`` the offsets behind ``end``, which wait for somebody's open transaction;
-    ``rate`` is in records per second over the last ten seconds; ``step`` is the last step that was told;
-    ``open_s`` seconds since a transaction began of whose end nobody told yet. ``lag_s`` is how old the oldest record is
-    that can be read and is not done: 0 where there is none, null where the program does not know.
+    ``position`` is the committed offset, ``end`` the last stable offset, ``lag`` the difference; ``held_back`` is the
+    number of offsets after ``end``, which wait for an open transaction. ``rate`` is in records per second over the last
+    ten seconds; ``step`` is the last step that was reported; ``open_s``: seconds since a transaction began whose end
+    was not reported yet. ``lag_s`` is the age of the oldest readable record that is not done: 0 if there is none, null
+    if the program does not know.
     """
 
     topic: str
@@ -154,16 +154,16 @@ class Status:
     started: Answer
 
     def to_json(self) -> bytes:
-        """The document's bytes."""
+        """Return the document's bytes."""
         return orjson.dumps(self, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def from_json(document: bytes | str) -> Status:
     """
-    Read a document back; fields that a newer program adds are passed over, those that an older one lacks keep defaults.
+    Parse a document; ignores fields that a newer program adds, and uses defaults for those that an older one lacks.
 
     Raises:
-        ValueError: this is no such document.
+        ValueError: this is not such a document.
     """
     try:
         read = orjson.loads(document)

@@ -1,9 +1,9 @@
 """
-A span for each transaction, one within it for each of its steps (OpenTelemetry, the extra `otel`).
+A span for each transaction, with a child span for each of its steps (OpenTelemetry, the extra `otel`).
 
-They are made in the driver from what attempts report, with the times that were measured where the work was done, so
+The driver creates them from what attempts report, with the times that were measured where the work was done, so
 executors need no exporter. Messaging attributes are those of the semantic conventions (v1.44, in development), which
-know no transactions: `brew.txn.*` are ours.
+do not cover transactions: `brew.txn.*` are ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _W3C = TraceContextTextMapPropagator()
 
 def provider(exporter: str) -> TracerProvider:
     """
-    A tracer for ``exporter`` (otlp or console); OTEL_SERVICE_NAME overrides the service's name.
+    Return a tracer for ``exporter`` (otlp or console); OTEL_SERVICE_NAME overrides the service's name.
 
     Raises:
         UsageError: the exporter is not installed.
@@ -53,14 +53,14 @@ def _exporter(name: str) -> SpanExporter:
 
 
 class Spans:
-    """Makes spans of attempts that have ended; closing it sends what is left."""
+    """Creates spans of attempts that have ended; closing it sends the remaining ones."""
 
     def __init__(self, sending: TracerProvider, subject: Subject) -> None:
         self._provider, self._subject = sending, subject
         self._tracer = sending.get_tracer("brew")
 
     def ended(self, end: Ended) -> None:
-        """One attempt; without a time of its begin (Spark lost the task) there is nothing to draw."""
+        """Create the spans of one attempt; none if its start time is unknown (Spark lost the task)."""
         if end.began_at is None:
             return
         began = int(end.began_at * _NS)
@@ -99,7 +99,7 @@ class Spans:
 
 
 def _links(traces: Sequence[str]) -> Iterator[Link]:
-    """To the spans that wrote the input's records, as the conventions ask for batches; what is no context is none."""
+    """Yield links to the spans that wrote the input's records, as the conventions ask for batches; skip invalid ones."""
     for trace in traces:
         span_context = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
         if span_context.is_valid:
