@@ -1,1 +1,1 @@
-"""JVM parts that pip does not bring."""
+"""JVM parts that pip does not install."""

@@ -58,7 +58,7 @@ COMMANDS: Mapping[Part, str] = {
 
 def home(folder: str | os.PathLike[str] | None = None) -> Path:
     """
-    The folder of the JVM parts, whether it exists or not.
+    Return the folder of the JVM parts, which need not exist.
 
     ``folder``, else `BREW_JVM_DIR`, else a checkout's `.jvm`, else a folder of this version in the user's cache.
     """
@@ -71,14 +71,14 @@ def home(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def checksums(part: Part) -> dict[str, str]:
-    """File name -> SHA-256 of each jar of ``part``."""
+    """Return file name -> SHA-256 for each jar of ``part``."""
     pairs = (line.split() for line in SUMS.read_text().splitlines())
     digests = {Path(name): digest for digest, name in pairs}
     return {file.name: digest for file, digest in digests.items() if file.parent.name == part}
 
 
 def jars(part: Part, folder: Path) -> list[Path]:
-    """The jars (the registry: an archive) of ``part`` below ``folder``, sorted; empty where they were never fetched."""
+    """Return the jars (the registry: an archive) of ``part`` below ``folder``, sorted; empty if never fetched."""
     return _files(folder / part)
 
 
@@ -110,7 +110,7 @@ def check(part: Part, folder: Path) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The file's checksum in hexadecimal digits."""
+    """Return the file's checksum as hexadecimal digits."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
@@ -119,7 +119,7 @@ def sha256(file: Path) -> str:
 
 
 def missing_jars(part: Part, folder: Path) -> Refused:
-    """The error of a program that finds no jars."""
+    """Return the error of a program that finds no jars."""
     return Refused(
         f"no jars in {folder / part}: `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) puts them there, "
         f"and {VARIABLE} names another place"
@@ -131,7 +131,7 @@ def _run_again(part: Part) -> str:
 
 
 def _in_checkout(part: Part) -> str:
-    """The command in a checkout: `make setup` for the default parts, the sandbox's command for other brokers."""
+    """Return the command in a checkout: `make setup` for the default parts, the sandbox's for other brokers."""
     return (
         "make setup"
         if part in {Part.SPARK, Part.KAFKA}
@@ -147,7 +147,7 @@ _LOG_LINES = 12
 
 def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
     """
-    Fetch the jars of ``part`` into a folder of that name in ``jvm_dir``; True if they were not there yet.
+    Fetch the jars of ``part`` into a folder of that name in ``jvm_dir``; return True if they were not there yet.
 
     ``source``: a folder that holds them, for machines without a network; otherwise Ivy uses its Maven repository.
 
@@ -173,7 +173,7 @@ def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
 
 def java() -> str:
     """
-    The `java` executable: that of `JAVA_HOME`, else the first of PATH.
+    Return the `java` executable: that of `JAVA_HOME`, else the first on PATH.
 
     Raises:
         Refused: there is none, or it is older than 17.
@@ -235,7 +235,7 @@ def _retrieve(part: Part, fresh: Path, jvm_dir: Path) -> None:
         except subprocess.TimeoutExpired as error:
             raise Refused(f"the jars did not come within {_FETCH_S:g} s; Ivy's log is {log}; run it again") from error
     if code == 0:
-        shutil.rmtree(jvm_dir / "cache", ignore_errors=True)  # it is only needed to continue after a failure
+        shutil.rmtree(jvm_dir / "cache", ignore_errors=True)  # only needed to continue after a failure
     else:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
         raise Refused(
@@ -258,7 +258,7 @@ Afterwards = Callable[[Path], None]
 def setup_command(
     default_part: Part, text: str, afterwards: Afterwards, versions: Mapping[str, Part] | None = None
 ) -> click.Command:
-    """The `setup` command: fetch ``default_part``, or one of ``versions``, then call ``afterwards`` with the folder."""
+    """Return the `setup` command: fetch ``default_part`` or one of ``versions``, then call ``afterwards``."""
 
     @click.command("setup", help=text)
     @click.option(
