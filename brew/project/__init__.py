@@ -56,7 +56,7 @@ def write(place: Path, values: dict[str, str]) -> list[str]:
     Write the template's files into the new folder ``place``; return their names.
 
     Raises:
-        Refused: there is something already, or it can't be written.
+        Refused: the folder already exists, or cannot be written.
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise Refused(f"{place} is there already and not empty; choose another name, or remove it")
@@ -72,6 +72,6 @@ def write(place: Path, values: dict[str, str]) -> list[str]:
 
 
 class _Text(Template):
-    """Values stand as `@@name`: a dollar is make's own sign."""
+    """Uses `@@name` for placeholders, because make uses dollar signs."""
 
     delimiter = "@@"
