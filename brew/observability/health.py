@@ -102,7 +102,7 @@ class Program:
 
 
 def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds, now: float) -> Answer:
-    """Return False only if a restart may help: something is stuck or unrecoverable."""
+    """Answer whether the program is alive: no only if a restart may help, when something is stuck or unrecoverable."""
     if program.fatal:
         return Answer(False, f"unrecoverable: {program.fatal}")
     if program.phase in {Phase.STARTING, Phase.STOPPING, Phase.STOPPED}:
@@ -122,7 +122,7 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
 
 def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     """
-    Return True if it works, or could at once: the checks have passed, and brokers and stores answer.
+    Answer whether it works, or could at once: the checks have passed, and brokers and stores answer.
 
     ``waits``: why no partition can be worked on, if each of them waits for a store.
     """
@@ -136,7 +136,7 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
 
 
 def started(program: Program) -> Answer:
-    """Return True once the checks have passed, and the work or the wait for it has begun."""
+    """Answer whether the checks have passed, and the work or the wait for it has begun."""
     return Answer(program.phase is not Phase.STARTING, _words(program))
 
 

@@ -30,7 +30,7 @@ class Subject:
 
 class Recorder:
     """
-    Records events and returns a `Status` and `Counts`; never waits for I/O.
+    Records events and returns a `Status` and `Counts`; no call blocks.
 
     ``clock`` is monotonic seconds, ``wall`` seconds since the epoch.
     """
@@ -111,7 +111,7 @@ class Recorder:
             if not state.lag:
                 state.back(STORE, now)  # a partition with lag hears from the store only when it is worked on
             if new and state.lag and state.trouble_since is None:
-                state.trouble_since = self._began  # records left over from before count as recovered at the next commit
+                state.trouble_since = self._began  # a backlog from before counts as recovered at the next commit
             self._answered(now)
 
     def end_offsets(self, place: Place, last_stable: int, end: int) -> None:

@@ -52,7 +52,7 @@ class Producers:
         """Return one that asks the coordinators of a cluster."""
 
         def ask(names: Sequence[str], deadline: Deadline) -> Holders:
-            from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, if asked
+            from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - only if asked for
 
             with open_transactions_admin(connection, deadline) as admin:
                 return {

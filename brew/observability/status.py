@@ -11,7 +11,7 @@ import orjson
 
 
 class State(enum.StrEnum):
-    """Phase of a whole program."""
+    """State of a whole program, as reported."""
 
     STARTING = "starting"
     WORKING = "working"
@@ -118,9 +118,9 @@ class PartitionStatus:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """
-    All partitions since the start; ``recovery_s`` is how long the last recovery took, null before the first one.
+    Sums over all partitions since the start; ``recovery_s`` is the duration of the last recovery, null if none.
 
-    ``malformed_profiles``: records of the profiles' topic that are no profiles; null without profiles.
+    ``malformed_profiles``: records of the profiles' topic that are not profiles; null without profiles.
     """
 
     records: int = 0
@@ -196,7 +196,7 @@ def _known(kind: Any, read: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Phase(enum.StrEnum):
-    """Status of a whole program."""
+    """Phase of a whole program, as recorded."""
 
     STARTING = "starting"
     STANDING_BY = "standing-by"

@@ -99,7 +99,7 @@ class Spans:
 
 
 def _links(traces: Sequence[str]) -> Iterator[Link]:
-    """Yield links to the spans that wrote the input's records, as the conventions ask for batches; skip invalid ones."""
+    """Yield links to the spans that wrote the input's records, as the conventions ask for batches; skip invalid."""
     for trace in traces:
         span_context = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
         if span_context.is_valid:
