@@ -20,7 +20,7 @@ _KIP_890 = 2
 
 
 def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
-    """Check that every broker has the same ``settings``; if not, the other checks assume the weakest values."""
+    """Check that every broker has the same ``settings``; where they differ, the other checks use the lowest value."""
     values_by_broker = facts.config
     setting, why = "these settings of each broker", "what holds does not depend on the broker that is asked"
     good = Finding("brokers-alike", "", "the same on every broker", setting, why, Severity.OK)
