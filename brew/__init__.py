@@ -45,8 +45,8 @@ else:
     }
 
     def __getattr__(name: str) -> Any:
-        """Import on first use what is slow to import."""
-        from importlib import import_module  # noqa: PLC0415 - only if it is needed
+        """Import on first use names that are slow to import."""
+        from importlib import import_module  # noqa: PLC0415 - only if needed
 
         if name in _LATER:
             found = globals()[name] = getattr(import_module(_LATER[name]), name)

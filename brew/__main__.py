@@ -1,8 +1,8 @@
 """
 The console command `brew` (or `python -m brew`): the commands of all four programs under one name.
 
-A command is imported when it is called, by the `module:name` that `brew.commands` lists; so `brew --help` and shell
-completion load no command at all.
+A command is imported only when it is called, as `module:name` from `brew.commands`; `brew --help` and shell completion
+import none.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Exit codes: 0 done or proven, 1 violation found, 2 crashed on purpose,
   3 refused or inconclusive, 64 wrong usage."""
 
 _PROGRAMS = "pipeline|downstream|proof|sandbox"
-# A program in a text, with the command behind it: `python -m proof verify`, `brew-sandbox up`, `brew lag`.
+# A program named in a text, with its command: `python -m proof verify`, `brew-sandbox up`, `brew lag`.
 _NAMED = re.compile(rf"(python -m |brew-|(?<=`))({_PROGRAMS})\b(?![-\w])(?: ([a-z][a-z-]*))?")
 _PREFIX = re.compile(rf"\A(?:{_PROGRAMS}): ")
 
 
 class BrewGroup(LazyGroup):
-    """Lists its commands in sections, from what stands here alone; each command speaks of `brew` when it is called."""
+    """Lists the commands in sections without importing them; when called, a command's texts name `brew`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -53,20 +53,20 @@ class BrewGroup(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """In sections, without importing the commands."""
+        """Write the sections, without importing the commands."""
         column = max(map(len, COMMANDS))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(name.ljust(column), command.help) for name, command in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As click does it, without importing the commands."""
+        """Complete as click does, but without importing the commands."""
         names = [name for name in COMMANDS if name.startswith(incomplete)]
         items = [CompletionItem(name, help=COMMANDS[name].help) for name in names]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def as_called(self, text: str) -> str:
-        """``text`` with the commands of the four programs named as those of `brew`; others stay as they are."""
+        """Return ``text`` with commands of the four programs named as commands of `brew`; others stay unchanged."""
         return _NAMED.sub(_as_typed, _PREFIX.sub(f"{PACKAGE}: ", text))
 
 
@@ -89,7 +89,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     brew.cli.run(cli, PACKAGE)
 
 

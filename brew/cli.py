@@ -1,7 +1,7 @@
 """
-What every command line shares: exit codes, one-line errors, `--client-config`.
+What all command lines share: exit codes, one-line errors, `--client-config`.
 
-Where the brokers say no, the program that has the option ends with who lacks what, and what to do.
+If the brokers deny access, the program ends with an error that says who lacks which right, and what to do.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ option = functools.partial(click.option, show_default=True)
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is asked for: most bring clients that the others have no use for."""
+    """Imports a command only when it is needed, because most import clients that the others do not need."""
 
     def __init__(self, *args: Any, later: Mapping[str, str] | None = None, **settings: Any) -> None:
-        """``later``: name -> `module:command`."""
+        """Add commands to import later; ``later``: name -> `module:command`."""
         super().__init__(*args, **settings)
         self._later = later or {}
 
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
         return None if found is None else dressed(found, self.as_called)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does it, with each command's whole first sentence."""
+        """Write the commands as click does, but with each one's whole first sentence."""
         with formatter.section("Commands"):
             commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
             formatter.write_dl(
@@ -79,12 +79,12 @@ class LazyGroup(click.Group):
             )
 
     def as_called(self, text: str) -> str:
-        """``text``, which may name commands, in the words by which this program's user calls them."""
+        """Return ``text`` with commands named as this program's user calls them."""
         return text
 
 
 def as_called(text: str) -> str:
-    """``text`` of the running command, with commands named as its user calls them: `brew lag` below `brew`."""
+    """Return ``text`` with commands named as the running command's user calls them: `brew lag` for `brew`."""
     context = click.get_current_context(silent=True)
     return text if context is None else _wording(context.find_root().command)(text)
 
@@ -94,31 +94,31 @@ def _wording(program: click.Command) -> Callable[[str], str]:
 
 
 def as_bytes(argument: str) -> bytes:
-    """An argument's bytes as they were typed, which need not be UTF-8."""
+    """Return an argument's bytes as typed, which need not be UTF-8."""
     return os.fsencode(argument)
 
 
 def as_text(argument: str) -> str:
-    """An argument that can be printed and written as JSON: bytes that are not UTF-8 show as U+FFFD."""
+    """Return an argument that can be printed and written as JSON; bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
 def run(command: click.Command, name: str) -> NoReturn:
-    """Run a click command as a program; never returns, never shows a stack trace for what is foreseen."""
+    """Run a click command as a program; never returns, and prints no stack trace for expected errors."""
     raise_on_signals()
     click.version_option(package_name=PACKAGE, prog_name=PACKAGE, message="%(prog)s %(version)s")(command)
     code = exit_code_of(command, name, sys.argv[1:])
     end_at_once(code)
     sys.stdout.flush()
-    gc.freeze()  # a program that ends need not look for cycles: 0.15 of 0.2 s after a run with Spark
+    gc.freeze()  # no need to look for cycles at exit: saves 0.15 of 0.2 s after a run with Spark
     sys.exit(code)
 
 
 class _Stderr(logging.Handler):
     """
-    Write what the library logs to stderr, as plain sentences.
+    Writes the library's log to stderr, as plain sentences.
 
-    Lines of librdkafka stay out: what matters of them comes back as an error.
+    Lines of librdkafka are omitted: those that matter are also raised as errors.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -134,18 +134,18 @@ def _log_to_stderr() -> None:
 
 
 def called(name: str) -> str:
-    """What a user types for program ``name``: the console script where pip installed one and it was called."""
+    """Return what a user types for program ``name``: the console script if it was called, else `python -m`."""
     script = PACKAGE if name == PACKAGE else f"{PACKAGE}-{name}"
     return script if Path(sys.argv[0]).name == script else f"python -m {name}"
 
 
 def _refuse(error: str, following: str) -> None:
-    """A refusal for programs, on stderr: stdout holds whole answers only. Our errors end with what to do next."""
+    """Print an error as JSON on stderr, because stdout holds only whole answers; ``following`` is what to do next."""
     click.echo(orjson.dumps({"error": error, "next": following}).decode(), err=True)
 
 
 def _aborted(error: click.Abort, name: str) -> int:
-    """A SIGINT that somebody else's handler took (`KeyboardInterrupt`), or a question whose answer did not come."""
+    """Report a SIGINT that another handler took (`KeyboardInterrupt`), or a prompt without an answer."""
     interrupted = isinstance(error.__cause__, KeyboardInterrupt)
     why = "stopped by SIGINT" if interrupted else "a question got no answer; see --help for the option that gives it"
     click.echo(f"{name}: {why}", err=True)
@@ -153,7 +153,7 @@ def _aborted(error: click.Abort, name: str) -> int:
 
 
 def _stopped(error: Stopped | SystemError, name: str) -> int:
-    """A signal's exception; raised inside a call of a client library, it is the cause of another one."""
+    """Handle a signal's exception; if raised inside a client library's call, it is the cause of another one."""
     stopped = error if isinstance(error, Stopped) else error.__cause__
     if not isinstance(stopped, Stopped):
         raise error
@@ -164,7 +164,7 @@ def _stopped(error: Stopped | SystemError, name: str) -> int:
 
 @handlers_kept()
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
-    """The exit code of one call: what the command returned, or what its error stands for."""
+    """Return the exit code of one call: what the command returned, or the code for its error."""
     _log_to_stderr()
     try:
         code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
@@ -189,7 +189,7 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
             click.echo(f"{name}: {text}", err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.
+        # The reader of our output (`| head`) is gone, so discard what is left in the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     return code
@@ -213,7 +213,7 @@ _option = click.option(
     metavar="FILE",
     help="User, password, certificates (docs/SECURITY.md).",
 )
-# What commands write that is not a pipeline's output or dead letters.
+# Topics that commands write besides a pipeline's output and dead letters.
 _WRITES = {
     "call": ("{dead_letter}",),
     "replay": ("{input}", "{dead_letter}" + MARKS_TOPIC),
@@ -221,12 +221,12 @@ _WRITES = {
 }
 # Commands that never move a position.
 _LOOKS = {"lag", "explain", "show", "doctor", "xray", "ui", "top", "list", "inspect"}
-# A command's parameters that name topics, and a group.
+# Names of the parameters that are topics.
 _TOPICS = ("input", "output", "also_output", "dead_letter", "topic", "topics", "claims", "profiles_topic")
 
 
 def client_config_option(command: _F) -> _F:
-    """Stands beside every `--bootstrap`; `connection` finds what it loaded."""
+    """Add `--client-config`, which belongs to every `--bootstrap`; `connection` returns what it loaded."""
 
     @functools.wraps(command)
     def guarded(*args: Any, **given: Any) -> Any:
@@ -247,7 +247,7 @@ def client_config_option(command: _F) -> _F:
 
 
 def _asks_for(context: click.Context) -> dict[str, str]:
-    """The names that a command works with, by role; some it makes out of those that it is given."""
+    """Return the names that a command works with, by role; some are derived from its parameters."""
     found = _names(context.params)
     fields = {role: found.get(role, "") for role in ("input", "output", "dead_letter", "group")}
     command = context.info_name or ""
@@ -257,7 +257,7 @@ def _asks_for(context: click.Context) -> dict[str, str]:
 
 
 def _is_read_only(context: click.Context) -> bool:
-    """Whether the command never moves a group's position; `proof` has no other ones, whichever program calls them."""
+    """Return whether the command never moves a group's position, as no command of `proof` does."""
     module = getattr(context.command.callback, "__module__", "")
     return module.partition(".")[0] == "proof" or context.info_name in _LOOKS
 
@@ -273,7 +273,7 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    """``option`` and `--client-config` behind it, as one decorator."""
+    """Combine ``option`` and `--client-config` into one decorator."""
 
     def both(command: _F) -> _F:
         return option(client_config_option(command))
@@ -282,7 +282,7 @@ def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 
 def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
-    """An option with a default and a variable of the environment; ``flags`` may name the parameter behind a space."""
+    """Return an option with a default and an environment variable; ``flags`` may end with the parameter's name."""
     return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
 
 
@@ -292,19 +292,19 @@ bootstrap_option = with_client_config(
 
 
 def client_config() -> ClientConfig:
-    """What the running command was given; empty without a file, or outside of a command."""
+    """Return what the running command was given; empty without a file, or outside of a command."""
     context = click.get_current_context(silent=True)
     found = None if context is None else context.meta.get(_META)
     return found if isinstance(found, ClientConfig) else ClientConfig()
 
 
 def connection(bootstrap: str) -> Connection:
-    """The connection of the running command: its `--bootstrap`, as whom its `--client-config` says."""
+    """Return the running command's connection to ``bootstrap``, with the user of its `--client-config`."""
     config = client_config()
     return Connection(bootstrap, config.properties, config.secrets, config.source)
 
 
 def forget_variables() -> None:
-    """Take the secrets that came from the environment out of it, before JVMs and workers inherit them."""
+    """Remove secrets from the environment once they are read, before JVMs and workers inherit them."""
     for name in client_config().variables:
         os.environ.pop(name, None)

@@ -1,10 +1,9 @@
 """
 How every command shows its options, and where it takes their values from.
 
-A command's own module says which options it has. What all commands share is here: one placeholder for one thing, the
-variable of the environment that stands for an option, the section of the help that an option is in, and the defaults
-from `brew.toml` (`brew.config_file`). A command with more than 20 options shows the common ones first; `--help-all`
-shows the others, too.
+A command's own module defines its options. This module has what all commands share: the placeholders, the environment
+variables, the sections of the help, and the defaults from `brew.toml` (`brew.config_file`). A command with more than 20
+options shows only the common ones; `--help-all` shows all.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ALL = "brew.help-all"
 _LONGEST_CHOICE = 16
 _LEFT = 34
 
-# Placeholders: by option, else by the kind of its value.
+# Placeholders: by option, else by type.
 _METAVARS = {
     "--bootstrap": "HOST:PORT",
     **dict.fromkeys(("--input", "--output", "--dead-letter", "--topic", "--profiles-topic", "--claims"), "TOPIC"),
@@ -69,7 +68,7 @@ _KINDS = {
 }
 
 
-# Section of the help -> its options. What is in none is the command's own, and comes first.
+# Section of the help -> its options. Options in no section are the command's own, and come first.
 _KAFKA, _WORK, _OUTPUT = "Kafka", "Work", "Output"
 _SECTIONS = {
     _KAFKA: "bootstrap client-config input output dead-letter topic group",
@@ -121,7 +120,7 @@ class Command(click.Command):
 
 
 def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
-    """A copy of ``command``, and of all below it, that looks as all do; its help goes through ``wording``."""
+    """Return a copy of ``command`` and its subcommands in the common layout; ``wording`` is applied to help texts."""
     params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
     text = wording(command.help) if command.help else command.help
     epilog = wording(command.epilog) if command.epilog else command.epilog
@@ -172,7 +171,7 @@ def _placeholder(option: click.Option, ctx: click.Context) -> str:
 
 
 def _words(option: click.Option, ctx: click.Context) -> str:
-    """The whole help, with choices, range and default."""
+    """Return the whole help, with choices, range and default."""
     text, default = _help(option, ctx)
     choices = [str(getattr(choice, "value", choice)) for choice in getattr(option.type, "choices", ())]
     more = []
@@ -192,13 +191,13 @@ def _limits(kind: click.ParamType[Any]) -> list[str]:
 
 
 def _first_words(option: click.Option, ctx: click.Context) -> str:
-    """The help up to the first semicolon, with the default."""
+    """Return the help up to the first semicolon, with the default."""
     text, default = _help(option, ctx)
     return _with(text.partition(";")[0], default)
 
 
 def _help(option: click.Option, ctx: click.Context) -> tuple[str, list[str]]:
-    """The help without a full stop, and what is said of the default."""
+    """Return the help without its full stop, and notes on whether it is required and its default."""
     text = option.help or ""
     stated = re.search(r"\s*\[default: ([^\]]+)\]", text)
     default = stated[1] if stated else option.get_help_extra(ctx).get("default")
@@ -219,7 +218,7 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, value: object) ->
 
 
 def _read_defaults(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-    """Eager, so that the other options find their defaults; the command line and the environment go before them."""
+    """Set the file's defaults; eager, so that other options see them. Command line and environment take precedence."""
     if not ctx.resilient_parsing:
         ctx.default_map = config_file.defaults(value, command_path(ctx), ctx.command.params)
 

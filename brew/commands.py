@@ -1,7 +1,7 @@
 """
-The commands of `brew`: which program each belongs to, where it is defined, and the line that lists it.
+The commands of `brew`: the program each belongs to, where it is defined, and its line in the list.
 
-Names: the commands of `pipeline`, `downstream` and `proof` stand at the top level, those of `sandbox` below `brew
+Names: the commands of `pipeline`, `downstream` and `proof` are at the top level, those of `sandbox` below `brew
 sandbox`. `setup` is the only name that two programs share: `brew setup` fetches Spark's jars, `brew sandbox setup` a
 broker. A few more names would mislead at the top level; `LEFT_OUT` says why, and where those commands are.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A command of `brew`: whose it is, where it is defined, and the line that lists it."""
+    """A command of `brew`: its program, where it is defined, and its line in the list."""
 
     program: str
     target: str

@@ -1,10 +1,10 @@
 """
 Where the values of options come from: the command line, else the environment, else brew.toml, else the default.
 
-The file is the one of `--config` (BREW_CONFIG), else brew.toml of the working directory. It has a table for each
-command (`[run]`, `[dlq.replay]`), whose keys are the command's options without the dashes in front, and `[common]` for
-what several commands share. `preflight` and `submit` check and submit a run, so `[run]` holds for them, too. A path
-that is not absolute begins at the file's own folder. `brew config show` prints where each value comes from.
+The file is that of `--config` (BREW_CONFIG), else brew.toml in the working directory. It has a table for each command
+(`[run]`, `[dlq.replay]`), whose keys are the command's options without the leading dashes, and `[common]` for settings
+that several commands share. `preflight` and `submit` check and submit a run, so `[run]` applies to them, too. Relative
+paths start at the file's own folder. `brew config show` prints where each value comes from.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from brew.names import ExitCode
 NAME = "brew.toml"
 VARIABLE = "BREW_CONFIG"
 COMMON = "common"
-# Commands for which another one's table holds, too.
+# Commands to which another command's table applies, too.
 _INHERITED: dict[tuple[str, ...], tuple[str, ...]] = {("preflight",): ("run",), ("submit",): ("run",)}
-# An option that destroys or crashes something is asked for where it is typed.
+# Options that destroy or crash something must be typed.
 _CRASHES = ("--crash-prob", "--crash-point", "--crash-mode", "--crash-how", "--crash-in")
 _TYPED_ONLY = {*_CRASHES, "--abort", "--yes", "--wipe", "--end"}
 _PATHS = {"FILE", "DIR"}
@@ -39,13 +39,13 @@ _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
 
 class Shared(NamedTuple):
-    """A setting that several commands have: its key in `[common]`, and the variable that stands for it."""
+    """A setting that several commands have: its key in `[common]`, and its environment variable."""
 
     key: str
     variable: str | None
 
 
-# By default: whatever a command calls it, `--topic` of `seed` is the topic that orders come in by.
+# Keyed by default, whatever a command calls the option: `--topic` of `seed` is the input topic of orders.
 _BY_DEFAULT = {
     names.BOOTSTRAP: Shared("bootstrap", "BOOTSTRAP"),
     names.INPUT_TOPIC: Shared("input", "INPUT_TOPIC"),
@@ -87,26 +87,26 @@ SINGLE_VARIABLES = {
 
 
 class Default(NamedTuple):
-    """A value of the file, and the table that it stands in."""
+    """A value of the file, and the table that it is in."""
 
     value: Any
     table: str
 
 
 def shared_setting(option: click.Parameter) -> Shared | None:
-    """Which setting of `[common]` an option is, if it is one."""
+    """Return the setting of `[common]` that an option is, or None."""
     by_default = _BY_DEFAULT.get(option.default) if isinstance(option.default, str) else None
     return by_default or _BY_OPTION.get(option.opts[0])
 
 
 def variables(option: click.Parameter) -> list[str]:
-    """The variables of the environment that stand for an option."""
+    """Return the environment variables of an option."""
     given = option.envvar
     return [given] if isinstance(given, str) else list(given or [])
 
 
 def command_path(ctx: click.Context) -> tuple[str, ...]:
-    """The words that call the command below `brew`: the name of its table."""
+    """Return the words that call the command below `brew`, which are the name of its table."""
     words: list[str] = []
     while ctx.parent is not None:
         words.insert(0, ctx.info_name or "")
@@ -116,10 +116,10 @@ def command_path(ctx: click.Context) -> tuple[str, ...]:
 
 def found(named: str | None) -> Path | None:
     """
-    The file that holds: the named one, else brew.toml of the working directory, else none.
+    Return the file to use: the named one, else brew.toml in the working directory, else None.
 
     Raises:
-        UsageError: the named file is not there.
+        UsageError: the named file does not exist.
     """
     if named:
         if not Path(named).exists():
@@ -130,10 +130,10 @@ def found(named: str | None) -> Path | None:
 
 def defaults(named: str | None, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Any]:
     """
-    What the file says for the command of ``path``, by parameter; empty without a file.
+    Return the file's values for the command of ``path``, by parameter; empty without a file.
 
     Raises:
-        UsageError: the file can't be read, or has a key or a value that can't be.
+        UsageError: the file cannot be read, or has an invalid key or value.
     """
     file = found(named)
     return {} if file is None else {name: setting.value for name, setting in read(file, path, params).items()}
@@ -141,10 +141,10 @@ def defaults(named: str | None, path: Sequence[str], params: Iterable[click.Para
 
 def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Default]:
     """
-    The same from ``file``, with the table of each value; the command's own table goes before the others.
+    Return the values from ``file``, each with its table; the command's own table takes precedence.
 
     Raises:
-        UsageError: as above.
+        UsageError: as for `defaults`.
     """
     document = parsed(file)
     options = {param.opts[0].removeprefix("--"): param for param in params if isinstance(param, click.Option)}
@@ -166,10 +166,10 @@ def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> 
 
 def parsed(file: Path) -> dict[str, Any]:
     """
-    The file's tables; their names, and the keys of `[common]`, are known ones.
+    Return the file's tables, after checking their names and the keys of `[common]`.
 
     Raises:
-        UsageError: they are not, or it is no TOML.
+        UsageError: a name or key is unknown, or the file is not TOML.
     """
     try:
         document = tomllib.loads(file.read_text())
@@ -221,7 +221,7 @@ def _taken(file: Path, table: str, key: str, value: object, option: click.Option
 
 
 class Setting(NamedTuple):
-    """An option, the value that a call without options would use, and where the value comes from."""
+    """An option, the value that a call without options would use, and the origin of the value."""
 
     option: str
     value: Any
@@ -295,7 +295,7 @@ def _source(option: click.Option, source: ParameterSource, file: Path | None, ta
 
 def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
     """
-    The context that a call of the command of ``path`` would have.
+    Return the context of a call of the command of ``path``.
 
     Raises:
         UsageError: there is no such command.
@@ -313,7 +313,7 @@ def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
 
 
 def _check(file: Path, root: click.Context) -> None:
-    """Every table is read as its command would read it; those of other programs' commands are left alone."""
+    """Read every table as its command would read it; skip those of other programs' commands."""
     group = root.command
     assert isinstance(group, click.Group)
     for name, table in parsed(file).items():
@@ -325,7 +325,7 @@ def _check(file: Path, root: click.Context) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """As JSON can have it: unset is null, a password within a URL is masked."""
+    """Return the value for JSON: null if unset, with the password masked in a URL."""
     if "Sentinel" in type(value).__name__:
         return None
     if isinstance(value, str):

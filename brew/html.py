@@ -1,7 +1,7 @@
 """
-HTML from templates: text becomes markup only through Jinja, which escapes it, with hidden characters spelt out.
+HTML from templates: text becomes markup only through Jinja, which escapes it and makes invisible characters visible.
 
-A template is a file beside the code that fills it.
+A template is a file next to the code that fills it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 __all__ = ["Markup", "document", "templates", "visible"]
 
-# Cannot be seen or turn the text around them: other, control, format, surrogate, private use, unassigned; separators.
+# Invisible, or changes the text around it: other, control, format, surrogate, private use, unassigned; separators.
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _PAGE = """\
 <!DOCTYPE html>
@@ -32,7 +32,7 @@ script-src '{{ hash(script) }}'; base-uri 'none'; form-action 'none'"/>\
 
 
 def visible(text: str) -> str:
-    """The text with invisible characters replaced by their codes; line ends and tabs stay."""
+    """Return the text with invisible characters replaced by their codes, except for line ends and tabs."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else _escape_code(c) for c in text)
@@ -45,9 +45,9 @@ def _escape_code(character: str) -> str:
 
 def templates(package: str, *, lines: bool = False, **names: Any) -> Environment:
     """
-    The package's templates; each sees ``names``, and a name that it was not given is an error.
+    Return the package's templates; each can use ``names``, and an undefined name is an error.
 
-    Line breaks and indentation are for the reader of the template; with ``lines`` they are part of the page.
+    Line breaks and indentation are removed from the output; with ``lines`` they are kept.
     """
 
     def source(name: str) -> str:
@@ -72,7 +72,7 @@ def _finalize(value: object) -> object:
 
 
 def document(title: str, style: Markup, script: Markup, body: Markup) -> str:
-    """A whole page. Nothing is fetched, no script runs but its own: the page's own policy forbids it."""
+    """Return a whole page. It loads nothing and runs only its own script; the page's own policy enforces both."""
     return _page().render(title=title, style=style, script=script, body=body, hash=_hash)
 
 

@@ -1,4 +1,4 @@
-"""The options of a run, and the settings they make."""
+"""The options of a run, and how they become settings."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def settings_of(
     option: dict[str, Any], transform: str | None = None, packages: tuple[str, ...] = ("brew",)
 ) -> PipelineSettings:
     """
-    Build the settings from parsed options; ``transform`` is the program's own, which ``packages`` hold.
+    Build the settings from parsed options; ``transform`` is the program's own function, contained in ``packages``.
 
     Raises:
-        UsageError: a value that can't be.
+        UsageError: a value is invalid.
     """
     return PipelineSettings(
         connection(option["bootstrap"]),

@@ -1,8 +1,8 @@
 """
-What the topics of orders carry: fields, loyalty tiers, reasons, customers' profiles.
+What the topics of orders contain: fields, loyalty tiers, reasons, customers' profiles.
 
-The application, its consumers and the checker share these values, and none of them may import another. All else about
-orders is in `pipeline`; the checker works it out by itself.
+The application, its consumers and the checker share these values, because they must not import each other. Everything
+else about orders is in `pipeline`; the checker derives it independently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIERS = {tier.encode(): tier for tier in DISCOUNTS}
 
 
 def tier_of_key(key: bytes | None) -> str:
-    """The tier that a record key's prefix before the first `-` names; anything else is `standard`."""
+    """Return the tier named by the key's prefix before the first `-`; for any other key, `standard`."""
     return _TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
 
 
@@ -58,5 +58,5 @@ class Tiers(enum.StrEnum):
 
 
 def profile(customer: str, tier: str) -> bytes:
-    """A profile's value."""
+    """Return the value of a profile record."""
     return orjson.dumps({CUSTOMER_FIELD: customer, PROFILE_TIER_FIELD: tier})
