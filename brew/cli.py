@@ -35,7 +35,7 @@ _INTERRUPTED_EXIT = 128 + signal.SIGINT
 REACH_S = 12.0
 PACKAGE = "brew"
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-"""click's context settings of every program: `-h` is short for `--help` in all of its commands."""
+"""click's context settings of every program: `-h` is short for `--help` in all commands."""
 _JSON = "--json"
 
 
@@ -45,7 +45,7 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 option = functools.partial(click.option, show_default=True)
-"""`click.option` whose default stands in the help."""
+"""`click.option` that shows the default in the help."""
 
 
 class LazyGroup(click.Group):

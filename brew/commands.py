@@ -109,4 +109,4 @@ LEFT_OUT = {
     "sink": ("downstream", "it is a server for trying `receive`, not a sink for Spark"),
     "wire-cell": ("proof", "it is an experiment with the wire proxy; `brew campaign` runs the fault matrix"),
 }
-"""Commands that `brew` does not have: name -> program that has it, why."""
+"""Commands that `brew` does not have: name -> the program that has it, and why."""

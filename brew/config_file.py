@@ -83,7 +83,7 @@ SINGLE_VARIABLES = {
     "top --proof": "PROOF",
     "up --brokers": "BROKERS",
 }
-"""Variables of single options, `command --option`: what make calls them."""
+"""Variables of single options, `command --option`, by the names that make uses."""
 
 
 class Default(NamedTuple):

@@ -41,9 +41,9 @@ class Reason(enum.StrEnum):
 
 
 PROFILE_OFFSET = "profile.offset"
-"""The header behind an output's own: `<partition>/<offset>` of the profile, or that there was none."""
+"""The header after an output's own: `<partition>/<offset>` of the profile, or `NO_PROFILE` if there was none."""
 NO_PROFILE = b"none"
-"""Begins the header of an output without a profile; behind it how far each partition of the profiles had been read."""
+"""Start of the header of an output without a profile; then how far each partition of the profiles had been read."""
 
 CUSTOMER_FIELD = "customer_id"
 PROFILE_TIER_FIELD = "tier"

@@ -24,7 +24,7 @@ class Kind(enum.StrEnum):
 
 UNHEALTHY = frozenset({Kind.LINGERING, Kind.HANGING})
 _COORDINATED = frozenset({Kind.OPEN, Kind.LINGERING})
-"""What the coordinator has open."""
+"""Kinds that are open at their coordinator."""
 _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
 
 

@@ -49,7 +49,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 pipeline_options = options(
     bootstrap_option, input_option, output_option, dead_letter_option, group_option, also_output_option
 )
-"""The cluster, the topics and the group of a pipeline."""
+"""Options for the cluster, the topics and the group of a pipeline."""
 live_options = options(
     pipeline_options,
     click.option(
@@ -73,7 +73,7 @@ live_options = options(
         "--tail", type=int, default=400, show_default=True, help="Of each output partition, the last so many offsets."
     ),
 )
-"""Of `ui` and `top`."""
+"""Options of `ui` and `top`."""
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def plain_table(rows: Iterable[Sequence[RenderableType]], *, right: Sequence[str
 
 
 Report = Callable[[str, int, int], None]
-"""Called while a log is read: its name, offsets read, offsets in all."""
+"""Called while a log is read: its name, offsets read, total offsets."""
 
 
 @contextlib.contextmanager

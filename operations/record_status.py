@@ -100,7 +100,7 @@ class Span:
 
 
 Spans = dict[tuple[int, int], dict[int, Span]]
-"""(Producer, epoch) -> input partition -> what its transaction was to commit, whether it did or not."""
+"""(Producer, epoch) -> input partition -> the range that its transaction was to commit, whether it did or not."""
 
 
 def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:

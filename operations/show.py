@@ -35,7 +35,7 @@ from operations.options import advised, bootstrap_option, chosen_partitions, con
 _ASK_S = 60.0
 _POLL_S = 0.5
 _CHUNK = 2000
-"""Offsets of a partition that are held at a time."""
+"""Offsets of a partition that are held in memory at a time."""
 _WIDEST = 300
 _MARKER = "-marker"
 _KEPT = "\n"

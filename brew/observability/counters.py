@@ -16,7 +16,7 @@ Place = tuple[str, int]
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 RATE_OVER_S = 10.0
 MAX_REASONS = 100
-"""Dead letters are counted by so many reasons; what comes behind them is `OTHER_REASONS`."""
+"""The maximum number of reasons that are counted separately; further ones count as `OTHER_REASONS`."""
 _GRAIN_S = 0.25
 _LEAST_S = 1.0
 

@@ -154,7 +154,7 @@ def _words(program: Program) -> str:
 
 BROKERS = "brokers"
 STORE = "store"
-"""Servers that may be away; what is away twice is away until both are back."""
+"""Servers that may not answer; a partition that waits for both counts as waiting until both answer."""
 
 _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 

@@ -35,7 +35,7 @@ class Finding:
 
 
 ROLES = ("input", "output", "dead-letter", "transactions", "offsets")
-"""Topics by what they are to a run; the last two are Kafka's own logs."""
+"""Roles of topics in a run; the last two are Kafka's internal logs."""
 
 NAMES = (
     *(f"{role}-{check}" for role in ROLES for check in ("replication", "min-isr", "unclean-election")),
@@ -55,7 +55,7 @@ NAMES = (
     "group-access",
 )
 POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version", "clock-skew")
-"""What only the command looks at: what is unsafe of it a run refuses by itself, and can't be told to go on."""
+"""Checks only by the command: a run always refuses if one is unsafe, and `--allow` does not apply to them."""
 
 
 def allowed(names: Iterable[str]) -> frozenset[str]:

@@ -257,7 +257,7 @@ _BROKERS = frozenset(
         *(setting for settings in _MADE_WITH.values() for setting in settings),
     }
 )
-"""What the checks ask brokers for."""
+"""Broker settings that the checks read."""
 
 
 def roles(settings: PipelineSettings) -> dict[str, str]:

@@ -22,7 +22,7 @@ from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC
 from operations.options import chosen_partitions
 
 NO_REASON = b"unknown"
-"""The reason shown for a record that no pipeline put there."""
+"""The reason shown for a record that no pipeline wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class DeadLetterFilter:
     start: int = 0
     until: int | None = None
     topic: str | None = None
-    """The input topic that they came from."""
+    """The input topic of the dead letters."""
 
     def matches(self, letter: DeadLetter) -> bool:
         return (

@@ -31,7 +31,7 @@ from operations.dlq.dead_letter import (
 )
 
 BY_KEY = -1
-"""The partition that leaves the choice to the key's murmur2 hash."""
+"""As a partition: leaves the choice to the key's murmur2 hash."""
 
 _REPLAY_HEADERS = {REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP}
 _ROOM, _ROOM_PER_HEADER = 512, 10
@@ -69,7 +69,7 @@ class ReplayRecord:
 
 
 Replayed = ReplayRecord | SkippedDeadLetter
-"""What became of a dead letter."""
+"""The result for one dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ CRASH_POINTS = (
     CrashPoint.COMMIT_IN_FLIGHT,
     CrashPoint.AFTER_COMMIT,
 )
-"""Where a replay can be made to die."""
+"""Points at which a replay can be made to crash."""
 _MOST_BYTES = 8 * 1024 * 1024
 
 

@@ -23,7 +23,7 @@ from operations.ui.model import Names, PollResult, View
 from operations.ui.sources import InputSource, LocalStatusSource, OutputTailsSource, ProofSource, StatusSource
 
 OWN_STATUS = f"http://127.0.0.1:{PORT}/status"
-"""Where a run on this machine answers by default."""
+"""Default address of a run on this machine."""
 _T = TypeVar("_T")
 
 

@@ -12,7 +12,7 @@ from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 
 Sources = tuple[SourcePosition, SourcePosition]
-"""Of a run's first and last record."""
+"""Source positions of a run's first and last record."""
 ReadSources = Callable[[], Sources | SinkBatch | None]
 
 

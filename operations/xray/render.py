@@ -45,7 +45,7 @@ _LEAST_ROOM = 20
 _WIDEST_OFFSET = 3
 
 Box = tuple[str, str, str, str, str, str]
-"""Class, x, y, width and height of a rectangle, and the moments at which it comes and its end is known."""
+"""Class, x, y, width and height of a rectangle, and the moments at which it appears and its outcome is known."""
 
 
 @dataclass(frozen=True, slots=True)
