@@ -89,7 +89,6 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the console script."""
     brew.cli.run(cli, PACKAGE)
 
 

@@ -87,8 +87,6 @@ SINGLE_VARIABLES = {
 
 
 class Default(NamedTuple):
-    """A value of the file, and the table that it is in."""
-
     value: Any
     table: str
 
@@ -100,7 +98,6 @@ def shared_setting(option: click.Parameter) -> Shared | None:
 
 
 def variables(option: click.Parameter) -> list[str]:
-    """Return the environment variables of an option."""
     given = option.envvar
     return [given] if isinstance(given, str) else list(given or [])
 

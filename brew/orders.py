@@ -41,7 +41,7 @@ class Reason(enum.StrEnum):
 
 
 PROFILE_OFFSET = "profile.offset"
-"""The header after an output's own: `<partition>/<offset>` of the profile, or `NO_PROFILE` if there was none."""
+"""The header after an output's own: `<partition>/<offset>` of the profile, or `NO_PROFILE` first if there was none."""
 NO_PROFILE = b"none"
 """Start of the header of an output without a profile; then how far each partition of the profiles had been read."""
 
@@ -58,5 +58,4 @@ class Tiers(enum.StrEnum):
 
 
 def profile(customer: str, tier: str) -> bytes:
-    """Return the value of a profile record."""
     return orjson.dumps({CUSTOMER_FIELD: customer, PROFILE_TIER_FIELD: tier})

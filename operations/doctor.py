@@ -194,7 +194,6 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
 
 
 def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
-    """Return one open transaction as JSON."""
     known, owner, sink, fenced = case.known, case.owner, case.sink, aborted_by_fence(case)
     blocked = blocked_partitions(case, snapshot.bounds, snapshot.groups)
     return {
@@ -228,7 +227,6 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
 
 
 def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
-    """Return a panel per transaction."""
     parts: list[RenderableType] = [_panel(case, snapshot, bootstrap) for case in snapshot.cases]
     parts += [Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable]
     return parts or [Text("no transaction is open")]
@@ -277,7 +275,6 @@ class AbortReport:
         return [case for case in cases if case.kind in UNHEALTHY and case not in self.ended and case not in self.over]
 
     def document(self) -> dict[str, Any]:
-        """Return the report as JSON."""
         named = {"ended": self.ended, "over": self.over, "left": self.left}
         failed = [{"transaction": case.names[0], "error": error} for case, error in self.failed]
         return {what: [case.names[0] for case in cases] for what, cases in named.items()} | {"failed": failed}
@@ -290,7 +287,7 @@ def abort_transactions(
     tell: Callable[[Diagnosis, str], None],
 ) -> AbortReport:
     """
-    Abort the transactions that ``agreed`` confirms, and call ``tell`` with each outcome as soon as it is known.
+    Abort the transactions that ``agreed`` confirms, and pass each outcome to ``tell`` as soon as it is known.
 
     A failure does not stop the others; it is reported with what to do next.
     """

@@ -246,7 +246,6 @@ def still_hanging(
 
 
 def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
-    """Return the names that match no open transaction."""
     known = {name for case in cases for name in case.names}
     return [name for name in names if name not in known]
 
@@ -257,7 +256,6 @@ def aborted_by_fence(case: Diagnosis) -> bool:
 
 
 def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place, int]]) -> str:
-    """Describe what is read again after the abort."""
     if not aborted_by_fence(case):
         return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
     if case.position is None:
@@ -274,7 +272,6 @@ def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place,
 
 
 def kafka_abort_command(bootstrap: str, held: PartitionTransaction) -> str:
-    """Return Kafka's own command to abort a hanging transaction."""
     return (
         f"kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic {held.topic} "
         f"--partition {held.partition} --start-offset {held.first_offset}"

@@ -105,7 +105,6 @@ def span(start: int, end: int) -> str:
 
 
 def checks(severity: Severity, count: int) -> str:
-    """Format the number of checks of one severity."""
     return quantity(count, "warning") if severity is Severity.WARNING else f"{count} {severity.value}"
 
 
@@ -130,7 +129,6 @@ def coordinator(transaction: Transaction) -> str:
 
 
 def of_transaction(transaction: Transaction) -> str:
-    """Describe a transaction in one sentence."""
     name = f"{transaction.transactional_id}: " if transaction.transactional_id else ""
     held = "records not counted"
     if transaction.records is not None:

@@ -333,7 +333,6 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
 def _watch(
     observer: Observer, before: list[PartitionSnapshot], interval_s: float, topic: str, group: str, *, as_json: bool
 ) -> NoReturn:
-    """Print snapshots until a signal ends the program."""
     with contextlib.nullcontext() if as_json else Live(auto_refresh=False) as live:
         while True:
             try:
@@ -399,7 +398,6 @@ def _row(snapshot: PartitionSnapshot, reason: StateReason, now_ms: int) -> dict[
 
 
 def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
-    """Return the document as a table."""
 
     def cells(row: Mapping[str, Any]) -> list[str | Text]:
         committed = "-" if row["committed"] is None else f"{row['committed']:,}"

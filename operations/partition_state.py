@@ -111,8 +111,6 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StateReason:
-    """The state, and the reason in one sentence."""
-
     state: State
     why: str
 

@@ -76,7 +76,6 @@ class RecordStates:
         self._fates: list[str] = []
 
     def add(self, batch: RawBatch) -> None:
-        """Add the next batch of the log."""
         state = "plain"
         if batch.control:
             ended = "committed" if batch.marker == "commit" else "aborted"
@@ -125,7 +124,6 @@ def marker_document(
 
 
 def record_document(topic: str, record: LogRecord, state: str, batch: RawBatch | None) -> dict[str, Any]:
-    """Return one record as JSON."""
     timestamp_ms = record.timestamp()[1]
     return marker_document(topic, record.partition(), record.offset(), timestamp_ms, state, batch) | {
         "key": content_document(record.key()),

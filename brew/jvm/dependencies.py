@@ -110,7 +110,6 @@ def check(part: Part, folder: Path) -> None:
 
 
 def sha256(file: Path) -> str:
-    """Return the file's checksum as hexadecimal digits."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
@@ -119,7 +118,6 @@ def sha256(file: Path) -> str:
 
 
 def missing_jars(part: Part, folder: Path) -> Refused:
-    """Return the error of a program that finds no jars."""
     return Refused(
         f"no jars in {folder / part}: `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) puts them there, "
         f"and {VARIABLE} names another place"

@@ -98,7 +98,6 @@ class Counts:
     malformed_profiles: int | None = None
 
     def ended(self, end: Ended) -> None:
-        """Count one attempt."""
         self.endings[end.place, end.ending] += 1
         self.seconds.add(end.seconds)
         if end.malformed_profiles is not None:
@@ -116,7 +115,6 @@ class Counts:
         self.recovery_s = seconds
 
     def copy(self) -> Counts:
-        """Return a deep copy."""
         return replace(
             self,
             endings=self.endings.copy(),

@@ -55,8 +55,6 @@ class PartitionTimes:
 
 
 class Finding(NamedTuple):
-    """The state of a partition, and the reason in words."""
-
     state: PartitionState
     reason: str
 
@@ -141,7 +139,6 @@ def started(program: Program) -> Answer:
 
 
 def state_of(program: Program, partitions: Sequence[PartitionStatus]) -> State:
-    """Return the program's state."""
     if program.phase is Phase.WORKING:
         return State.IDLE if all(partition.state is PartitionState.IDLE for partition in partitions) else State.WORKING
     return State.IDLE if program.phase is Phase.STANDING_BY else State(program.phase.value)
@@ -206,7 +203,6 @@ class Partition:
         self.compare(now)
 
     def gone(self, server: str, why: str, now: float) -> None:
-        """Note that a server did not answer."""
         self.away.setdefault(server, now)
         self.trouble = why
         self.trouble_since = now if self.trouble_since is None else self.trouble_since
@@ -262,7 +258,6 @@ class Partition:
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
     def to_status(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
-        """Return the partition's part of the status document."""
         since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
         vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
         state, reason = state_and_reason(vitals, bounds, now)

@@ -21,7 +21,6 @@ _MOST_VERDICTS = 20
 
 
 def folder() -> Path:
-    """Return the folder of these files."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "brew", "live")
 
 

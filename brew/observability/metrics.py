@@ -25,8 +25,6 @@ _PLACE = ("topic", "partition")
 
 
 class Described(NamedTuple):
-    """A metric's kind, labels, and help."""
-
     kind: Callable[..., Any]
     labels: tuple[str, ...]
     text: str
@@ -80,7 +78,6 @@ METRICS = {
 
 
 def text(status: Status, counts: Counts) -> bytes:
-    """Return all metrics of one moment."""
     registry = CollectorRegistry()
     registry.register(_Snapshot(status, counts))
     ProcessCollector(registry=registry)

@@ -131,7 +131,6 @@ class Recorder:
                 self._taken(place, now).gone(STORE, why, now)
 
     def read(self, place: Place, records: int) -> None:
-        """Count records that were read."""
         with self._lock:
             now = self._clock()
             state = self._taken(place, now)
@@ -164,7 +163,6 @@ class Recorder:
             self._counts.dead_letters[reason] += records
 
     def ended(self, end: Ended) -> None:
-        """Record the end of an attempt."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)

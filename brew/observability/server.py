@@ -98,8 +98,6 @@ _PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status")
 
 
 class Reply(NamedTuple):
-    """Status code, content type and body of a response."""
-
     code: int
     kind: str
     body: bytes

@@ -154,7 +154,6 @@ class Status:
     started: Answer
 
     def to_json(self) -> bytes:
-        """Return the document's bytes."""
         return orjson.dumps(self, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -55,7 +55,7 @@ NAMES = (
     "group-access",
 )
 POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version", "clock-skew")
-"""Checks only by the command: a run always refuses if one is unsafe, and `--allow` does not apply to them."""
+"""Checks that only the command runs; a run itself refuses what they find unsafe, and `--allow` has no say in it."""
 
 
 def allowed(names: Iterable[str]) -> frozenset[str]:

@@ -185,7 +185,6 @@ _MOST_NAMED = 3
 
 
 def access(role: str, topic: TopicFacts) -> Finding:
-    """Check what this client may do on a topic."""
     return _access(f"{role}-access", f"topic {topic.name}", _TOPIC_NEEDS[role], topic.operations)
 
 
@@ -226,7 +225,6 @@ def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[
 
 
 def members(name: str, membership: GroupFacts | Unknown) -> Finding:
-    """Check that the group has no members."""
     setting = f"group.id of whoever subscribes with {name}, or --group"
     if isinstance(membership, Unknown):
         why = f"the brokers do not tell: {membership.reason}"
@@ -267,7 +265,6 @@ def roles(settings: PipelineSettings) -> dict[str, str]:
 
 
 def topics_of(settings: PipelineSettings) -> list[str]:
-    """Return all topics that the checks read."""
     return [*roles(settings).values(), *settings.also_output]
 
 

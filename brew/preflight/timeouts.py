@@ -208,7 +208,6 @@ def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
 
 
 def chain_text(chain: Mapping[str, Any]) -> str:
-    """Format the chain as one line."""
     values = [f"{link['name']} {'?' if link['ms'] is None else duration_text(link['ms'])}" for link in chain["chain"]]
     verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[chain["holds"]]
     return f"{' < '.join(values)}: {verdict}"

@@ -90,7 +90,6 @@ class Census:
 
 
 def census_table(document: dict[str, Any]) -> Table:
-    """Return the rows of `Census.document` as a table."""
     timed = any("time" in row for row in document["rows"])
     names = ["reason", "partition", *(["time"] if timed else []), "letters", "replayed", "waiting", "oldest", "newest"]
     table = Table(title=Text(document["topic"]), show_footer=True)
@@ -166,7 +165,6 @@ def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
 
 
 def summary(document: dict[str, Any]) -> str:
-    """Return the report as one line."""
     verb = "would be written back" if document["dry_run"] else "written back"
     stays = ", ".join(f"{count:,} {why}" for why, count in document["stays"].items())
     left = f"; {sum(document['stays'].values()):,} stay: {stays}" if stays else ""

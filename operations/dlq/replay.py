@@ -60,8 +60,6 @@ class SkippedDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRecord:
-    """A record for the input topic, made from ``letter``."""
-
     letter: DeadLetter
     partition: int
     value: bytes | None

@@ -36,7 +36,6 @@ _STYLES = {
 
 
 def document(history: OrderHistory) -> dict[str, Any]:
-    """Return one order as JSON."""
     status, why = delivery_status(history)
     order = history.order
     return {
@@ -73,7 +72,6 @@ def _copy(copy: Copy) -> dict[str, Any]:
 
 
 def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
-    """Return how the records relate, as JSON; None if there is nothing to compare."""
     found = verdict(histories)
     return None if found is None else {"verdict": found[0].value, "why": found[1]}
 
@@ -88,7 +86,6 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def render(history: dict[str, Any]) -> Group:
-    """Return one order as text and tables."""
     copies = _copies([row for row in (history["input"], *history["copies"]) if row is not None])
     style = "bold red" if history["answer"] in {status.value for status in BROKEN} else "bold"
     head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")

@@ -48,7 +48,6 @@ class OrderTopics:
 
     @property
     def targets(self) -> dict[str, str]:
-        """The topics that are written to, each with its role."""
         return dict.fromkeys((self.output, *self.also_output), "output") | {self.dead_letter: DEAD_LETTER}
 
 
@@ -141,7 +140,6 @@ class OrderSearch:
         return list(positions), count
 
     def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
-        """Return the history of each of these input records."""
         asked = list(dict.fromkeys(wanted))
         sources = {position: self.source(position) for position in asked}
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)

@@ -28,7 +28,6 @@ class Order:
 
     @classmethod
     def of(cls, value: bytes | None, headers: Headers | None) -> Order:
-        """Read the order from a record."""
         origin = dict(headers or ()).get(REPLAYED_FROM)
         replay_of = None if origin is None else SourcePosition.parse(origin.decode("utf-8", "replace"))
         return cls(order_id(value), hashlib.sha256(value or b"").digest(), replay_of)
@@ -122,7 +121,6 @@ class OrderHistory:
 
     @property
     def replayed_from(self) -> SourcePosition | None:
-        """The dead letter that the record was replayed from."""
         return None if self.order is None else self.order.replay_of
 
     @property
@@ -137,7 +135,6 @@ class OrderHistory:
 
     @property
     def done(self) -> bool:
-        """True if the group's position is past the order."""
         return self.position is not None and self.position > self.at.offset
 
     def group_view(self) -> str:
@@ -165,7 +162,6 @@ def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
 
 
 def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
-    """Return the status, and a sentence that explains it."""
     standing = [copy for copy in history.copies if copy.written.state in _STANDING]
     aborted = sum(copy.written.state is RecordState.ABORTED for copy in history.copies)
     if history.source is not None and history.source.written.state is RecordState.ABORTED:

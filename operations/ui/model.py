@@ -238,7 +238,6 @@ class TransactionDurations:
 
 
 def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
-    """Drop the oldest entries, to bound the memory."""
     while len(known) > _KEPT:
         known.popitem(last=False)
 
@@ -366,8 +365,6 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of the group, its topics and the cluster."""
-
     group: str
     input: str
     output: str

@@ -126,7 +126,6 @@ class Poller(Generic[_T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop polling."""
         self._stop.set()
 
     def leave(self, deadline: Deadline) -> None:
@@ -200,7 +199,6 @@ class PollGroup:
         return () if own.value is None else (replace(cast("PollResult[Status]", own), name=self._local.url),)
 
     def view(self) -> View:
-        """Build the view from the latest answers."""
         statuses = self._status_answers()
         answers = PollResults(
             self._flow.answer, self._tail.answer, statuses, self._proof.answer, self._preflight.answer

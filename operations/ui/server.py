@@ -93,7 +93,6 @@ class EventBroadcaster:
         self._wake()
 
     def parts(self) -> dict[str, Markup]:
-        """Return all current parts."""
         return {name: part for name, (_, part) in self._parts.items()}
 
     def since(self, position: StreamPosition) -> dict[str, Markup] | None:

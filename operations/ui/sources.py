@@ -225,8 +225,6 @@ class OutputTailSource:
 
 
 class OutputTailsSource:
-    """The last offsets of all output topics of a run."""
-
     def __init__(self, run: PipelineSettings, last: int) -> None:
         self._sources = [OutputTailSource(run.connection, topic, last) for topic in run.outputs]
 

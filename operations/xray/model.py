@@ -17,8 +17,6 @@ ReadSources = Callable[[], Sources | SinkBatch | None]
 
 
 class Kind(enum.StrEnum):
-    """What an offset holds."""
-
     COMMITTED = "committed"
     PLAIN = "plain"
     ABORTED = "aborted"

@@ -139,7 +139,6 @@ def patterns() -> Markup:
 
 
 def page(xray: Xray) -> str:
-    """Return the whole document."""
     picture, data = drawing(xray, moving=True), _timeline_json(xray)
     body = _templates().get_template("page.html").render(xray=xray, picture=picture, data=data)
     style = Markup(asset("strips.css") + asset("page.css"))
