@@ -147,7 +147,7 @@ class Recorder:
                 self._recovered(state.moved(position, now, self._written_at(newest_ms, now)))
 
     def begun(self, place: Place) -> None:
-        """Record the begin of an attempt: its transaction is open until it, or a later one of the partition, ends."""
+        """Record the start of an attempt: its transaction is open until it, or a later one of the partition, ends."""
         with self._lock:
             if place in self._partitions:
                 self._partitions[place].begun_at = self._clock()
