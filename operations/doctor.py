@@ -261,7 +261,7 @@ class AbortReport:
     """
     Outcome of each selected transaction.
 
-    ``over``: ended by itself, or its owner has begun another one. ``left``: not confirmed, so not aborted.
+    ``over``: ended by itself, or its owner has begun another one. ``left``: not confirmed, or within its timeout.
     ``failed``: could not be aborted, and why.
     """
 
