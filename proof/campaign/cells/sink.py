@@ -53,7 +53,7 @@ _ROW_BY_ROW = ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=1")
 
 
 def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
-    """Return a decorator for two cells, `NAME-one` and `NAME-tasks`; the play gets the suffix before the stage."""
+    """Return a decorator for two cells, `NAME-one` and `NAME-tasks`; the play gets ``writers`` before the stage."""
 
     def add(play: Play) -> Play:
         for writers, word in _NAMES.items():
