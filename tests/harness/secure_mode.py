@@ -120,7 +120,7 @@ class SecureMode:
     # Users.
 
     def _connection(self, original: Any) -> Any:
-        """Make a connection with only an address the administrator's."""
+        """Use the administrator's credentials for connections that are given only an address."""
 
         def init(made: Connection, bootstrap: str, *told: Any, **named: Any) -> None:
             cluster = self._clusters.get(bootstrap)

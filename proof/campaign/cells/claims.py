@@ -311,6 +311,6 @@ def _require_running(running: list[Program]) -> None:
 
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:
-    """Return the partitions of its last commits: without it, nobody works on them."""
+    """Return the partitions of its last commits: once it is gone, nobody works on them."""
     mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.family()]
     return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}

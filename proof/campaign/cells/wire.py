@@ -176,7 +176,7 @@ def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
 
 
 def slowed(entries: Iterable[Entry], shape: NetworkConditions) -> int:
-    """Count the steps that took at least the network's round-trip time."""
+    """Count the steps that took at least the shortest round trip under these conditions."""
     wait = max(2 * (shape.latency_s - shape.jitter_s), shape.retransmit_s if shape.loss else 0.0, _NOTICED_S)
     begun: dict[tuple[int, int, Step], float] = {}
     count = 0
