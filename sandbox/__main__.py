@@ -1,4 +1,4 @@
-"""Real servers on this machine without containers, and what breaks them on purpose: `python -m sandbox --help`."""
+"""Real servers on this machine, without containers, and commands that break them: `python -m sandbox --help`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def down(directory: Path, *, wipe: bool) -> None:
         running = 0 if cluster is None else len(cluster.running())
         if cluster is not None:
             cluster.close(wipe=wipe)
-        Network(directory).remove()  # what a killed command may have left
+        Network(directory).remove()  # in case a killed command left one
         if wipe:
             isolation.release_disks(directory)
     click.echo(f"Kafka is down ({running} stopped)" if running else "nothing is up")
@@ -269,7 +269,7 @@ def _limit(size_mb: int | None) -> int:
 
 
 def _become(command: Sequence[str]) -> None:
-    """Replace this process, so that signals and the exit code are the program's own."""
+    """Replace this process, so that signals and the exit code are those of the program."""
     sys.stdout.flush()
     try:
         os.execvp(command[0], list(command))  # noqa: S606 - a list, no shell
@@ -309,10 +309,10 @@ _brokers = click.argument("numbers", type=click.IntRange(1), nargs=-1, required=
 
 def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
     """
-    The cluster of ``directory``.
+    Return the cluster of ``directory``.
 
     Raises:
-        Refused: there is none, or it has no broker of one of these numbers.
+        Refused: there is none, or it lacks a broker with one of these numbers.
     """
     cluster = Cluster.open(directory)
     if cluster is None or not set(numbers) <= {node.number for node in cluster.layout.nodes}:

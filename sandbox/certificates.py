@@ -1,4 +1,4 @@
-"""A small certificate authority: keys and certificates in PEM form, for a few days, readable by us alone."""
+"""A small certificate authority: PEM keys and certificates, valid for a few days, readable only by the owner."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from sandbox.process import write_private
 
 DAYS = 7
-_SLACK = dt.timedelta(minutes=5)  # clocks of machines differ
+_SLACK = dt.timedelta(minutes=5)  # clock skew between machines
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who signs: its key and certificate."""
+    """The authority's key and certificate."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -57,13 +57,13 @@ class Authority:
 
     def issue(self, name: str, hosts: Sequence[str] = (), *, days: float = DAYS) -> tuple[bytes, bytes]:
         """
-        Key and certificate of ``name``, as PEM; good for connecting, and for being connected to at ``hosts``.
+        Return a key and a client certificate of ``name``, as PEM, which is also a server certificate for ``hosts``.
 
-        Negative ``days``: it has ended so long ago.
+        With negative ``days``, it expired that long ago.
         """
         key = _key()
         builder = _builder(_name(name), self.certificate.subject, key, *_span(days))
-        # Strict readers (Python 3.13) want to be told whose key signed.
+        # Strict verification (the default since Python 3.13) requires an authority key identifier.
         signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = builder.add_extension(signed_by, critical=False)
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
@@ -77,7 +77,7 @@ class Authority:
 
 
 def ends(certificate: Path) -> dt.datetime:
-    """When a certificate's time is over."""
+    """Return the time at which a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
 
 
@@ -116,6 +116,6 @@ def _key() -> ec.EllipticCurvePrivateKey:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """PKCS #8, which Java reads, too."""
+    """Return the key as PKCS #8, which Java can read too."""
     nothing = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, nothing)

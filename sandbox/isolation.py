@@ -1,10 +1,10 @@
 """
-What a broker of the sandbox has of its own, as root: a network, and a data directory with an end.
+Isolation of the sandbox's brokers, as root: a network of their own, and a data directory of limited size.
 
-Networks: each broker of one directory in a namespace, all on one bridge, clients beside it. Names come from the
-directory, so whoever knows it can remove what a killed command left. Nothing is filtered: a cut is a blackhole route,
-on both sides where both have a namespace. Disks: a small file system in memory, which can be made full and given room
-again.
+Networks: each broker of a directory has a network namespace, all on one bridge, with the clients beside them. Names are
+derived from the directory, so that they suffice to remove what a killed command left. Nothing is filtered: a cut is a
+blackhole route, on both sides if both have a namespace. Disks: a small file system in memory, which can be filled up
+and freed again.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _NO_DISK = "leave --data-size-mb out"
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The network of one sandbox directory; every call is one or a few `ip` commands."""
+    """The network of one sandbox directory; every call runs one or a few `ip` commands."""
 
     directory: Path
 
     @property
     def name(self) -> str:
-        """The bridge's name, and the start of all others; interface names have 15 characters at most."""
+        """The bridge's name and the prefix of all other names; interface names have at most 15 characters."""
         return _PREFIX + hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:8]
 
     def namespace(self, number: int) -> str:
         return f"{self.name}-{number}"
 
     def entering(self, number: int) -> list[str]:
-        """The words in front of a command that is to run in the namespace of broker ``number``."""
+        """Return the prefix of a command that runs in the namespace of broker ``number``."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(number)}"]
 
     def make(self, numbers: Collection[int]) -> dict[int, str]:
-        """Make what is missing; return each broker's address."""
-        # Two sandboxes that choose addresses at the same moment would choose the same.
+        """Create what is missing; return each broker's address."""
+        # Two sandboxes that choose addresses at the same time would choose the same ones.
         with locked(Path(tempfile.gettempdir()) / f"{_PREFIX}-network.lock"):
             hosts = self._bridge()
             known = set(_namespaces())
@@ -71,7 +71,7 @@ class Network:
             return addresses
         hosts = _unused()
         _ip("link", "add", self.name, "type", "bridge")
-        # Tells `sweep` whose this is, when nobody else can tell any more.
+        # Tells `sweep` the owner if nothing else is left of it.
         _ip("link", "set", "dev", self.name, "alias", str(self.directory.resolve())[:250])
         _ip("address", "add", f"{hosts[_HOST_PART]}/{hosts.prefixlen}", "dev", self.name)
         _ip("link", "set", self.name, "up")
@@ -94,7 +94,7 @@ class Network:
         return None
 
     def cut(self, number: int, others: Collection[int | str]) -> None:
-        """Let nothing pass between broker ``number`` and the ``others`` (broker numbers, or `CLIENTS`)."""
+        """Block all traffic between broker ``number`` and the ``others`` (broker numbers, or `CLIENTS`)."""
         hosts = self._existing()
         for other in others:
             far = _HOST_PART if other == CLIENTS else int(other)
@@ -106,7 +106,7 @@ class Network:
         _ip("-n", self.namespace(number), "route", "replace", "blackhole", f"{address}/32")
 
     def heal(self) -> int:
-        """Take all cuts away; return how many there were."""
+        """Remove all cuts; return their number."""
         cuts = 0
         for inside in self._mine():
             for route in _asked("-n", inside, "-json", "route", "show", "type", "blackhole"):
@@ -115,10 +115,10 @@ class Network:
         return cuts
 
     def remove(self) -> None:
-        """Remove all of it; harmless when there is nothing."""
+        """Remove the whole network; does nothing if there is none."""
         if not may_isolate():
             return
-        # Links first: the kernel keeps a namespace with its end of the link while a process in it is still dying.
+        # Links first: the kernel keeps a namespace and its end of the link while a process in it is still exiting.
         links = [str(link["ifname"]) for link in _asked("-json", "link", "show")]
         for link in links:
             if link == self.name or link.startswith(f"{self.name}-"):
@@ -137,12 +137,12 @@ class Network:
 
 
 def may_isolate() -> bool:
-    """Whether this process may make namespaces: root, and the two programs for it."""
+    """Return whether this process may create namespaces: it needs to be root, with `ip` and `nsenter`."""
     return os.geteuid() == 0 and all(shutil.which(program) for program in ("ip", "nsenter"))
 
 
 def sweep() -> list[Path]:
-    """Remove the networks of directories that are gone; return these directories."""
+    """Remove the networks of directories that no longer exist; return these directories."""
     gone = []
     for link in _asked("-json", "link", "show", "type", "bridge"):
         owner = link.get("ifalias")
@@ -153,7 +153,7 @@ def sweep() -> list[Path]:
 
 
 def _unused() -> ipaddress.IPv4Network:
-    """A network of 256 addresses that nothing on this machine knows."""
+    """Return a network of 256 addresses that is unused on this machine."""
     links = _asked("-json", "-4", "address", "show")
     taken = [_network(address) for link in links for address in link.get("addr_info", ())]
     routes = [route["dst"] for route in _asked("-json", "-4", "route", "show", "table", "all")]
@@ -184,7 +184,7 @@ def _ip(*words: str) -> str:
 
 
 def limit_disk(directory: Path, size_mb: int) -> None:
-    """Mount ``size_mb`` MiB of memory at ``directory``; what is mounted already gets that size, and keeps its data."""
+    """Mount ``size_mb`` MiB of memory at ``directory``; an existing mount is resized and keeps its data."""
     directory.mkdir(parents=True, exist_ok=True)
     if directory.resolve() in _mounted():
         _mount("-o", f"remount,size={size_mb}m", str(directory))
@@ -193,12 +193,12 @@ def limit_disk(directory: Path, size_mb: int) -> None:
 
 
 def fill_disk(directory: Path) -> int:
-    """Take all free room away, so that the next write finds none; return the bytes in use."""
+    """Remove all free space, so that the next write fails; return the bytes in use."""
     if directory.resolve() not in _mounted():
         raise Refused(f"{directory} is no file system of its own; `up --data-size-mb 512` as root makes one")
     for _ in range(_TRIES):
         used = shutil.disk_usage(directory).used
-        # Whoever writes meanwhile makes the size too small, which the kernel refuses.
+        # A write in between makes the size too small, which the kernel refuses.
         with contextlib.suppress(Refused):
             _mount("-o", f"remount,size={used}", str(directory))
             return used
@@ -206,7 +206,7 @@ def fill_disk(directory: Path) -> int:
 
 
 def release_disks(below: Path) -> None:
-    """Unmount everything below a sandbox's directory; its data is gone with that."""
+    """Unmount everything below a sandbox's directory; the data is lost."""
     root = below.resolve()
     for place in sorted(_mounted(), reverse=True):
         if root in place.parents:
@@ -214,12 +214,11 @@ def release_disks(below: Path) -> None:
 
 
 def may_mount() -> bool:
-    """Whether this process may mount."""
     return os.geteuid() == 0 and shutil.which("mount") is not None
 
 
 def _mounted() -> set[Path]:
-    """Where file systems in memory are mounted, as the kernel tells; it writes blanks as octal numbers."""
+    """Return the mount points of file systems in memory; the kernel writes blanks as octal escapes."""
     lines = Path("/proc/self/mounts").read_text().splitlines() if Path("/proc/self/mounts").exists() else []
     rows = [line.split(" ") for line in lines]
     return {Path(row[1].encode().decode("unicode_escape")) for row in rows if row[2] == "tmpfs"}

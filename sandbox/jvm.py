@@ -1,4 +1,4 @@
-"""Where the JVM parts are, how they are fetched, and how a program of Kafka's is started from them."""
+"""The JVM parts: their location, their download, and the commands that run Kafka's programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import KAFKAS, Part, setup_command
 
-# Kafka's own command line tools, and the class behind each.
+# Kafka's command line tools and their main classes.
 TOOLS: Mapping[str, str] = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
@@ -26,13 +26,13 @@ TOOLS: Mapping[str, str] = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 
-# C1 only: a program of a second or two ends before the second compiler pays back.
+# C1 only: a program that runs for a second or two ends before the second compiler pays off.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """What `sandbox setup` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made; ``part`` may be an older's."""
+    """The files of `sandbox setup`: `kafka/*.jar`, and `kafka.jsa` if available; ``part`` selects the version."""
 
     home: Path = field(default_factory=dependencies.home)
     part: Part = Part.KAFKA
@@ -42,7 +42,7 @@ class Jvm:
         return self.home / f"{self.part}.jsa"
 
     def class_path(self) -> str:
-        """Jars in a fixed order: a class-data archive fits one order only."""
+        """Return the jars in a fixed order: a class-data archive works with one order only."""
         jars = [str(jar) for jar in dependencies.jars(self.part, self.home)]
         if not jars:
             raise dependencies.missing_jars(self.part, self.home)
@@ -51,7 +51,7 @@ class Jvm:
     def command(
         self, main: str, arguments: Sequence[str], *, flags: Sequence[str] = (), archive: bool = True
     ) -> list[str]:
-        """The command line that runs ``main``; an archive that doesn't fit is passed over by the JVM without a word."""
+        """Return the command line that runs ``main``; the JVM silently ignores an archive that doesn't match."""
         java = shutil.which("java")
         if java is None:
             raise Refused("no java on PATH; Java 17 or later is needed (a JRE is enough)")
@@ -60,7 +60,7 @@ class Jvm:
         return [java, *quiet, *shared, *flags, "-cp", self.class_path(), main, *arguments]
 
     def tool(self, name: str, arguments: Sequence[str]) -> list[str]:
-        """The command line of one of Kafka's own tools; raise `UsageError` naming all when ``name`` is none of them."""
+        """Return the command line of one of Kafka's tools; raise `UsageError`, naming all, if ``name`` is unknown."""
         if name not in TOOLS:
             raise UsageError(f"no tool {name!r}; there are: {' '.join(TOOLS)}")
         log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -78,7 +78,7 @@ Examples:
 
 
 def _nothing_else(_place: Path) -> None:
-    """The broker needs its jars only."""
+    """Do nothing: the broker needs only its jars."""
 
 
 setup = setup_command(Part.KAFKA, _TEXT, _nothing_else, KAFKAS)

@@ -1,7 +1,7 @@
 """
-A real Kafka cluster on this machine: one node, or three that replicate.
+A real Kafka cluster on this machine: one node, or three with replication.
 
-A start formats the data, launches the brokers, and waits until they answer or says why they don't.
+Starting it formats the data, launches the brokers, and waits until they respond, or reports why they don't.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _STOP_GRACE_S = 15.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """
-    How brokers run: ``quick`` ones start in half the time and are slower under load; leashed ones end with us.
+    How brokers run: ``quick`` ones start in half the time and are slower under load; ``leashed`` ones end with us.
 
-    ``namespaces`` gives each a network of its own, ``data_size_mb`` the last one a data directory of that size.
-    ``secure`` brokers ask who is there (`sandbox.secure`); those of a cluster that was made so always do.
-    ``kafka``: their version, a key of `brew.jvm.dependencies.KAFKAS`; None: the cluster's, a new one's is the first.
+    ``namespaces`` gives each its own network, ``data_size_mb`` the last one a data directory of that size. ``secure``
+    brokers authenticate clients (`sandbox.secure`); those of a cluster created that way always do. ``kafka``: a key of
+    `brew.jvm.dependencies.KAFKAS`; None: the cluster's, or the first key for a new one.
     """
 
     heap_mb: int = 512
@@ -59,7 +59,7 @@ class Settings:
         return Jvm(part=KAFKAS[self.kafka] if self.kafka else Part.KAFKA)
 
     def kept(self) -> dict[str, Any]:
-        """What a later command needs to start a broker again as this one would."""
+        """Return the settings that a later command needs to restart a broker in the same way."""
         return {
             "heap_mb": self.heap_mb,
             "quick": self.quick,
@@ -80,7 +80,7 @@ class Settings:
 
 
 def format_data(layout: Layout, nodes: Sequence[Node], jvm: Jvm, deadline: Deadline) -> None:
-    """Let Kafka's own tool prepare the data directories that are new, all nodes at the same time."""
+    """Format the new data directories of all nodes in parallel, with Kafka's own tool."""
     new = [node for node in nodes if not (layout.data(node) / "meta.properties").exists()]
     running = [(node, _formatting(layout, node, jvm)) for node in new]
     try:
@@ -107,7 +107,7 @@ def _formatting(layout: Layout, node: Node, jvm: Jvm) -> subprocess.Popen[bytes]
 
 
 def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) -> None:
-    """Wait for the broker's own word in its log, from ``begin`` on, then for its port; look at its life meanwhile."""
+    """Wait until the log, from ``begin`` on, reports the start and the port is open; fail if the broker ends."""
     log = layout.log(node)
     while not (_STARTED in _lines_from(log, begin) and _listens(node)):
         if not node.alive():
@@ -118,7 +118,7 @@ def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) ->
 
 
 def await_answer(connection: Connection, brokers: int, deadline: Deadline) -> None:
-    """Return once a client is told of so many brokers."""
+    """Wait until a client sees this number of brokers."""
     clients.reach(connection, deadline)
     client = clients.admin(connection)
     while topics.brokers(client, deadline) < brokers:
@@ -151,7 +151,7 @@ class Cluster:
     """
     A running cluster, or one that can be started again from its directory.
 
-    The state file in the directory is the truth between commands; ``start`` makes or continues, ``open`` only looks.
+    Between commands, the state file is authoritative; ``start`` creates or continues a cluster, ``open`` only reads.
     """
 
     def __init__(self, layout: Layout, settings: Settings) -> None:
@@ -169,9 +169,9 @@ class Cluster:
         settings: Settings | None = None,
     ) -> Self:
         """
-        Start the cluster of ``directory``, with its data if it has any; what runs already is left alone.
+        Start the cluster of ``directory``, with any data it has; running brokers are left alone.
 
-        ``brokers`` must fit a cluster that exists; without ``ports`` a new one gets free ones, an old one its own.
+        ``brokers`` must match an existing cluster; without ``ports``, a new one gets free ones, an old one its own.
 
         Raises:
             Refused: a port is taken, the directory holds another size or version, or a broker did not start.
@@ -202,7 +202,7 @@ class Cluster:
 
     @classmethod
     def open(cls, directory: Path, settings: Settings | None = None) -> Self | None:
-        """The cluster that ``directory`` holds, running or not; None when there never was one."""
+        """Return the cluster in ``directory``, running or not, or None if there never was one."""
         layout = Layout.read(directory.resolve())
         if layout is None:
             return None
@@ -210,7 +210,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """All brokers' addresses, as clients want them."""
+        """The addresses of all brokers, as a bootstrap list."""
         return self.layout.bootstrap
 
     @property
@@ -222,7 +222,7 @@ class Cluster:
         return [node for node in self.layout.nodes if node.alive()]
 
     def stop(self) -> int:
-        """End all brokers in good order, data kept; return how many were running."""
+        """Shut all brokers down cleanly, keeping their data; return how many were running."""
         running = self.running()
         for node in running:  # all at once: a controller waits for its peers
             if node.identity is not None:
@@ -235,7 +235,7 @@ class Cluster:
         return len(running)
 
     def close(self, *, wipe: bool = False) -> None:
-        """End all brokers; with ``wipe`` remove the cluster's files too, and don't wait for good order before that."""
+        """Stop all brokers; with ``wipe``, remove the cluster's files too, without waiting for a clean shutdown."""
         if not wipe:
             self.stop()
         else:
@@ -256,21 +256,20 @@ class Cluster:
         self.close(wipe=True)
 
     def kill(self, number: int = 1) -> None:
-        """SIGKILL to one broker, as when its machine loses power; return when its port is free again."""
+        """Send SIGKILL to one broker, as if its machine lost power; return when its port is free again."""
         if (identity := self.layout.node(number).identity) is not None:
             identity.kill()
         self._forget(number)
 
     def pause(self, number: int = 1) -> None:
-        """SIGSTOP to one broker: its connections stay open and nothing answers."""
+        """Send SIGSTOP to one broker: its connections stay open, and it does not respond."""
         self._signal(number, signal.SIGSTOP)
 
     def resume(self, number: int = 1) -> None:
-        """SIGCONT to a paused broker."""
         self._signal(number, signal.SIGCONT)
 
     def restart(self, *numbers: int) -> None:
-        """Start brokers (the first, if none is named) again, on ports and data; what runs is ended in order before."""
+        """Start brokers again (default: the first) on their ports and data; running ones are stopped cleanly first."""
         for number in numbers or (1,):
             identity = self.layout.node(number).identity
             if identity is not None:
@@ -279,15 +278,15 @@ class Cluster:
         self._start([self.layout.node(number) for number in numbers or (1,)])
 
     def cut(self, number: int, others: Collection[int | str]) -> None:
-        """Let nothing pass between one broker and others, or `CLIENTS`; connections stay open and starve."""
+        """Block all traffic between one broker and others, or `CLIENTS`; connections stay open without traffic."""
         self.network.cut(number, others)
 
     def fill(self, number: int) -> int:
-        """Take a broker's disk its free room; return the bytes in use."""
+        """Fill a broker's disk; return the bytes in use."""
         return fill_disk(self.layout.data(self.layout.node(number)))
 
     def heal(self) -> int:
-        """Take all cuts away and give full disks their room again; return how many cuts there were."""
+        """Remove all cuts and restore the free space of full disks; return the number of cuts."""
         for node in self.layout.nodes:
             if node.size_mb:
                 limit_disk(self.layout.data(node), node.size_mb)
@@ -310,7 +309,7 @@ class Cluster:
             self.layout.write()
 
     def _start(self, nodes: Sequence[Node]) -> None:
-        """Format what is new, start, note each process at once, and return when all of the cluster answers."""
+        """Format new nodes, start all, record each process at once, and return when the whole cluster responds."""
         if not nodes:
             return
         self._place()
@@ -319,7 +318,7 @@ class Cluster:
             Security.of(self.layout).prepare(self.layout, renew=not running)
         nodes = [self.layout.node(node.number) for node in nodes]
         for node in nodes:
-            if not node.namespace:  # a network of its own has all ports free
+            if not node.namespace:  # in its own network, all ports are free
                 require_free(node.port)
                 require_free(node.controller_port)
                 require_free(node.mutual_port)
@@ -355,7 +354,7 @@ class Cluster:
         write_private(self.layout.properties(node), text.encode())
 
     def _place(self) -> None:
-        """See to it that networks and limited disks are there; a `down` or the machine's end took them."""
+        """Create missing networks and limited disks, which a `down` or a reboot removed."""
         if any(node.namespace for node in self.layout.nodes):
             self.layout = self.layout.on_hosts(self.network.make([n.number for n in self.layout.nodes]))
         for node in self.layout.nodes:
@@ -389,15 +388,15 @@ def _placed(node: Node, settings: Settings) -> Node:
 
 def make_archive(directory: Path) -> Path:
     """
-    Record the classes that a broker loads, in a file that halves the start of later ones.
+    Create the archive of the classes that a broker loads, which halves the time of later starts; return its path.
 
-    A broker starts, answers and ends once, in ``directory``; return the file.
+    This starts a broker in ``directory``, waits until it responds, and stops it.
     """
     jvm = Jvm()
     jvm.archive.unlink(missing_ok=True)
     fresh = jvm.archive.with_suffix(".new")
     with Cluster.start(directory, settings=_Recording()) as cluster:
-        cluster.stop()  # in good order: the file is written at the very end
+        cluster.stop()  # cleanly: the file is written at the very end
     if not fresh.exists():
         raise Refused("the JVM has written no class-data archive")
     return fresh.replace(jvm.archive)

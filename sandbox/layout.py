@@ -1,4 +1,4 @@
-"""What a Kafka cluster of the sandbox looks like on disk: its nodes, their settings, the state file."""
+"""A Kafka cluster of the sandbox on disk: its nodes, their settings, the state file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sandbox.process import HOST, Identity, free, write_state
 @dataclass(frozen=True, slots=True)
 class Node:
     """
-    One Kafka process, broker and controller in one; without identity it isn't running.
+    One Kafka process, broker and controller in one; not running if it has no identity.
 
-    ``namespace``: it has a network of its own. ``size_mb``: its data directory ends there; 0 when it has no end.
-    ``mutual_port``: where clients show a certificate; 0 in a cluster that is not secure.
+    ``namespace``: of its own network, if any. ``size_mb``: the limit of its data directory; 0: none. ``mutual_port``:
+    for clients with certificates; 0 in a cluster that is not secure.
     """
 
     number: int
@@ -39,17 +39,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster's directory: the state file and, per node, its settings, its log and its data."""
+    """A cluster's directory: the state file and, for each node, its settings, log and data."""
 
     directory: Path
     cluster_id: str
     nodes: tuple[Node, ...]
     launched: Mapping[str, Any] = field(default_factory=dict)
-    """How the brokers were started, for whoever starts one of them again."""
+    """How the brokers were started, for commands that start one again."""
 
     @property
     def kafka(self) -> str:
-        """Its brokers' version."""
+        """The brokers' Kafka version."""
         return self.launched.get("kafka") or next(iter(KAFKAS))
 
     @property
@@ -58,19 +58,19 @@ class Layout:
 
     @property
     def secure(self) -> bool:
-        """Whether it asks who is there."""
+        """Whether the cluster authenticates its clients."""
         return any(node.mutual_port for node in self.nodes)
 
     @property
     def bootstrap_mutual(self) -> str:
-        """Where clients show a certificate instead of a password."""
+        """The bootstrap list for clients that authenticate by certificate instead of password."""
         return ",".join(f"{node.host}:{node.mutual_port}" for node in self.nodes)
 
     def node(self, number: int) -> Node:
         return next(node for node in self.nodes if node.number == number)
 
     def document(self, node: Node) -> dict[str, object]:
-        """One broker as JSON."""
+        """Return one broker as JSON."""
         alive = node.alive()
         return {
             "broker": node.number,
@@ -96,11 +96,11 @@ class Layout:
         return self.home(node) / "server.properties"
 
     def with_node(self, number: int, **changed: Any) -> Layout:
-        """The same cluster, with fields of one node changed."""
+        """Return the same cluster, with fields of one node changed."""
         return replace(self, nodes=tuple(replace(n, **changed) if n.number == number else n for n in self.nodes))
 
     def on_hosts(self, hosts: Mapping[int, str]) -> Layout:
-        """The same cluster, each node in a network of its own at that address."""
+        """Return the same cluster, with each node in its own network at that address."""
         return replace(self, nodes=tuple(replace(n, host=hosts[n.number], namespace=True) for n in self.nodes))
 
     def write(self) -> None:
@@ -110,7 +110,7 @@ class Layout:
 
     @classmethod
     def read(cls, directory: Path) -> Layout | None:
-        """The layout kept in ``directory``; None when there is none."""
+        """Return the layout stored in ``directory``, or None if there is none."""
         file = _state_file(directory)
         if not file.exists():
             return None
@@ -136,11 +136,11 @@ def _node(kept: Mapping[str, Any]) -> Node:
 
 def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> str:
     """
-    The settings of one node, as text for its file; ``more`` comes last and wins.
+    Return the content of one node's settings file; ``more`` comes last and takes precedence.
 
-    With three nodes or more everything has three replicas and needs two of them; with fewer, one.
+    With three nodes or more, there are three replicas with two in-sync ones required; with fewer, one.
     """
-    replicas, needed = (3, 2) if len(layout.nodes) >= 3 else (1, 1)  # noqa: PLR2004 - Kafka's own advice
+    replicas, needed = (3, 2) if len(layout.nodes) >= 3 else (1, 1)  # noqa: PLR2004 - Kafka's recommendation
     voters = ",".join(f"{n.number}@{n.host}:{n.controller_port}" for n in layout.nodes)
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
@@ -156,16 +156,16 @@ def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> st
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": needed,
-        # Kafka makes these topics at first use, while the first client waits: 50 partitions each take a second.
+        # Kafka creates these topics at first use, while the first client waits: 50 partitions each take a second.
         "offsets.topic.num.partitions": 8,
         "transaction.state.log.num.partitions": 8,
         "group.initial.rebalance.delay.ms": 0,
-        # A killed broker is let in again only when its old registration has run out: 9 s by default.
+        # A killed broker can't register again until its old registration expires: 9 s by default.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
         "auto.create.topics.enable": "false",
-        # Both indexes are mapped at full size, and a system that reads far ahead fills them with zeros at the first
-        # record: at Kafka's 10 MiB each, 64 new partitions took 4 s of a broker's processor.
+        # Both indexes are mapped at full size, and file systems with long read-ahead fill them with zeros at the first
+        # record: at Kafka's 10 MiB each, 64 new partitions took 4 s of a broker's processor time.
         "log.index.size.max.bytes": 1024**2,
         **more,
     }
@@ -173,7 +173,7 @@ def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> st
 
 
 def secured(layout: Layout) -> Layout:
-    """The same cluster, each node with a port for clients with certificates."""
+    """Return the same cluster, with a port on each node for clients with certificates."""
     taken = [port for node in layout.nodes for port in (node.port, node.controller_port)]
     ports = free(len(layout.nodes), apart_from=taken)
     pairs = zip(layout.nodes, ports, strict=True)
@@ -181,13 +181,13 @@ def secured(layout: Layout) -> Layout:
 
 
 def plan(directory: Path, cluster_id: str, ports: Sequence[int], controller_ports: Sequence[int]) -> Layout:
-    """A new cluster with one node per port."""
+    """Return a new cluster with one node per port."""
     pairs = enumerate(zip(ports, controller_ports, strict=True), start=1)
     return Layout(directory, cluster_id, tuple(Node(n, port, controller) for n, (port, controller) in pairs))
 
 
 def on_ports(directory: Path, cluster_id: str, brokers: int, ports: Sequence[int] | None) -> Layout:
-    """A cluster on the ports asked for, or on free ones; controllers always get free ones."""
+    """Return a cluster on the given ports, or on free ones; controllers always get free ones."""
     if brokers < 1 or (ports is not None and len(ports) != brokers):
         raise UsageError(f"{brokers} brokers need as many ports, got {list(ports or ())}")
     ports_found = free(2 * brokers if ports is None else brokers, apart_from=ports or ())
@@ -195,6 +195,6 @@ def on_ports(directory: Path, cluster_id: str, brokers: int, ports: Sequence[int
 
 
 def new_cluster_id() -> str:
-    """16 random bytes, written as Kafka writes its ids; a dash in front would look like an option to its tool."""
+    """Return 16 random bytes in Kafka's id format; Kafka's tool would take a leading dash for an option."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return text if not text.startswith("-") else new_cluster_id()

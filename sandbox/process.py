@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them, their ports, and files that nobody else may open."""
+"""Processes that outlive the command that started them, their ports, and private files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from brew.errors import Refused
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may ever open, not even between two system calls; readers find old or new."""
+    """Write a file atomically that nobody else can ever open, not even between two system calls."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -32,7 +32,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state file in one step: readers find old or new."""
+    """Write a state file atomically: readers see the old or the new one."""
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(state, indent=2) + "\n")
     fresh.replace(path)
@@ -40,7 +40,7 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """A block that one process at a time is in."""
+    """A block that only one process at a time can enter."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -48,13 +48,13 @@ def locked(path: Path) -> Iterator[None]:
 
 HOST = "127.0.0.1"
 
-# Below the range that systems take outgoing ports from: a killed server finds its port free when it comes back, and
-# a client that keeps trying a port nobody listens on can't end up connected to itself.
+# Below the ephemeral port range: a killed server finds its port free when it restarts, and a client that retries a port
+# without a listener can't connect to itself.
 _CANDIDATES = range(15_000, 30_000)
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` now; ports of connections that have just ended count as free."""
+    """Return whether a server could listen on ``port`` now; ports of connections just closed count as free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -65,7 +65,7 @@ def is_free(port: int) -> bool:
 
 
 def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
-    """``count`` different free ports."""
+    """Return ``count`` different free ports."""
     ports: list[int] = []
     for port in random.sample(_CANDIDATES, k=len(_CANDIDATES)):
         if len(ports) == count:
@@ -78,7 +78,7 @@ def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
 
 
 def require_free(port: int) -> None:
-    """Raise `Refused`, with the holder's name if known, when ``port`` is taken; 0 means no port."""
+    """Raise `Refused`, with the owner's name if known, if ``port`` is taken; 0 means no port."""
     if port and not is_free(port):
         raise Refused(f"port {port} is taken by {_holder(port)}; stop it, or choose another with --port")
 
@@ -89,18 +89,18 @@ def _holder(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
                 return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
     except psutil.Error:
-        pass  # some systems tell only their administrator
+        pass  # some systems require root for this
     return "another process"
 
 
 _STILL_S, _LOOK_S = 5.0, 0.002
-# The clock that start times are computed from can be set while a server runs.
+# The clock that start times are computed from may be adjusted while a server runs.
 _CLOCK_SLACK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process number together with its start time: the number alone may belong to another process by now."""
+    """A pid with its start time: the pid alone may have been reused by another process."""
 
     pid: int
     created: float
@@ -110,7 +110,7 @@ class Identity:
         return cls(pid, psutil.Process(pid).create_time())
 
     def process(self) -> psutil.Process | None:
-        """The running process; None when it has ended, or when its number was given to another one."""
+        """Return the running process, or None if it has ended or its pid was reused."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.created) > _CLOCK_SLACK_S:
@@ -123,7 +123,7 @@ class Identity:
         return self.process() is not None
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is no longer there. SIGSTOP is awaited (`_all_threads_stopped`)."""
+        """Send a signal, and wait until a SIGSTOP is in effect; return False if the process is gone."""
         process = self.process()
         if process is None:
             return False
@@ -137,21 +137,21 @@ class Identity:
         return True
 
     def stop(self, grace: Deadline) -> bool:
-        """End the process: SIGTERM, after ``grace`` SIGKILL; False when it was gone before."""
+        """End the process with SIGTERM and, after ``grace``, SIGKILL; return False if it was already gone."""
         if not self.send(signal.SIGTERM):
             return False
-        self.send(signal.SIGCONT)  # a paused process takes SIGTERM only once it goes on
+        self.send(signal.SIGCONT)  # a stopped process handles SIGTERM only once it continues
         if not self.wait(grace):
             self.kill()
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the system has taken everything back, ports included."""
+        """Send SIGKILL, and wait until the system has released everything, ports included."""
         if self.send(signal.SIGKILL):
             self.wait(Deadline(10))
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait for the end; False when the process is still there at the deadline."""
+        """Wait for the end; return False if the process is still there at the deadline."""
         process = self.process()
         if process is None:
             return True
@@ -163,10 +163,10 @@ class Identity:
 
 
 class ServerProcess:
-    """A server that this program has started: its identity, and on request a leash."""
+    """A server that this program has started: its identity and, on request, a leash."""
 
     def __init__(self, command: Sequence[str], log: Path, *, leashed: bool) -> None:
-        """Start ``command`` in a session of its own, output appended to ``log``; leashed, it ends when we end."""
+        """Start ``command`` in its own session, output appended to ``log``; if leashed, it ends when we end."""
         with log.open("ab") as out:
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -175,7 +175,7 @@ class ServerProcess:
         self._leash = _kill_with_parent(self._child.pid) if leashed else None
 
     def ended(self) -> None:
-        """Take the leash off and collect the exit status, once the process has been stopped."""
+        """Remove the leash and collect the exit status, once the process has been stopped."""
         if self._leash is not None and self._leash.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._leash.communicate(b"ended\n")
@@ -186,9 +186,9 @@ class ServerProcess:
 
 def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:
     """
-    A shell that kills ``pid`` once this program is gone, however it went.
+    Start a shell that kills ``pid`` when this program ends for any reason.
 
-    It reads from a pipe that only we hold: a word says that the server has ended, the end of the pipe that we have.
+    It reads from a pipe whose write end only we hold: a line means that the server has ended, end of file that we have.
     """
     script = 'read -r word || kill -KILL "$1"'
     return subprocess.Popen(
@@ -201,9 +201,9 @@ def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:
 
 
 def _all_threads_stopped(pid: int) -> bool:
-    """Whether all threads are stopped: the others work on until the one that got the signal has a processor."""
+    """Return whether all threads are stopped: others keep running until the one that got the signal is scheduled."""
     try:
         states = [(task / "stat").read_text().rpartition(") ")[2][:1] for task in Path(f"/proc/{pid}/task").iterdir()]
     except (FileNotFoundError, ProcessLookupError):
-        return True  # it has ended, or this is no Linux
+        return True  # it has ended, or this is not Linux
     return set(states) <= set("TtXZ")

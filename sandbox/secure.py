@@ -1,9 +1,9 @@
 """
-A cluster that asks who is there: TLS on every line, users with passwords or certificates, and rights for each.
+A cluster with security: TLS on every connection, users with passwords or certificates, and ACLs for each.
 
-Two doors for clients: one by password (SCRAM or PLAIN, over TLS), one by certificate; brokers and controllers know
-each other by certificate. Passwords are set over the second door once the brokers are up: Kafka's own way, in the
-arguments of the command that formats the data, shows them to everybody who lists processes.
+Clients have two listeners: by password (SCRAM or PLAIN, over TLS) and by certificate; brokers and controllers
+authenticate each other by certificate. Passwords are set through the second listener once the brokers are up: Kafka's
+own way, arguments of the format command, would show them to everybody who lists processes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _AN_HOUR_AGO = -1 / 24
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LOOK_S = 0.01
 _SURE = 12
-"""Connections one after another, so that each of a broker's network threads has taken one."""
+"""Number of consecutive connections after which each of a broker's network threads has accepted one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """All that a secure cluster keeps beside its data, in a folder that only we may open."""
+    """The secrets and settings of a secure cluster, in a folder that only its owner can open."""
 
     folder: Path
 
@@ -47,14 +47,14 @@ class Security:
         return cls(layout.directory / "secure")
 
     def prepare(self, layout: Layout, *, renew: bool) -> None:
-        """Make passwords, certificates and the users' files where they are missing; certificates anew if ``renew``."""
+        """Create missing passwords and client settings; with ``renew``, missing or expiring certificates too."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         if not (self.folder / "passwords.json").exists():
             made = {user: secrets.token_urlsafe(_PASSWORD_BYTES) for user in USERS}
             write_private(self.folder / "passwords.json", json.dumps(made).encode())
         if renew and self._is_old():
-            from sandbox.certificates import Authority  # noqa: PLC0415 - a tenth of a second, for secure clusters
+            from sandbox.certificates import Authority  # noqa: PLC0415 - 0.1 s, only for secure clusters
 
             authority = Authority.fresh()
             authority.write(self.folder)
@@ -67,7 +67,7 @@ class Security:
             self._write_files(user)
 
     def certify(self, layout: Layout, *, expired: bool = False) -> Path:
-        """Make the brokers a new certificate; an expired one stands in a file of its own."""
+        """Create a new certificate for the brokers; an expired one goes into a separate file."""
         from sandbox.certificates import DAYS, Authority  # noqa: PLC0415 - as above
 
         hosts = sorted({"localhost", "127.0.0.1", *(node.host for node in layout.nodes)})
@@ -89,15 +89,15 @@ class Security:
         return {user: Secret(word) for user, word in kept.items()}
 
     def config(self, user: str, *, certificate: bool = False) -> Path:
-        """The file for `--client-config`: by password, or by certificate (at the layout's `bootstrap_mutual`)."""
+        """Return the file for `--client-config`, by password or certificate (for the layout's `bootstrap_mutual`)."""
         return self.folder / f"{user}{'-certificate' if certificate else ''}.properties"
 
     def java_config(self, user: str) -> Path:
-        """The same for Kafka's own tools (`--command-config`)."""
+        """Return the file for the `--command-config` of Kafka's own tools."""
         return self.folder / f"{user}.java.properties"
 
     def connection(self, layout: Layout, user: str = ADMIN) -> Connection:
-        """A connection by certificate, which needs no password to be set."""
+        """Return a connection by certificate, which works before passwords are set."""
         config = load(self.config(user, certificate=True))
         return Connection(layout.bootstrap_mutual, config.properties, config.secrets, config.source)
 
@@ -129,7 +129,7 @@ class Security:
         write_private(self.java_config(user), java_properties(java).encode())
 
     def introduce(self, layout: Layout, deadline: Deadline) -> None:
-        """Tell a new cluster its users' passwords and rights, once: what is taken away later stays away."""
+        """Set passwords and ACLs of a new cluster, only once: rights revoked later stay revoked."""
         mark = self.folder / "introduced"
         if mark.exists():
             return
@@ -141,7 +141,7 @@ class Security:
 
 
 def settings(layout: Layout, node: Node) -> dict[str, object]:
-    """What a secure node's settings say differently."""
+    """Return the settings that a secure node adds or changes."""
     home = Security.of(layout)
     plain = " ".join(f'user_{user}="{password.reveal()}"' for user, password in home.passwords().items())
     module = jaas("PLAIN", "-", "-").split(" username", maxsplit=1)[0]
@@ -170,7 +170,7 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
 
 
 def usage_text(layout: Layout) -> Sequence[str]:
-    """How to use it, for people."""
+    """Return instructions for use, as text."""
     home = Security.of(layout)
     where = home.folder.relative_to(Path.cwd()) if home.folder.is_relative_to(Path.cwd()) else home.folder
     return (
@@ -183,7 +183,7 @@ def usage_text(layout: Layout) -> Sequence[str]:
 
 
 def document(layout: Layout) -> dict[str, object] | None:
-    """The same for programs; None for a cluster that asks nobody."""
+    """Return the same as JSON, or None if the cluster is not secure."""
     if not layout.secure:
         return None
     home = Security.of(layout)
@@ -196,13 +196,13 @@ def document(layout: Layout) -> dict[str, object] | None:
 
 def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
     """
-    Return once new connections by password are shown the certificate in ``path``.
+    Wait until new connections by password get the certificate in ``path``.
 
-    A broker answers that its setting has changed before it uses it, and each of its network threads, which take
-    connections in turns, begins to at a moment of its own (Kafka 4.1.1).
+    A broker confirms the changed setting before it uses it, and its network threads, which accept connections in turns,
+    switch to it independently (Kafka 4.1.1).
 
     Raises:
-        DeadlineExceeded: it still shows another one.
+        DeadlineExceeded: it still presents another one.
     """
     text = path.read_text()
     wanted = ssl.PEM_cert_to_DER_cert(text[text.index(_CERTIFICATE) :])
@@ -214,7 +214,7 @@ def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
 
 
 def _shown_by(node: Node, deadline: Deadline) -> bytes | None:
-    """The certificate of a new connection; None if there was no answer within the deadline."""
+    """Return the certificate presented to a new connection, or None if there was no answer by the deadline."""
     timeout_s = max(_LOOK_S, deadline.remaining_s())
     try:
         return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((node.host, node.port), timeout=timeout_s))

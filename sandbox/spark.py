@@ -32,13 +32,13 @@ _REGISTERED = re.compile(rb"Successfully registered with master|Registered with 
 _LEADER = re.compile(rb"I have been elected leader")
 _START_S, _STOP_S, _POLL_S = 120.0, 15.0, 0.05
 _LAST_LINES = 8
-# The master takes a worker that says nothing for lost after a minute by default.
+# By default, the master declares a silent worker lost after a minute.
 _WORKER_TIMEOUT_S = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What each worker offers, and whose Python its executors take; leashed processes end with us."""
+    """Each worker's resources, and the Python of its executors; ``leashed`` processes end with us."""
 
     cores: int = 2
     memory_mb: int = 1024
@@ -48,7 +48,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the next command has to know: the master's port, how workers were started, and who runs."""
+    """What the next command needs to know: the master's port, the workers' settings, and the processes."""
 
     port: int
     cores: int
@@ -59,10 +59,10 @@ class State:
 
 class SparkCluster:
     """
-    A running cluster, or one that can be started again from its directory; the state file there is the truth.
+    A running cluster, or one that can be started again from its directory, whose state file is authoritative.
 
-    The master keeps workers and applications in files, so that it can be restarted under a run. A process is `master`
-    or a worker's number; signals go to it and to all below it: executors and their Python workers.
+    The master stores workers and applications in files, so that it can be restarted during a run. A process is `master`
+    or a worker's number; signals go to it and all its descendants: executors and their Python workers.
     """
 
     def __init__(self, directory: Path, state: State, *, leashed: bool = True) -> None:
@@ -76,7 +76,7 @@ class SparkCluster:
         cls, directory: Path, *, workers: int = 3, port: int | None = None, settings: Settings | None = None
     ) -> Self:
         """
-        Start what does not run: the master, and ``workers`` workers.
+        Start what is not running: the master, and ``workers`` workers.
 
         Raises:
             Refused: the port is taken, pyspark or Java is missing, or a process did not start.
@@ -109,7 +109,7 @@ class SparkCluster:
 
     @classmethod
     def open(cls, directory: Path) -> Self | None:
-        """The cluster of ``directory``, running or not; None when there was never one."""
+        """Return the cluster of ``directory``, running or not, or None if there never was one."""
         place = directory.resolve() / "spark"
         state = _read(place)
         return None if state is None else cls(place, state)
@@ -130,33 +130,33 @@ class SparkCluster:
         return identity is not None and identity.alive()
 
     def add_worker(self) -> str:
-        """Start one more worker; its number."""
+        """Start one more worker; return its number."""
         name = str(max(map(int, self.workers), default=0) + 1)
         self._launch(name)
         self._await(name, Deadline(_START_S))
         return name
 
     def kill(self, name: str) -> None:
-        """SIGKILL to it and to all below it, as when its machine loses power."""
+        """Send SIGKILL to a process and all its descendants, as if its machine lost power."""
         for process in self._tree(name):
             process.kill()
         self._ended(name)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """Send SIGSTOP: connections stay open, nothing responds."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
         self._signal(name, signal.SIGCONT)
 
     def restart(self, name: str) -> None:
-        """Start it again; what runs is ended in good order before."""
+        """Start a process again; a running one is shut down cleanly first."""
         self._stop(name)
         self._launch(name)
         self._await(name, Deadline(_START_S))
 
     def close(self, *, wipe: bool = False) -> int:
-        """Stop all that runs, workers first; how many that were."""
+        """Stop all running processes, workers first; return their number."""
         running = [name for name in (*self.workers, MASTER) if self.alive(name)]
         for name in running:
             self._stop(name)
@@ -215,7 +215,7 @@ class SparkCluster:
             offer = ["--cores", str(self.state.cores), "--memory", f"{self.state.memory_mb}m"]
             words += [f"{_DEPLOY}.worker.Worker", "--host", host, "--port", "0", "--webui-port", "0", *offer]
             words += ["--work-dir", str(self.directory / f"work-{name}"), self.url]
-        # Executors take the first python3 of their worker's PATH, and nothing of what we import by PYTHONPATH.
+        # Executors run the first python3 on their worker's PATH, and import nothing through our PYTHONPATH.
         path = os.pathsep.join([str(Path(self.state.python).parent), *os.get_exec_path()])
         variables = [f"SPARK_HOME={root}", f"SPARK_SCALA_VERSION={_SCALA}", f"PATH={path}"]
         self.log(name).write_bytes(b"")
@@ -238,7 +238,7 @@ def _title(name: str) -> str:
 
 
 def spark_home() -> Path:
-    """Where pyspark keeps Spark."""
+    """Return the Spark installation inside pyspark."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused("pyspark is not installed; it is one of this package's requirements")

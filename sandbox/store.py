@@ -1,4 +1,4 @@
-"""A server beside Kafka, and the three there are: PostgreSQL, Redis and a Schema Registry."""
+"""Servers other than Kafka: PostgreSQL, Redis and a Schema Registry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ANSWER_S = 2
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the next command has to know of a server; without identity it isn't running."""
+    """What the next command needs to know about a server; not running if it has no identity."""
 
     port: int
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class State:
 
 class Store:
     """
-    One server in one directory; the state file there is the truth between commands.
+    One server in one directory; between commands, the state file there is authoritative.
 
-    A subclass says how its data is prepared, what its command is, and when it answers.
+    A subclass defines how its data is prepared, its command line, and when it responds.
     """
 
     name: ClassVar[str]
@@ -68,9 +68,9 @@ class Store:
         leashed: bool = True,
     ) -> Self:
         """
-        Start the server of ``directory`` with the data it has; one that runs is left alone.
+        Start the server of ``directory`` with the data it has; a running one is left alone.
 
-        Without ``port`` a new server gets a free one and an old one its own; ``properties`` are the server's own
+        Without ``port``, a new server gets a free one, an old one its own; ``properties`` are the server's own
         settings. A leashed server ends with this program.
 
         Raises:
@@ -92,7 +92,7 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path) -> Self | None:
-        """The server that ``directory`` holds, running or not; None when there never was one."""
+        """Return the server in ``directory``, running or not, or None if there never was one."""
         directory = directory.resolve()
         file = directory / f"{cls.name}.json"
         if not file.exists():
@@ -104,33 +104,33 @@ class Store:
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(f"{file} is not readable as a server's state ({error}); remove it if none runs") from error
 
-    # What a subclass says.
+    # Defined by subclasses.
 
     @classmethod
     def fetch(cls) -> None:
-        """Get the program where the machine has none; a download has a deadline of its own."""
+        """Install the program if the machine has none; a download has its own deadline."""
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         raise NotImplementedError
 
     def command(self) -> Sequence[str]:
-        """The server's own command line; it stays in the foreground."""
+        """Return the server's command line; it stays in the foreground."""
         raise NotImplementedError
 
     def prepare(self, deadline: Deadline) -> None:
-        """Make the data directory, where it is new."""
+        """Create the data directory, if it is new."""
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Whether a client gets an answer now."""
+        """Return whether a client gets an answer now."""
         raise NotImplementedError
 
     def ready(self) -> None:
-        """What is done once a start has succeeded."""
+        """Called after a successful start."""
 
-    # What all servers do alike.
+    # Common to all servers.
 
     @property
     def home(self) -> Path:
@@ -152,7 +152,7 @@ class Store:
         return self.state.identity is not None and self.state.identity.alive()
 
     def stop(self) -> bool:
-        """End the server in good order, data kept; False when it was not running."""
+        """Shut the server down cleanly, keeping its data; return False if it was not running."""
         identity, was = self.state.identity, self.running()
         if identity is not None and was:
             identity.send(signal.SIGCONT)
@@ -163,29 +163,29 @@ class Store:
         return was
 
     def kill(self) -> None:
-        """SIGKILL to the server and all its children, as when its machine loses power."""
+        """Send SIGKILL to the server and all its children, as if its machine lost power."""
         if self.state.identity is not None:
-            # Stopped first: one that heals from a lost child starts new ones, which the look at its family would miss.
+            # Stopped first: a server that replaces lost children would start new ones, which the list would miss.
             self.state.identity.send(signal.SIGSTOP)
         family = self._send(signal.SIGKILL)
-        # Until nobody has that number: PostgreSQL looks at it when it starts.
+        # Wait until the pid is free: PostgreSQL checks it on start.
         psutil.wait_procs(family, timeout=_STOP_S)
         self._forget()
 
     def pause(self) -> None:
-        """SIGSTOP to the server and its children: connections stay open, nothing answers."""
+        """Send SIGSTOP to the server and its children: connections stay open, nothing responds."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def restart(self, *, leashed: bool = True) -> None:
-        """Start again, on port and data; what runs is ended in order before."""
+        """Start again, with the same port and data; a running server is shut down cleanly first."""
         self.stop()
         self._launch(leashed=leashed)
 
     def close(self, *, wipe: bool = False) -> None:
-        """End the server; with ``wipe`` remove its files too, and don't wait for good order before that."""
+        """Stop the server; with ``wipe``, remove its files too, without waiting for a clean shutdown."""
         if wipe:
             self.kill()
             shutil.rmtree(self.home, ignore_errors=True)
@@ -213,7 +213,7 @@ class Store:
             raise Refused(f"{self.name} is not running")
 
     def _send(self, number: signal.Signals) -> list[psutil.Process]:
-        """Signal the server and all its children; those that were there."""
+        """Signal the server and all its children; return those that existed."""
         family = self._family()
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -266,7 +266,7 @@ def _missing(what: str) -> Refused:
 ROLE = "brew"
 _DEBIAN = Path("/usr/lib/postgresql")
 
-# fsync stays on: what was committed survives power loss, and what we measure is what a user gets.
+# fsync stays on: committed data survives power loss, and measurements match what users get.
 _SETTINGS = {
     "listen_addresses": HOST,
     "unix_socket_directories": "",
@@ -274,19 +274,19 @@ _SETTINGS = {
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
     "log_min_messages": "warning",
-    "dynamic_shared_memory_type": "mmap",  # beside its data: a killed one leaves nothing in /dev/shm
+    "dynamic_shared_memory_type": "mmap",  # in its data directory: a killed server leaves nothing in /dev/shm
 }
 
 
 class Postgres(Store):
     """
-    One server with the role and the database `brew`, no password, on the loopback device only.
+    One server with a role and a database `brew`, without password, on the loopback device only.
 
-    The server refuses to run as root; started by root it runs as `postgres`, or `nobody` where that is missing.
+    PostgreSQL refuses to run as root; started by root, it runs as `postgres`, or `nobody` if there is no such user.
     """
 
     name: ClassVar[str] = "postgres"
-    stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # "fast": sessions are ended, not waited for
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # "fast": sessions are terminated, not waited for
 
     @property
     def url(self) -> str:
@@ -301,7 +301,7 @@ class Postgres(Store):
         if (self.data / "PG_VERSION").exists():
             return
         initdb = _program("initdb")
-        shutil.rmtree(self.data, ignore_errors=True)  # of a start that was cut short
+        shutil.rmtree(self.data, ignore_errors=True)  # from an interrupted start
         self.data.mkdir(mode=0o700)
         if os.geteuid() == 0:
             account = _account()
@@ -339,7 +339,7 @@ class Postgres(Store):
 
 
 def _program(name: str) -> Path:
-    """One of the server's programs: Debian keeps them off PATH, newest version first."""
+    """Return the path of a server program: Debian keeps them off PATH; the newest version comes first."""
     versions = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]), reverse=True)
     if versions:
         return versions[0]
@@ -367,7 +367,7 @@ def _as_user() -> list[str]:
 
 
 def _require_way(data: Path, account: pwd.struct_passwd) -> None:
-    """Raise `Refused` when the server's user can't get to its data: folders made by `mktemp` are closed to others."""
+    """Raise `Refused` if the server's user can't reach its data: folders made by `mktemp` are closed to others."""
     for folder in data.parents:
         status = folder.stat()
         if not (status.st_mode & 0o001 or (status.st_uid == account.pw_uid and status.st_mode & 0o100)):
@@ -377,7 +377,7 @@ def _require_way(data: Path, account: pwd.struct_passwd) -> None:
             )
 
 
-# What a claim needs to hold: every write on disk before its answer, and no key thrown out to make room.
+# Requirements of a claim: every write is on disk before it is acknowledged, and no key is evicted.
 _REDIS_SETTINGS = {
     "bind": HOST,
     "protected-mode": "no",
@@ -390,7 +390,7 @@ _REDIS_SETTINGS = {
 
 
 class Redis(Store):
-    """One server, no password, on the loopback device only."""
+    """One server, without password, on the loopback device only."""
 
     name: ClassVar[str] = "redis"
 
@@ -402,7 +402,7 @@ class Redis(Store):
         if (program := shutil.which("redis-server")) is None:
             raise _missing("Redis")
         settings = {**_REDIS_SETTINGS, "port": str(self.state.port), "dir": str(self.data), **self.state.properties}
-        # A value of several words (`replicaof HOST PORT`) is several arguments; an empty one is one.
+        # A value of several words (`replicaof HOST PORT`) is passed as several arguments, an empty value as one.
         words = [[f"--{name}", *(value.split() or [""])] for name, value in settings.items()]
         return [program, *(word for group in words for word in group)]
 
@@ -427,13 +427,13 @@ _HEAP_MB = 384
 
 class Registry(Store):
     """
-    One registry without users; its schemas are gone when it stops.
+    One registry without authentication; its schemas are lost when it stops.
 
-    The first start fetches the application (142 MB) into the place of the other JVM parts.
+    The first start downloads the application (142 MB) to the folder of the other JVM parts.
     """
 
     name: ClassVar[str] = "registry"
-    start_s: ClassVar[float] = 120.0  # 9 s on a machine that does nothing else
+    start_s: ClassVar[float] = 120.0  # 9 s on an idle machine
 
     @classmethod
     def fetch(cls) -> None:
@@ -441,7 +441,7 @@ class Registry(Store):
 
     @property
     def url(self) -> str:
-        """What `brew.formats` and Confluent's clients take as the registry's address."""
+        """The registry's address, as `brew.formats` and Confluent's clients expect it."""
         return f"http://{HOST}:{self.state.port}{_API}"
 
     def command(self) -> Sequence[str]:
@@ -455,12 +455,12 @@ class Registry(Store):
         if any(self.data.glob(_RUNNER)):
             return
         deadline.check("starting the registry")
-        shutil.rmtree(self.data, ignore_errors=True)  # of a start that was cut short
+        shutil.rmtree(self.data, ignore_errors=True)  # from an interrupted start
         fresh = Path(f"{self.data}.new")
         shutil.rmtree(fresh, ignore_errors=True)
         (archive,) = dependencies.jars(Part.REGISTRY, dependencies.home())
         try:
-            shutil.unpack_archive(archive, fresh)  # its checksum was compared
+            shutil.unpack_archive(archive, fresh)  # its checksum was verified
             fresh.rename(self.data)
         except (OSError, shutil.ReadError) as error:
             raise Refused(f"{archive} can't be unpacked into {self.data}: {error}; make room there") from error

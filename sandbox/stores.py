@@ -1,4 +1,4 @@
-"""PostgreSQL, Redis and a Schema Registry on this machine: start, break, mend and stop them."""
+"""PostgreSQL, Redis and a Schema Registry on this machine: commands to start, break, heal and stop them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ directory_option = click.option(
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Let two commands on one directory go one after the other."""
+    """Lock the directory, so that commands on it run one after another."""
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / "lock"):
         yield
@@ -40,7 +40,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 def settings_of(properties: Sequence[str]) -> dict[str, str]:
     """
-    The values of `--property`.
+    Return the values of `--property`.
 
     Raises:
         UsageError: one is not of the form NAME=VALUE.
@@ -53,11 +53,11 @@ def settings_of(properties: Sequence[str]) -> dict[str, str]:
 
 STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis, "registry": Registry}
 USUAL = ("postgres", "redis")
-_WIDE = 240  # columns when no terminal says how many it has: an URL that is cut cannot be copied
+_WIDE = 240  # columns without a terminal: a truncated URL can't be copied
 
 _Command = Callable[..., None]
 Act = Callable[[Path, Any], Iterable[str]]
-"""Does something to the servers of a directory that the second argument names; their names for people."""
+"""Acts on the servers of a directory that the second argument selects; yields their names for the output."""
 
 _names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
 _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
@@ -170,7 +170,7 @@ def status(directory: Path, *, as_json: bool) -> None:
 def each_command(
     name: str, summary: str, example: str, argument: Callable[[_Command], _Command], act: Act, done: str
 ) -> click.Command:
-    """A command that does one thing to each server that its argument names, and says so."""
+    """Return a command that acts on each server that its argument names, and reports it."""
 
     @click.command(name, help=f"{summary}\n\n\b\nExample:\n  python -m sandbox {example}")
     @argument

@@ -1,12 +1,12 @@
 """
-All cells by name, over each reader that makes sense; and many of them run, one after another or at once.
+The list of all cells for each applicable reader, and campaigns that run many of them, sequentially or in parallel.
 
-A theme is a module with a `CellTable` named `CELLS`; a new one joins `THEMES`. Each cell that starts the pipeline is
-run once with `--reader connector` and once with `direct`: the same fault, moment, play and verdict. Its name ends in
-the reader, and in `-spark` behind that where Spark runs it. Without `-spark` the pipeline runs in one process
-(`--master none`), where the connector's ranges are read without Spark.
+A theme is a module with a `CellTable` named `CELLS`; add new ones to `THEMES`. Each cell that starts the pipeline runs
+once with `--reader connector` and once with `direct`: the same fault, moment, play and verdict. Its name ends in the
+reader, followed by `-spark` if it runs on Spark. Without `-spark`, the pipeline runs in one process (`--master none`),
+where the connector's ranges are read without Spark.
 
-Results are kept, and a campaign can be resumed.
+Results are saved, and a campaign can be resumed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ONE_READER = {
     "F09-speculation": (CONNECTOR, "each job of the direct reader is of one task, and Spark copies none of those"),
     "soak-F38": (BOTH, "both readers take turns in it"),
 }
-"""Cells of one reader, by name, and why."""
+"""Cells with a fixed reader, by name, and the reason."""
 _OWN_WRITERS = "the writers are the wire's own, which read no input"
 _DOWNSTREAM = "the program under test reads the pipeline's output"
 NO_READER = {
@@ -79,21 +79,21 @@ NO_READER = {
     "F34-*": "claimants read no input",
     **dict.fromkeys(("F39-*", "F40-*", "F41-*", "F42-*", "F43-*"), "the program under test is a query of Spark's"),
 }
-"""Cells that start no reader of the pipeline, and why."""
+"""Cells that start no reader of the pipeline, and the reason."""
 _SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short", "F35-poison-short"}
 
 
 def cells() -> list[Cell]:
-    """Every cell there is, in the order of the themes, over each reader that makes sense."""
+    """Return all cells in the order of the themes, for each applicable reader."""
     return [variant for theme in THEMES for cell in theme.CELLS for variant in _over_readers(cell)]
 
 
 def chosen(patterns: Iterable[str]) -> list[Cell]:
     """
-    The cells that one of ``patterns`` names: a cell's name or row with wildcards, or a mark; all for none.
+    Return all cells, or those that match a pattern: a name with wildcards, a row, or a mark.
 
     Raises:
-        UsageError: a pattern fits no cell.
+        UsageError: a pattern matches no cell.
     """
     everything, asked = cells(), list(patterns)
     for pattern in asked:
@@ -104,10 +104,10 @@ def chosen(patterns: Iterable[str]) -> list[Cell]:
 
 def named(name: str) -> Cell:
     """
-    The cell of that name.
+    Return the cell with this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such cell.
     """
     for cell in cells():
         if cell.name == name:
@@ -127,7 +127,7 @@ def _over_readers(cell: Cell) -> list[Cell]:
 
 
 def over(reader: str, cell: Cell) -> Cell:
-    """The cell over one reader; over the direct one it shows nothing where no lease holder was seen at work."""
+    """Return the cell for one reader; with the direct reader it is inconclusive unless a lease holder was seen."""
     marks = cell.marks
     if reader == DIRECT:
         marks = frozenset({"prove"} if cell.name in _SHORT_ROUND else ())
@@ -147,10 +147,10 @@ Round = tuple[Cell, int]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    Which cells with which seeds, where; without ``bootstrap`` on sandboxes of its own.
+    The cells and seeds to run, and where; without ``bootstrap``, on sandboxes that the campaign starts.
 
-    ``at_once`` cells run at the same time, each on a cluster that no other cell uses meanwhile: a verdict tells of its
-    own faults only. ``begin_within_s``: no cell begins later than that.
+    ``at_once`` cells run in parallel, each with a cluster to itself, so that a verdict reflects only the cell's own
+    faults. No cell starts after ``begin_within_s``.
     """
 
     cells: Sequence[Cell]
@@ -163,33 +163,33 @@ class Plan:
     begin_within_s: float | None = None
 
     def rounds(self) -> list[Round]:
-        """Every cell with the first seed, then with the next: an interrupted campaign has seen most of the matrix."""
+        """Return every cell with the first seed, then the next: an interrupted campaign covers most of the matrix."""
         return [(cell, seed) for seed in self.seeds for cell in self.cells]
 
     def left(self, done: Sequence[Result]) -> list[Round]:
-        """Cells and seeds without a result."""
+        """Return the cells and seeds without a result."""
         known = {(result.cell, result.seed) for result in done}
         return [(cell, seed) for cell, seed in self.rounds() if (cell.name, seed) not in known]
 
     def missing_in(self, done: Sequence[Result]) -> list[str]:
-        """The same for people, as `NAME with seed N`."""
+        """Return the cells and seeds without a result, each as the text `NAME with seed N`."""
         return [f"{cell.name} with seed {seed}" for cell, seed in self.left(done)]
 
 
 def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
-    """Run the cells that are not finished yet; write the results file at the end, also when the campaign is stopped."""
+    """Run the cells that have no result yet; write the results file at the end, even if the campaign is interrupted."""
     folder = plan.settings.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not plan.resume:
         (folder / LINES).unlink(missing_ok=True)
-    # What was made with another kernel shows nothing of this one: it is run again.
+    # Results from another kernel prove nothing about this one, so those cells run again.
     done = finished_results(folder, {_made_with(plan, sink=sink).kernel for sink in (False, True)})
     began, clock = datetime.now(UTC), time.monotonic()
     todo = _CellQueue(plan, deque(plan.left(done)), done, starts, ends)
     lanes = [_Lane(todo, number) for number in range(plan.at_once)]
     try:
         if len(lanes) == 1:
-            lanes[0].run()  # in this thread, so that a cell that is told to end cleans up behind itself
+            lanes[0].run()  # in this thread, so that a cell cleans up when it is told to end
         else:
             for lane in lanes:
                 lane.start()
@@ -209,7 +209,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
 
 @dataclass
 class _CellQueue:
-    """The cells left to run, taken from both ends, and the results; thread-safe."""
+    """The queue of the cells left to run, taken from either end, and the results; thread-safe."""
 
     plan: Plan
     left: deque[Round]
@@ -238,10 +238,10 @@ class _CellQueue:
 
 class _Lane(threading.Thread):
     """
-    Cells one after another on the lane's own cluster.
+    Runs cells sequentially on a cluster of its own.
 
-    Every other lane begins at the end of the list, where the long cells are. A daemon, so that a campaign that is told
-    to end does not wait for its cells; their programs end with it, and each cluster's guard sees to the brokers.
+    Every other lane starts at the end of the list, where the long cells are. A daemon thread, so that a campaign that
+    is told to end does not wait for its cells; their programs end with it, and each cluster's guard stops the brokers.
     """
 
     def __init__(self, todo: _CellQueue, number: int) -> None:
@@ -261,7 +261,7 @@ class _Lane(threading.Thread):
                 if not result.as_expected:
                     self.clusters.close()  # its brokers may be in any state
                 self._todo.finish(result)
-        except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined
             self.error = error
             self._todo.left.clear()
         finally:
@@ -269,7 +269,7 @@ class _Lane(threading.Thread):
 
 
 class _LaneCluster:
-    """The cluster that a lane's cells share; a new one after a cell that did not end as expected."""
+    """The cluster that the cells of a lane share; replaced after a cell that did not end as expected."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
@@ -283,7 +283,7 @@ class _LaneCluster:
         return self._own
 
     def close(self) -> None:
-        """End the cluster; may be called from another thread while a cell uses it."""
+        """Stop the cluster; may be called from another thread while a cell uses it."""
         own, self._own = self._own, None
         if own is not None:
             own.close()

@@ -1,7 +1,7 @@
 """
-A cell of the fault matrix: what is broken, where and when, and what has to be seen for it to count.
+A cell of the fault matrix: the fault, its target and moment, and the effects required for it to count.
 
-And its `Result`, with the files that hold the results of a campaign.
+Also its `Result`, and the files that store the results of a campaign.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from brew.names import TransactionalId
 from proof.provenance import UNKNOWN, MadeWith
 
 CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
-"""Readers of the pipeline; `both`: they take turns within one cell."""
+"""Readers of the pipeline; with `both` they alternate within one cell."""
 
 Play = Callable[..., None]
-"""Breaks things on a `proof.campaign.stage.CellEnvironment`, its last argument, and leaves all healed."""
+"""Injects faults into a `proof.campaign.stage.CellEnvironment`, its last argument, and heals them all."""
 
 
 class Need(enum.StrEnum):
-    """What a cell needs of its cluster and machine; without it the cell is inconclusive."""
+    """A requirement on cluster and machine; if it is not met, the cell is inconclusive."""
 
     SANDBOX = "a sandbox whose brokers may be broken"
     THREE = "three brokers"
@@ -43,16 +43,16 @@ class Need(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Cell:
     """
-    One experiment; ``play`` gets a stage with topics and a reader, breaks things, and leaves all healed.
+    One experiment; ``play`` gets a stage with topics and a reader, injects faults, and heals them all.
 
-    ``needed`` is how often each thing has to happen (see `CellEnvironment.fired`), or the cell shows nothing.
-    ``bound_s`` bounds the 95th percentile of the recoveries, ``limit_s`` the whole cell. Marks choose cells: `prove`
-    for the short round. ``reader`` is handed to the program under test, `both` one after the other, and stands in the
-    name (`proof.campaign.campaign`); without one no option is given. With ``properties`` the cell gets one broker of
-    its own with these settings, with ``secure`` one that authenticates its clients. Without ``judged`` the play itself
-    decides, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) does without stage
-    and play, and returns the whole result. In a control the pipeline has the ``bug`` (`python -m tests.mutants list`),
-    and the cell has to show the anomaly ``breaks``: a pipeline that merely gets stuck is inconclusive.
+    ``needed``: how often each event (see `CellEnvironment.fired`) must occur; otherwise the cell is inconclusive.
+    ``bound_s`` bounds the 95th percentile of the recoveries, ``limit_s`` the whole cell. ``marks`` select cells,
+    `prove` the short round. ``reader`` is passed to the program under test (`both`: one after the other) and is part of
+    the name (`proof.campaign.campaign`); if empty, no option is passed. With ``properties`` the cell gets its own
+    broker with these settings, with ``secure`` one that authenticates its clients. Without ``judged``, the play itself
+    decides, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) needs no stage or
+    play, and returns the whole result. In a control, the pipeline has the ``bug`` (`python -m tests.mutants list`), and
+    the cell must show the anomaly ``breaks``: a pipeline that merely stalls is inconclusive.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Cell:
 
 class CellTable(list[Cell]):
     """
-    The cells of one module, in order; called, it is the decorator that adds a cell for a play.
+    The cells of one module, in order; calling it returns the decorator that adds a cell for a play.
 
-    ``defaults`` are fields that all of them have unless a call says otherwise::
+    ``defaults`` are fields of all its cells unless a call overrides them::
 
         CELLS = CellTable(path="spark", needs={Need.SPARK}, limit_s=1500.0)
 
@@ -97,10 +97,10 @@ class CellTable(list[Cell]):
 
     def __call__(self, name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
         """
-        A decorator that adds the cell ``name``; its row is the name's first word.
+        Return a decorator that adds the cell ``name``, whose row is the first word of the name.
 
-        ``args`` come before the stage when the play is called. ``marks`` are words in one string. A cell whose name
-        ends in `-control` is expected to be violated, and has no bound.
+        ``args`` are passed to the play before the stage. ``marks`` are the words of one string. A cell whose name ends
+        in `-control` is expected to be violated, and has no bound.
         """
         if name.endswith("-control"):
             fields = {"expected": "violated", "bound_s": None, **fields}
@@ -116,7 +116,7 @@ class CellTable(list[Cell]):
 
 
 def nothing(_stage: object) -> None:
-    """Play nothing: an experiment needs no play, and neither does a cell that is not applicable."""
+    """Do nothing: the play of experiments and of cells that are not applicable."""
 
 
 PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
@@ -128,9 +128,9 @@ _PERCENTILE = 0.95
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    One cell with one seed; seconds throughout, ``recovery_s`` from the heal or the kill to the first new commit.
+    The result of one cell with one seed; times in seconds, ``recovery_s`` from heal or kill to the first new commit.
 
-    ``commit``, ``kernel`` and ``versions`` say what it was made with (`proof.provenance`).
+    ``commit``, ``kernel`` and ``versions`` identify what was tested (`proof.provenance`).
     """
 
     cell: str
@@ -163,21 +163,21 @@ class Result:
 
 
 def p95(values: Sequence[float]) -> float:
-    """The 95th percentile, nearest rank."""
+    """Return the 95th percentile by the nearest-rank method."""
     return sorted(values)[math.ceil(_PERCENTILE * len(values)) - 1]
 
 
 def append_result(folder: Path, result: Result) -> None:
-    """Add one line to the file of finished cells."""
+    """Append one line to the file of finished cells."""
     with (folder / LINES).open("a") as file:
         file.write(json.dumps(asdict(result)) + "\n")
 
 
 def finished_results(folder: Path, kernels: Collection[str] | None = None) -> list[Result]:
     """
-    The cells that an earlier run of this campaign finished; a line cut off by a kill is left out.
+    Return the results of an earlier run of this campaign; a line truncated by a kill is skipped.
 
-    With ``kernels`` so are results that were made with others.
+    With ``kernels``, results from other kernels are skipped too.
     """
     path = folder / LINES
     if not path.exists():
@@ -188,7 +188,7 @@ def finished_results(folder: Path, kernels: Collection[str] | None = None) -> li
 
 
 def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
-    """Write a campaign with all its cells, in one step."""
+    """Write a campaign with all its cells atomically."""
     document = {"campaign": dict(campaign), "cells": [asdict(result) for result in results]}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.new")
@@ -199,7 +199,7 @@ def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result
 def campaign_metadata(
     command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
 ) -> dict[str, object]:
-    """Metadata of a results file: command, time, machine, versions."""
+    """Return the metadata of a results file: command, time, machine, versions."""
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),
@@ -216,7 +216,7 @@ def _memory_gib() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A cell's topics and group, never used before."""
+    """Names of a cell's topics and group, never used before."""
 
     stem: str
 
@@ -244,10 +244,10 @@ class Names:
         return [self.input, self.output, self.dead_letter]
 
     def transactional_id(self, partition: int) -> str:
-        """The pipeline's own, for that partition of the input."""
+        """Return the pipeline's transactional id for an input partition."""
         return str(TransactionalId(self.group, self.input, partition))
 
     def options(self) -> list[str]:
-        """Options that name them, the same for the pipeline and the checker."""
+        """Return the options that pass these names, the same for the pipeline and the checker."""
         named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
         return [word for pair in [*named, ("--group", self.group)] for word in pair]

@@ -31,13 +31,13 @@ _POLL_S = 0.05
 _GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
 _ALL = 3
 _HEAP_MB = 512
-_DISK_MB = 4096  # of the last broker; an hour of mixtures writes more than 512
-# Kafka's own logs are there only once somebody has used them.
+_DISK_MB = 4096  # of the last broker; an hour of mixtures writes more than 512 MiB
+# Kafka creates its internal topics at first use.
 _INTERNAL = (cluster_admin.OFFSETS, cluster_admin.TRANSACTIONS)
 
 
 class ExternalCluster:
-    """A cluster that is never broken; cells that need to break brokers are inconclusive there."""
+    """A cluster that is never broken; cells that need to break brokers are inconclusive on it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -62,9 +62,9 @@ class ExternalCluster:
 
 class SandboxFolder:
     """
-    A folder that `python -m sandbox` keeps servers in, entered as a block; gone when this ends, however it ends.
+    A context manager for a folder in which `python -m sandbox` runs servers; removed on exit, even after an error.
 
-    ``group``: the group of commands, where there is one.
+    ``group``: the group of commands, if there is one.
     """
 
     def __init__(self, folder: Path, *group: str) -> None:
@@ -77,19 +77,19 @@ class SandboxFolder:
         Run a command.
 
         Raises:
-            Refused: it failed, with what it said.
+            Refused: it failed; the message contains its output.
         """
         done = self._run(*words)
         if done.returncode != 0:
             raise Refused(f"`{' '.join(['sandbox', *self._group, *words])}` failed: {done.stderr.strip()}")
 
     def status(self) -> dict[str, Any]:
-        """What `status` tells; it exits with 3 while a server is down, and tells all the same."""
+        """Return the output of `status`, also when it exits with 3 because a server is down."""
         status: dict[str, Any] = json.loads(self._run("status", "--json").stdout)
         return status
 
     def close(self) -> None:
-        """End and remove everything."""
+        """Stop all servers and remove the folder."""
         with contextlib.suppress(Refused, subprocess.TimeoutExpired):
             self.run("down", "--wipe")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -110,7 +110,7 @@ class SandboxFolder:
 
 
 class Sandbox(SandboxFolder, ExternalCluster):
-    """A cluster of our own, with broker settings on top of the sandbox's."""
+    """A cluster started by the campaign, with additional broker settings."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
     ) -> None:
         SandboxFolder.__init__(self, directory)
         self._touched = False
-        """Whether something was broken since all was whole."""
+        """Whether anything was broken since the cluster was last whole."""
         options = ["--brokers", str(brokers), "--port", "0", "--quick", "--heap-mb", str(_HEAP_MB)]
         if secure:
             options.append("--secure")
@@ -148,17 +148,17 @@ class Sandbox(SandboxFolder, ExternalCluster):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the programs beside the one under test: their credentials."""
+        """Environment of the helper programs, not of the one under test: their credentials."""
         return {} if self._secure is None else {CLIENT_CONFIG: str(self.client_config("admin"))}
 
     def client_config(self, user: str) -> Path:
-        """The `--client-config` file of ``user`` of a secure cluster."""
+        """Return the `--client-config` file of ``user``, for a secure cluster."""
         if self._secure is None:
             raise Refused("this sandbox asks nobody who is there")
         return Path(self._secure["client_configs"][user])
 
     def certify(self, *words: str) -> float:
-        """`sandbox certify`; return when that was done."""
+        """Run `sandbox certify`; return the time at which it finished."""
         self.run("certify", *words)
         return time.time()
 
@@ -168,7 +168,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
 
     @property
     def disk_broker(self) -> int:
-        """The broker whose disk is limited."""
+        """The broker with a limited disk."""
         return next(int(node["broker"]) for node in self._nodes if node["data_size_mb"])
 
     def lacks(self, need: Need) -> bool:
@@ -179,7 +179,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
         return need is Need.DISK and not any(node["data_size_mb"] for node in self._nodes)
 
     def kill(self, *numbers: int) -> float:
-        """SIGKILL to brokers, all at the same moment; return that moment."""
+        """Send SIGKILL to all these brokers at once; return the time."""
         return self._signal(numbers, signal.SIGKILL)
 
     def pause(self, *numbers: int) -> float:
@@ -189,7 +189,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
         return self._signal(numbers, signal.SIGCONT)
 
     def _signal(self, numbers: Sequence[int], what: signal.Signals) -> float:
-        # A command's own start would blur the moment; it tells the process, the signal is sent from here.
+        # A command's own start would delay the kill: it only reports the pids, and the signal is sent from here.
         processes = {int(node["broker"]): node["process"] for node in self.status()["brokers"]}
         self._touched = True
         for number in numbers:
@@ -199,12 +199,12 @@ class Sandbox(SandboxFolder, ExternalCluster):
         return time.time()
 
     def restart(self, *numbers: int) -> None:
-        """Start brokers again, all together; one that runs is ended in good order before."""
+        """Start brokers again, all together; those that are running are shut down cleanly first."""
         self._touched = True
         self.run("restart", *map(str, numbers))
 
     def cut(self, number: int, *others: int | str) -> float:
-        """Let nothing pass between a broker and others; return when that was so."""
+        """Block all traffic between a broker and others; return the time at which it was blocked."""
         self._touched = True
         self.run("cut", str(number), *(word for other in others for word in ("--from", str(other))))
         return time.time()
@@ -215,23 +215,23 @@ class Sandbox(SandboxFolder, ExternalCluster):
         return time.time()
 
     def heal(self) -> float:
-        """Take away cuts and full disks; return when that was done."""
+        """Undo cuts and full disks; return the time at which it was done."""
         self.run("heal")
         return time.time()
 
     def down(self) -> list[int]:
-        """The brokers that have ended."""
+        """Return the brokers that are not running."""
         return [int(node["broker"]) for node in self.status()["brokers"] if not node["running"]]
 
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
         """
-        Heal everything, and wait until each replica of ``topics`` and of Kafka's own topics is in sync.
+        Heal everything, and wait until each replica of ``topics`` and of Kafka's internal topics is in sync.
 
         Raises:
-            DeadlineExceeded: it did not become whole.
+            DeadlineExceeded: the replicas did not get in sync.
         """
         if not self._touched and self._is_whole(topics, deadline):
-            return  # nothing of ours to mend, and nothing happened by itself
+            return  # no fault was injected, and nothing failed by itself
         self.run("heal")
         nodes = self.status()["brokers"]
         for node in nodes:
@@ -258,9 +258,9 @@ class Sandbox(SandboxFolder, ExternalCluster):
 
 def guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
     """
-    A shell that runs ``command`` and removes ``directory`` once this program is gone, should it be killed.
+    Start a shell that runs ``command`` and removes ``directory`` if this program is killed.
 
-    It reads from a pipe that only we hold: a word says that all ended in good order, the pipe's end that it did not.
+    It reads from a pipe whose write end only this process holds: a word on it signals a clean end, end of file a kill.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, str(directory), *command],

@@ -1,7 +1,7 @@
 """
-Faults of processes, and their effects, from brokers and journals.
+Process faults, and their effects as brokers and journals show them.
 
-A cell that counted only its own action would show nothing.
+A cell that counted only its own actions would prove nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
 OPEN = "open_when_struck"
-"""What fires: transactions of those who are struck that the brokers know as open at that moment."""
+"""Event: transactions of the target processes that the brokers report as open at the moment of the fault."""
 COPIES = "copies"
 LEADERS_MOVED = "leaders_moved"
 HOLDERS = "holders"
-"""What fires: writers that were seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
+"""Event: writers seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
 
 _TRIES = 400
 _FENCED_S = 5.0
@@ -41,17 +41,17 @@ _LOOK_S = 0.03
 _PYTHON = "python"
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROCS = "cgroup.procs"
-_PIDFD_GETFD = 438  # the number of the system call, the same on all architectures
+_PIDFD_GETFD = 438  # the system call's number, the same on all architectures
 
 
 def caught_open(
     stage: CellEnvironment, stopped: Sequence[psutil.Process], *, at_work: Sequence[psutil.Process] = ()
 ) -> set[int]:
     """
-    Stop processes, again and again, until the brokers hold a transaction of theirs open; they stay stopped.
+    Stop processes repeatedly until the brokers report an open transaction of theirs; leave them stopped.
 
-    ``at_work`` are those whose transactions count, where they are others. The partitions of the input; empty, with
-    all of them going on, when it did not come to that.
+    ``at_work``: the processes whose transactions count, if they are others. Return the input partitions of the open
+    transactions; if there are none in time, continue all processes and return an empty set.
     """
     for _ in range(_TRIES):
         stage.deadline.check("a transaction that is open")
@@ -66,7 +66,7 @@ def caught_open(
 
 
 def signal_all(processes: Iterable[psutil.Process], *, stop: bool) -> None:
-    """SIGSTOP or SIGCONT to processes; those that have ended are passed over."""
+    """Send SIGSTOP or SIGCONT to processes; those that have ended are skipped."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             if stop:
@@ -76,7 +76,7 @@ def signal_all(processes: Iterable[psutil.Process], *, stop: bool) -> None:
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> float:
-    """SIGKILL to all of them; return when that was done."""
+    """Send SIGKILL to all of them; return the time at which it was done."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -84,7 +84,7 @@ def kill_all(processes: Iterable[psutil.Process]) -> float:
 
 
 def tree(*roots: psutil.Process) -> list[psutil.Process]:
-    """Processes and all below them, each once."""
+    """Return processes and all their descendants, each once."""
     known: dict[int, psutil.Process] = {}
     for root in roots:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -93,7 +93,7 @@ def tree(*roots: psutil.Process) -> list[psutil.Process]:
 
 
 def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
-    """Ask the brokers for open transactions, if the journals know of any."""
+    """Return the partitions with open transactions; asks the brokers only if the journals have any."""
     stage.journals.look()
     begun = {p for pid in pids for p in open_ranges(stage.journals.entries, Kill(time.time(), pid))}
     if not begun:
@@ -103,12 +103,12 @@ def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
 
 
 def held_open(begun: Mapping[int, str], known: Collection[str | None]) -> set[int]:
-    """The partitions whose transaction a process has begun and the brokers know as open; ``begun`` holds their ids."""
+    """Return the partitions whose transaction was begun and is open on the brokers; ``begun`` maps them to ids."""
     return {partition for partition, name in begun.items() if name in known}
 
 
 def copies(entries: Iterable[Entry]) -> int:
-    """Ranges that two processes were at work on at the same time."""
+    """Count the ranges that two processes worked on at the same time."""
     spans: dict[tuple[int, int, int], dict[int, tuple[float, float]]] = {}
     for entry in entries:
         if entry.step is Step.READ:
@@ -124,7 +124,7 @@ def _overlap(spans: Sequence[tuple[float, float]]) -> bool:
 
 
 def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0.0) -> bool:
-    """Whether one of these processes is fenced within 5 s, which its journal says."""
+    """Return whether, within 5 s, the journal of one of these processes shows that it was fenced."""
     limit = Deadline(_FENCED_S)
     while not limit.expired():
         stage.journals.look()
@@ -135,7 +135,7 @@ def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0
 
 
 def lines(writer: Program, holder: psutil.Process) -> set[tuple[int, int]]:
-    """A lease holder's connections to its driver: its own port, and the number of its descriptor."""
+    """Return a lease holder's connections to its driver, as local port and file descriptor."""
     with contextlib.suppress(psutil.Error):
         return _connections(holder, _listening(psutil.Process(writer.pid)))
     return set()
@@ -143,10 +143,10 @@ def lines(writer: Program, holder: psutil.Process) -> set[tuple[int, int]]:
 
 def cut(holder: psutil.Process, descriptor: int) -> None:
     """
-    Shut a connection of another process down, both ways, as a network does that breaks.
+    Shut down a connection of another process in both directions, as a broken network does.
 
     Raises:
-        OSError: the system does not hand out its descriptor.
+        OSError: the system does not provide the descriptor.
     """
     process = os.pidfd_open(holder.pid)
     try:
@@ -160,12 +160,12 @@ def cut(holder: psutil.Process, descriptor: int) -> None:
 
 
 def holders(writer: Program) -> list[psutil.Process]:
-    """The Python processes of a writer, itself included, that are connected to where its driver listens."""
+    """Return a writer's Python processes, itself included, that are connected to a port its driver listens on."""
     connected: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         driver = psutil.Process(writer.pid)
         ports = _listening(driver)
-        # Java connects, too: to the accumulators, which Spark's driver listens for.
+        # Java processes connect as well, to the accumulator server of Spark's driver.
         for process in [driver, *driver.children(recursive=True)] if ports else []:
             with contextlib.suppress(psutil.Error):
                 if process.name().startswith(_PYTHON) and _connections(process, ports):
@@ -174,18 +174,18 @@ def holders(writer: Program) -> list[psutil.Process]:
 
 
 def _listening(process: psutil.Process) -> set[int]:
-    """The ports that a process listens on."""
+    """Return the ports that a process listens on."""
     return {line.laddr.port for line in process.net_connections("tcp") if line.status == psutil.CONN_LISTEN}
 
 
 def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int]]:
-    """Its established connections to one of these ports: its own port, and the number of its descriptor."""
+    """Return a process's established connections to these ports, as local port and file descriptor."""
     established = (line for line in process.net_connections("tcp") if line.status == psutil.CONN_ESTABLISHED)
     return {(line.laddr.port, line.fd) for line in established if line.raddr and line.raddr.port in ports}
 
 
 class LeaseObserver(threading.Thread):
-    """A block that polls the running writers; ``seen`` are those that had a lease holder."""
+    """A context manager that polls the running writers; ``seen`` are those that had a lease holder."""
 
     def __init__(self, writers: Sequence[Program]) -> None:
         super().__init__(name="witness", daemon=True)
@@ -196,7 +196,7 @@ class LeaseObserver(threading.Thread):
         self._look()
         while not self._over.wait(_LOOK_S):
             self._look()
-        self._look()  # what came up since, for a play that ended at once
+        self._look()  # for a play that ended before the first poll saw its writers
 
     def _look(self) -> None:
         for writer in list(self._writers):
@@ -214,11 +214,11 @@ class LeaseObserver(threading.Thread):
 
 class Freezer:
     """
-    A cgroup of frozen processes; needs root, or a delegated cgroup.
+    A cgroup of frozen processes; needs root or a delegated cgroup.
 
-    For faults in which their parents die meanwhile, and SIGSTOP does not hold: when a process group with stopped
-    members loses its parent, the kernel ends it with SIGHUP and SIGCONT (POSIX, "orphaned process groups"), so the
-    stopped worker would never wake up as a zombie.
+    For faults in which the parents die and SIGSTOP does not hold: when a process group with stopped members is
+    orphaned, the kernel ends it with SIGHUP and SIGCONT (POSIX, "orphaned process groups"), so the stopped worker would
+    never wake up as a zombie.
     """
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ class Freezer:
         self._group.mkdir()
 
     def freeze(self, stopped: Iterable[psutil.Process]) -> None:
-        """Freeze processes; one that SIGSTOP had stopped is frozen instead."""
+        """Freeze processes; those stopped by SIGSTOP are frozen instead."""
         held = [*stopped]
         for process in held:
             with contextlib.suppress(ProcessLookupError):
@@ -240,13 +240,13 @@ class Freezer:
                 process.resume()
 
     def release(self, processes: Iterable[psutil.Process]) -> None:
-        """Let some of them go on."""
+        """Thaw some of the processes."""
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 (self._root / _PROCS).write_text(str(process.pid))
 
     def close(self) -> None:
-        """Let all go on, and remove the cgroup: once those that were killed in it have died."""
+        """Thaw all processes, and remove the cgroup once the killed ones in it have died."""
         self._set(frozen=False)
         deadline = Deadline(_DIE_S)
         while True:
@@ -280,7 +280,7 @@ def _root() -> Path | None:
 @contextlib.contextmanager
 def frozen(stopped: Iterable[psutil.Process]) -> Iterator[Freezer]:
     """
-    Freeze processes for a while.
+    Freeze processes for the duration of the block.
 
     Raises:
         PermissionError: this user may not use the freezer.

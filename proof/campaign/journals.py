@@ -15,9 +15,9 @@ from brew.journal import SUFFIX, Entry, Phase, Step, entries
 
 class Journals:
     """
-    The lines of a folder: `look` takes what has come since, and iterating reads all of them from disk, file by file.
+    The journal entries of a folder: `look` reads new ones; iterating reads all of them from disk, file by file.
 
-    ``entries`` are the lines since `forget` was last called, ``commits`` counts the acknowledged ones of all.
+    ``entries`` are those read since the last `forget`; ``commits`` counts all acknowledged commits.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,7 +30,7 @@ class Journals:
         return entries(self.folder)
 
     def look(self) -> list[Entry]:
-        """Read the complete lines that are new, file by file."""
+        """Read and return the new complete lines, file by file."""
         fresh: list[Entry] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             begin = self._read.get(path, 0)
@@ -53,12 +53,12 @@ class Journals:
 
 
 def is_commit(entry: Entry) -> bool:
-    """A writer was told that its transaction is committed."""
+    """Return whether a writer's commit was acknowledged."""
     return entry.step is Step.COMMIT and entry.phase is Phase.DONE
 
 
 def is_fenced(entry: Entry) -> bool:
-    """A writer was told that a newer one has its transactional id."""
+    """Return whether a writer was fenced by a newer one with its transactional id."""
     return entry.phase is Phase.FAILED and str(entry.fields.get("detail")).startswith("Fenced")
 
 
@@ -69,7 +69,7 @@ def _entry(fields: dict[str, object]) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A writer that is gone: when, and its process number."""
+    """The kill of a writer: its time, and the writer's pid."""
 
     at: float
     pid: int
@@ -79,9 +79,9 @@ def first_commit(
     entries: Iterable[Entry], after: float, partitions: Collection[int] | None = None, without: Collection[int] = ()
 ) -> float | None:
     """
-    When the first transaction was committed after that moment, in one of these input partitions or in any.
+    Return the time of the first commit after ``after``, in any of ``partitions`` or, without them, in any partition.
 
-    Processes in ``without`` don't count: what survived its driver for a moment has recovered nothing.
+    Processes in ``without`` don't count: one that outlives its driver for a moment has not recovered.
     """
     times = (
         entry.at
@@ -95,7 +95,7 @@ def first_commit(
 
 
 def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
-    """Seconds from each kill to the first commit after it; kills with another one in between are left out."""
+    """Return the seconds from each kill to the next commit; kills with another one in between are left out."""
     moments = sorted(kill.at for kill in kills)
     times: list[float | None] = [None] * len(moments)
     for entry in filter(is_commit, entries):
@@ -107,10 +107,9 @@ def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
 
 def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
     """
-    Seconds for which a kill held readers back: to the first record of its open ranges that a reader was given.
+    Return the seconds that each kill held readers back: until a reader received a record of one of its open ranges.
 
-    Kills without an open transaction, and those with another kill in between, are left out. ``entries`` are gone
-    through twice.
+    Kills without an open transaction, or with another kill in between, are left out. ``entries`` is iterated twice.
     """
     moments = sorted(kill.at for kill in kills)
     held: dict[tuple[Kill, int, int], float] = {
@@ -132,13 +131,13 @@ def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
 
 
 def open_ranges(entries: Iterable[Entry], kill: Kill) -> dict[int, int]:
-    """The input partitions, with the range's start, in which the killed process had begun and not ended."""
+    """Return the input partitions in which the killed process had an open transaction, with the range's start."""
     return _open(entries, [kill]).get(kill, {})
 
 
 def _open(entries: Iterable[Entry], kills: Iterable[Kill]) -> dict[Kill, dict[int, int]]:
     begun: dict[Kill, dict[int, int]] = {kill: {} for kill in kills}
-    by_pid: dict[int, list[Kill]] = {}  # an hour is long enough for a process number to come again
+    by_pid: dict[int, list[Kill]] = {}  # within an hour, pids may be reused
     for kill in begun:
         by_pid.setdefault(kill.pid, []).append(kill)
     for entry in entries:
@@ -153,7 +152,7 @@ def _open(entries: Iterable[Entry], kills: Iterable[Kill]) -> dict[Kill, dict[in
 
 
 def _holds(read: Entry, partition: int, start: int) -> bool:
-    """Whether a reader was given a record of that partition, from ``start`` on."""
+    """Return whether a reader received a record of that partition, at or after ``start``."""
     return any(
         source == partition and offset + count > start for _, source, offset, count in read.fields.get("runs", ())
     )

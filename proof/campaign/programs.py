@@ -1,4 +1,4 @@
-"""Processes that a campaign starts, and what they parse."""
+"""Processes that a campaign starts, and a log of what they parse."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Program:
     """
     A running process; its output goes to files, and it ends with the campaign.
 
-    One that has ended stays a zombie until `kill`: its number, which is also its group's, goes to no other process
-    before that. On a machine that starts many processes numbers come again within minutes.
+    An ended process stays a zombie until `kill`, so that its pid, also its process group, is not reused. On a machine
+    that starts many processes, pids are reused within minutes.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Program:
         return self._process.pid
 
     def family(self) -> set[int]:
-        """Pids of it and of all that was found below it, now or when this was asked before."""
+        """Return the pids of the process and of all descendants found now or by earlier calls."""
         with contextlib.suppress(psutil.Error):
             self._family |= {child.pid for child in psutil.Process(self.pid).children(recursive=True)}
         return self._family
 
     def code(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while it runs."""
         if self._code is None and not self._reaped:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is not None:
@@ -85,7 +85,7 @@ class Program:
 
     @property
     def crash(self) -> str | None:
-        """The signal of a crash of its own (SIGSEGV and the like, which the campaign never sends); None without one."""
+        """The signal of a crash of its own (SIGSEGV and the like, which the campaign never sends), or None."""
         code = self.code() or 0
         if -code not in _FAULTS or (self._aborted and -code == signal.SIGABRT):
             return None
@@ -93,10 +93,10 @@ class Program:
 
     def wait(self, deadline: Deadline) -> int:
         """
-        Its exit code.
+        Wait for the process; return its exit code.
 
         Raises:
-            DeadlineExceeded: it runs on.
+            DeadlineExceeded: it is still running.
         """
         while (code := self.code()) is None:
             deadline.check(f"the end of {self.name}")
@@ -105,10 +105,10 @@ class Program:
 
     def done(self, deadline: Deadline) -> str:
         """
-        What it printed, once it has ended well.
+        Wait until the process has succeeded; return its output.
 
         Raises:
-            ProgramFailedError: it ended badly.
+            ProgramFailedError: it failed.
         """
         if (code := self.wait(deadline)) != 0:
             raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; look at {self._err}")
@@ -118,7 +118,7 @@ class Program:
         return self._out.read_text(errors="replace")
 
     def said(self) -> str:
-        """Its output on both streams."""
+        """Return its output on both streams."""
         return self.printed() + self._err.read_text(errors="replace")
 
     def last_words(self) -> str:
@@ -126,7 +126,7 @@ class Program:
         return " / ".join(lines[-_LAST_LINES:])
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole group: a program may have children. Does nothing after `kill`."""
+        """Send a signal to the whole process group, children included. Does nothing after `kill`."""
         if not self._reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -135,7 +135,7 @@ class Program:
         self.signal(signal.SIGTERM)
 
     def abort(self) -> None:
-        """SIGABRT: Python writes down where each of its threads stands, and ends."""
+        """Send SIGABRT: Python dumps the stack of each thread, and ends."""
         self._aborted = True
         self.signal(signal.SIGABRT)
         self.signal(signal.SIGCONT)
@@ -144,25 +144,25 @@ class Program:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, and its number is given back."""
+        """Send SIGKILL to the whole process group, and release its pid."""
         self.signal(signal.SIGKILL)
         if not self._reaped:
             self._ended(self._process.wait())
             self._reaped = True
 
     def process_kill(self) -> None:
-        """SIGKILL to itself alone; its group is ended with the cell."""
+        """Send SIGKILL to the process alone; its group is killed when the cell ends."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait(Deadline(_ABORT_S))
 
 
 class Programs:
-    """All programs of a cell; leaving the block kills what still runs."""
+    """All programs of a cell; exiting the block kills those that still run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment: dict[str, str] = {}
-        """On top of ours, for all that are started from now on."""
+        """Added to the campaign's environment for all programs started from now on."""
         self._started: list[Program] = []
 
     def start(self, name: str, *command: str) -> Program:
@@ -184,18 +184,18 @@ class Programs:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to all of them, with what they started."""
+        """Send SIGKILL to all programs, and to what they started."""
         for program in self._started:
             program.kill()
 
 
 def _kill_with_parent() -> list[str]:
-    """Words in front of a command, so that the kernel ends it when the campaign is killed."""
+    """Return a command prefix with which the kernel kills the process when the campaign dies."""
     return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 
 def repeated(option: str, values: Mapping[str, object]) -> list[str]:
-    """An option that is given once for each NAME=VALUE."""
+    """Return an option repeated for each NAME=VALUE."""
     return [word for name, value in values.items() for word in (option, f"{name}={value}")]
 
 
@@ -204,13 +204,13 @@ _SUFFIX = ".parsed"
 
 
 def digest(document: bytes) -> bytes:
-    """A 16-byte hash of a document."""
+    """Return a 16-byte hash of a document."""
     return hashlib.blake2b(document, digest_size=_SIZE).digest()
 
 
 @contextlib.contextmanager
 def watching(programs: Programs, folder: Path) -> Iterator[None]:
-    """A block: every Python process that is started in it writes down what it parses, and so do its children."""
+    """Within the block, record the documents parsed by every Python process that is started, and by its children."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(f"from {__name__} import watch\nwatch({str(folder)!r})\n")
     before = programs.environment
@@ -222,20 +222,20 @@ def watching(programs: Programs, folder: Path) -> Iterator[None]:
 
 
 def parsed(folder: Path) -> set[bytes]:
-    """The digests of all documents that were parsed, in whichever process."""
+    """Return the digests of all documents parsed, in any process."""
     written = [file.read_bytes() for file in folder.glob(f"*{_SUFFIX}")]
     return {digests[start : start + _SIZE] for digests in written for start in range(0, len(digests), _SIZE)}
 
 
 def watch(folder: str) -> None:
     """
-    From now on each document is written down before a parser gets it; called as Python starts.
+    Record each document from now on, before a parser gets it; called when Python starts.
 
-    One write for each, past all buffers: what a killed process parsed is known, too.
+    One unbuffered write each, so that documents of killed processes are recorded too.
     """
 
     @functools.cache
-    def file(pid: int) -> int:  # a process may fork
+    def file(pid: int) -> int:  # keyed by pid, because a process may fork
         return os.open(Path(folder) / f"{pid}{_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def watched(loads: Callable[..., Any]) -> Callable[..., Any]:

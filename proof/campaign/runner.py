@@ -1,7 +1,7 @@
 """
-Carry one cell out: a stage, the fault, the healing, the drain, the checker; whatever happens, a result.
+Run one cell: stage, fault, healing, drain and checker; always returns a result.
 
-The verdict is the checker's, unless the demanded faults did not happen or commits took too long.
+The verdict is the checker's, unless the required faults did not happen or commits took too long.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NOT_APPLICABLE = "not applicable: "
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """
-    What holds for all cells of a campaign.
+    Settings of all cells of a campaign.
 
-    ``kills`` is for loops, ``minutes`` for mixtures, ``program`` the writer under test; ``slack`` multiplies the
-    bounds on recoveries, for machines that are slower than the one they were set for.
+    ``kills`` is for loops, ``minutes`` for mixtures; ``program`` is the writer under test; ``slack`` multiplies the
+    bounds on recoveries, for machines slower than the one that they were set on.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class RunSettings:
 
 
 def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) -> Result:
-    """Run a cell; artefacts stay in the folder of the cell unless it is proven."""
+    """Run a cell; unless it is proven, its artefacts stay in its folder."""
     began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
         cluster.make_whole(Deadline(_WHOLE_S))
@@ -87,7 +87,7 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
 
 @contextlib.contextmanager
 def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
-    """One broker of its own for a cell that needs other settings than the rest."""
+    """Start a separate broker for a cell that needs different settings."""
     if cell.properties is None and not cell.secure:
         yield
         return
@@ -130,7 +130,7 @@ def _open(stage: CellEnvironment) -> None:
 
 
 def break_it(stage: CellEnvironment) -> None:
-    """Run the cell's play; over the direct reader, count the writers that were seen with a lease holder."""
+    """Run the cell's play; with the direct reader, count the writers seen with a lease holder."""
     if stage.cell.reader != DIRECT:
         stage.cell.play(stage)
         return
@@ -146,19 +146,19 @@ def break_it(stage: CellEnvironment) -> None:
 
 
 def _close(stage: CellEnvironment) -> None:
-    """End the writers in good order and let one more drain what is left, while the reader reads along."""
+    """Shut the writers down cleanly and let another one drain the input, while the reader keeps reading."""
     stage.stop_writers()
     stage.drain()
 
 
 def _run_phase(call: Callable[[], None], judged: Judgement) -> bool:
-    """Run one phase; a stall is an anomaly of the program under test, any other error leaves a doubt."""
+    """Run one phase; a stall is an anomaly of the program under test, any other error a doubt."""
     try:
         call()
     except StalledError as error:
         judged.stalled(str(error))
         return False
-    except Exception as error:  # noqa: BLE001 - the next cells are to run, whatever is wrong with this one
+    except Exception as error:  # noqa: BLE001 - the next cells must run, whatever fails here
         judged.doubts.append(f"{type(error).__name__}: {error}")
         if not isinstance(error, (BrewError, OSError)):
             traceback.print_exc()
@@ -193,7 +193,7 @@ def _result(stage: CellEnvironment, judged: Judgement, began: datetime) -> Resul
 
 
 class _Watchdog(threading.Timer):
-    """Kills all programs of a cell that is far over its time; what waits for one of them then goes on."""
+    """Kills all programs of a cell that is far over its time, so that whatever waits for them continues."""
 
     def __init__(self, seconds: float, programs: Programs) -> None:
         super().__init__(seconds, programs.kill)
@@ -223,15 +223,15 @@ class Judgement:
         return VIOLATED if self.anomalies else INCONCLUSIVE if self.doubts else PROVEN
 
     def stalled(self, evidence: str) -> None:
-        """Add a stall: something did not continue, or too late."""
+        """Add a stall: something did not continue, or continued too late."""
         self.anomalies.append({"name": "stall", "evidence": evidence})
 
 
 def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
     """
-    Let `proof verify` compare the cell's logs and journals, and add what it says.
+    Let `proof verify` compare the cell's logs and journals, and add its report.
 
-    ``settled``: all writers ended in good order, so that a transaction that is still open is a violation.
+    ``settled``: all writers ended cleanly, so that a transaction that is still open is a violation.
     """
     stage.journals.look()
     words = ["verify", "--bootstrap", stage.cluster.bootstrap, *stage.names.options(), "--json"]
@@ -262,7 +262,7 @@ def count(stage: CellEnvironment, judged: Judgement) -> None:
         aborted = sum(log.counts.aborted for log in logged)
     except BrewError as error:
         judged.doubts.append(f"aborted records could not be counted: {error}")
-    # Begun and neither committed nor known: their own writer aborted them, or a fence did.
+    # Begun and not committed: aborted by their own writer or by a fence.
     ended = max(0, seen["begun"] - seen["committed"])
     judged.counts |= {"committed_transactions": seen["committed"], "aborted_transactions": ended}
     judged.counts["aborted_records"] = aborted
@@ -271,7 +271,7 @@ def count(stage: CellEnvironment, judged: Judgement) -> None:
 
 
 def guard(stage: CellEnvironment, judged: Judgement) -> None:
-    """A cell whose fault did not happen shows nothing; one that recovered too late shows a stall."""
+    """Mark a cell as inconclusive if its fault did not happen, and as stalled if it recovered too late."""
     for what, needed in needed_of(stage).items():
         if stage.fired[what] < needed:
             judged.doubts.append(f"silent-fault: {what} {stage.fired[what]} of {needed} needed; the cell shows nothing")
@@ -281,7 +281,7 @@ def guard(stage: CellEnvironment, judged: Judgement) -> None:
 
 
 def as_a_control(cell: Cell, judged: Judgement) -> None:
-    """A control shows something only by the anomaly that its bug stands for."""
+    """Accept a control only if it shows the anomaly that its bug causes."""
     names = {str(anomaly["name"]) for anomaly in judged.anomalies}
     if cell.breaks and cell.breaks not in names:
         shown = ", ".join(sorted(names)) or "nothing"
@@ -290,12 +290,12 @@ def as_a_control(cell: Cell, judged: Judgement) -> None:
 
 
 def needed_of(stage: CellEnvironment) -> dict[str, int]:
-    """The cell's demands; `kills` of 0 stands for as many as were asked for."""
+    """Return the cell's requirements; `kills` of 0 stands for the number asked for."""
     return {what: number or stage.kills for what, number in stage.cell.needed.items()}
 
 
 def kinds(entry: Entry) -> Iterator[str]:
-    """What a journal entry counts as."""
+    """Yield the counters that a journal entry adds to."""
     if is_commit(entry):
         yield "committed"
     if entry.step is Step.BEGIN and entry.phase is Phase.DONE:

@@ -1,8 +1,8 @@
 """
-A streaming query through the sink as a cell breaks it (`scripts/sink_query.py`), and what shows that the fault struck.
+A streaming query through the sink (`scripts/sink_query.py`) that cells break, and evidence of a fault's effects.
 
-A reader looks at the output all the time (`Watcher`). What the fault did is read from the brokers, from the query's log
-(`Attempt`) and from Spark's own event log (`SparkEvents`), never from what the cell itself did.
+A reader (`Watcher`) polls the output all the time. The fault's effects are read from the brokers, from the query's log
+(`Attempt`) and from Spark's event log (`SparkEvents`), never from the cell's own actions.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 
 COUNT, COPY, KEYED, RAND, JOIN = "count", "copy", "keyed", "rand", "join"
 MOST = 100
-"""Offsets in a batch."""
+"""The most offsets in a batch."""
 START_S, END_S, ASK_S = 120.0, 180.0, 20.0
 BATCHES = 3
 _ALL = "1000000"
-"""Offsets in a batch of the last run: a backlog of feeding is one batch, however slow the machine is."""
+"""The same for the last run: a backlog of feeding is one batch, however slow the machine is."""
 _LOOK_S = 0.01
 _PROGRAM = str(ROOT / "scripts/sink_query.py")
 _ATTEMPT = re.compile(
@@ -48,7 +48,7 @@ _ATTEMPT = re.compile(
 
 
 class Watcher(threading.Thread):
-    """Reads what becomes visible in the output, look by look, into a `BatchHistory`."""
+    """Polls the output, and adds what becomes visible to a `BatchHistory`."""
 
     def __init__(self, stage: CellEnvironment) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -57,11 +57,11 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self._stop_now.wait(_LOOK_S):
-            with contextlib.suppress(BrewError):  # a broker is away: nothing was taken, the next look takes it all
+            with contextlib.suppress(BrewError):  # a broker is down: the next poll reads everything
                 self.look()
 
     def look(self) -> BatchHistory:
-        """Take what has become visible since the last look."""
+        """Read what has become visible since the last call."""
         stage, topic = self._stage, self._stage.names.output
         with self._lock:
             logs = offsets.log_offsets(stage.cluster.admin, topic, range(stage.cell.partitions), Deadline(ASK_S))
@@ -77,7 +77,7 @@ class Watcher(threading.Thread):
             return self._history
 
     def batches(self) -> int:
-        """How many batches are visible."""
+        """Return the number of visible batches."""
         with self._lock:
             return len({row.batch for row in self._history.rows} - {NO_BATCH})
 
@@ -96,7 +96,7 @@ def _row(record: LogRecord) -> SeenRow:
 
 
 class Attempt(NamedTuple):
-    """One attempt at a batch, as the query's log has it; ``at``: when it was over, in seconds since the epoch."""
+    """One attempt at a batch from the query's log; ``at``: the time it ended, in seconds since the epoch."""
 
     at: float
     batch: int
@@ -105,30 +105,30 @@ class Attempt(NamedTuple):
 
 
 def attempts(said: str) -> list[Attempt]:
-    """All attempts in a query's log."""
+    """Return all attempts in a query's log."""
     return [
         Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in _ATTEMPT.findall(said)
     ]
 
 
 class SparkEvents:
-    """Spark's event log of a run: which tasks and stages it ran again, and which copies it started."""
+    """Spark's event log of a run: the tasks and stages run again, and the speculative copies started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the query has to be told."""
+        """The query's options that enable the event log."""
         self.folder.mkdir(exist_ok=True)
         known = {"enabled": "true", "dir": self.folder.as_uri(), "rolling.enabled": "false", "compress": "false"}
         return tuple(repeated("--conf", {f"spark.eventLog.{name}": value for name, value in known.items()}))
 
     def count(self, stage: int | None = None) -> Counter[str]:
         """
-        How often: `copies`, `tasks_repeated`, `stages_repeated` after lost shuffle files; of one ``stage``, or of all.
+        Count `copies`, `tasks_repeated`, and `stages_repeated` after lost shuffle files, of one ``stage`` or of all.
 
-        And `executors_lost`.
+        Also `executors_lost`.
         """
         found, lost = Counter[str](), set[int]()
         for event in self._events():
@@ -148,13 +148,13 @@ class SparkEvents:
     def _events(self) -> Iterator[dict[str, Any]]:
         for file in self.folder.iterdir():
             for line in file.read_text(errors="replace").splitlines():
-                with contextlib.suppress(ValueError):  # one that is being written
+                with contextlib.suppress(ValueError):  # a line that is still being written
                     yield json.loads(line)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBatch:
-    """A batch that waits at a crash point until it is let go."""
+    """A batch that is held at a crash point until it is released."""
 
     file: Path
 
@@ -164,12 +164,12 @@ class HeldBatch:
 
     @property
     def process(self) -> int:
-        """Who waits."""
+        """The pid of the held process."""
         return int(self.file.read_text().split()[0])
 
     @property
     def stage(self) -> int:
-        """Spark's id of the stage whose task waits; -1 for the driver."""
+        """The id of the Spark stage whose task is held; -1 for the driver."""
         return int(self.file.read_text().split()[1])
 
     def release(self) -> None:
@@ -178,7 +178,7 @@ class HeldBatch:
 
 @dataclass
 class SinkPlay:
-    """One cell's query: its runs share a checkpoint; a reader watches."""
+    """The query of one cell: its runs share a checkpoint, and a reader polls the output."""
 
     stage: CellEnvironment
     watcher: Watcher
@@ -195,7 +195,7 @@ class SinkPlay:
         return SparkEvents(self.stage.folder / "events")
 
     def start(self, *options: str, checkpoint: Path | None = None) -> Program:
-        """The query, until the input is drained, or until SIGTERM with `--follow`."""
+        """Start the query; it runs until the input is drained or, with `--follow`, until SIGTERM."""
         stage = self.stage
         words = ["--bootstrap", stage.bootstrap, "--input", stage.names.input, "--output", stage.names.output]
         words += ["--name", stage.names.group, "--checkpoint", str(checkpoint or self.checkpoint)]
@@ -207,27 +207,27 @@ class SinkPlay:
 
     def ended(self, program: Program, code: int = 0) -> None:
         """
-        Wait for a query's end.
+        Wait for the query's end.
 
         Raises:
-            StalledError: it ended otherwise.
+            StalledError: it ended with another exit code.
         """
         if (found := program.wait(Deadline(END_S * self.stage.slack))) != code:
             raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_words()}")
 
     def stopped(self, program: Program) -> None:
         """
-        End a query that follows.
+        Stop a query that follows.
 
         Raises:
-            StalledError: it had ended by itself, or does not end well.
+            StalledError: it had already ended, or does not end cleanly.
         """
         if (found := self.stage.stop(program, END_S)) != 0:
             raise StalledError(f"{program.name} ended with {found}: {program.last_words()}")
 
     def refused(self, program: Program, reason: str) -> None:
         """
-        Wait for a query that ends because the sink refuses.
+        Wait for a query to end because the sink refuses.
 
         Raises:
             StalledError: it was not refused for that reason.
@@ -238,14 +238,14 @@ class SinkPlay:
         self.stage.fire("refusals")
 
     def follow(self, *options: str) -> Program:
-        """A query that goes on, and has written some batches."""
+        """Start a query that follows, and wait until it has written some batches."""
         goal = self.watcher.batches() + BATCHES
         program = self.start("--follow", *options)
         self.visible(goal)
         return program
 
     def held(self, point: CrashPoint, *options: str, follow: bool = True) -> tuple[Program, HeldBatch]:
-        """A query with a batch that waits at a point of its transaction, which brokers hold open."""
+        """Start a query and hold a batch at a point of its transaction, which the brokers hold open."""
         hold = HeldBatch(self.stage.folder / f"held-{len(self.started)}")
         at = self.watcher.batches() + (BATCHES if follow else 0)
         place = ("--crash-point", point, "--crash-batch", str(at), "--hold-file", str(hold.file))
@@ -261,16 +261,16 @@ class SinkPlay:
         return program, hold
 
     def more(self, count: int = BATCHES) -> None:
-        """Wait for so many more batches."""
+        """Wait for ``count`` more batches."""
         self.visible(self.watcher.batches() + count)
 
     def recovered(self, since: float) -> None:
-        """Wait for one more batch, and keep the seconds that took."""
+        """Wait for one more batch, and record the seconds it took."""
         self.more(1)
         self.stage.recovery_s.append(time.time() - since)
 
     def visible(self, goal: int) -> None:
-        """Wait until so many batches are visible."""
+        """Wait until ``goal`` batches are visible."""
 
         def there() -> bool:
             if all(program.code() is not None for program in self.started):
@@ -283,7 +283,7 @@ class SinkPlay:
         self.stage.until(there, f"batch {goal - 1}", START_S * self.stage.slack)
 
     def is_open(self) -> bool:
-        """Whether brokers hold a transaction of the sink open."""
+        """Return whether the brokers hold a transaction of the sink open."""
         stage, topic = self.stage, self.stage.names.output
         found = open_transactions(stage.cluster.connection, topic, range(stage.cell.partitions), Deadline(ASK_S))
         return any(transaction.transactional_id == self.transactional_id for transaction in found)
@@ -293,7 +293,7 @@ class SinkPlay:
         return str(SinkTransactionalId(self.stage.names.group, self.stage.names.output))
 
     def leader(self, role: str) -> int:
-        """The broker that coordinates the sink's `transactions` or its `group`, or leads an `output` partition."""
+        """Return the broker that coordinates the sink's `transactions` or `group`, or leads an `output` partition."""
         stage, deadline = self.stage, Deadline(ASK_S)
         if role == "output":
             return stage.leader(role)
@@ -304,12 +304,12 @@ class SinkPlay:
         return cluster_admin.coordinator(stage.cluster.admin, kind, name, deadline)
 
     def fire_attempts(self, program: Program, name: str, word: str = "", status: str = "failed") -> None:
-        """Count the attempts of a run that ended like that, and whose detail holds ``word``."""
+        """Count the attempts of a run that ended with ``status`` and whose detail contains ``word``."""
         found = [attempt for attempt in attempts(program.said()) if attempt.status == status and word in attempt.detail]
         self.stage.fire(name, len(found))
 
     def check(self) -> None:
-        """Drain what is left, and compare what was seen with the input."""
+        """Drain the input, and compare what was seen with it."""
         stage = self.stage
         self.ended(self.start("--most", _ALL))
         counts = self._counts(stage.records(stage.names.input))
@@ -320,7 +320,7 @@ class SinkPlay:
             stage.find("hanging-transaction", self.transactional_id)
 
     def _counts(self, rows: Iterable[Row]) -> Counter[bytes]:
-        """The input's records by the query's key."""
+        """Count the input's records by the query's key."""
         if self.query == COUNT:
             return Counter((row[2] or b"").partition(b"-")[0] for row in rows)
         return Counter(b"%d-%d" % row[:2] for row in rows)
@@ -330,7 +330,7 @@ class SinkPlay:
 def sink_on(
     stage: CellEnvironment, writers: str, query: str = COUNT, *, orders: int = 4 * MOST, feed: int = 0
 ) -> Iterator[SinkPlay]:
-    """A query's play, with some input, and ``feed`` orders a second more; behind the block all of it is checked."""
+    """Yield a query with some input, and feed ``feed`` orders per second; on exit, check all of it."""
     stage.orders(orders)
     with Watcher(stage) as watcher:
         play = SinkPlay(stage, watcher, writers, query)
@@ -340,7 +340,7 @@ def sink_on(
 
 
 def ancestor(pid: int, word: str) -> psutil.Process | None:
-    """The nearest process above this one whose command line holds ``word``."""
+    """Return this process's nearest ancestor whose command line contains ``word``."""
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(pid).parents():
             if word in " ".join(process.cmdline()):

@@ -50,12 +50,12 @@ class StalledError(BrewError):
 
 
 class Feeder(threading.Thread):
-    """Write ``rate`` orders a second over all partitions, one in fifty unreadable; lost ones are written anew."""
+    """Writes ``rate`` orders per second to all partitions, one in fifty unreadable; lost ones are replaced."""
 
     def __init__(self, connection: Connection, topic: str, partitions: int, rate: int, seed: int) -> None:
         super().__init__(name=f"feed {topic}", daemon=True)
         self._connection, self._topic, self.partitions, self._rate = connection, topic, partitions, rate
-        self._orders, self._random = orders(seed), random.Random(seed)  # noqa: S311 - dice, no secret
+        self._orders, self._random = orders(seed), random.Random(seed)  # noqa: S311 - not for security
         self._stop_now = threading.Event()
         self._number = _FIRST
 
@@ -64,7 +64,7 @@ class Feeder(threading.Thread):
         while not self._stop_now.wait(_EVERY_S):
             try:
                 self._write(client)
-            except KafkaException:  # an idempotent producer may be beyond repair; the orders' numbers go on
+            except KafkaException:  # an idempotent producer may fail for good; the order numbers continue
                 client.purge()
                 client = self._client()
             except BufferError:
@@ -101,10 +101,10 @@ class Feeder(threading.Thread):
 @dataclass
 class CellEnvironment:
     """
-    One cell with one seed.
+    The environment of one cell with one seed.
 
-    ``fired`` counts what happened, ``recovery_s`` and ``stall_s`` take what was measured, ``kills`` how many a loop
-    is to make; ``program`` is the writer under test, ``bootstrap`` where it and its readers are sent.
+    ``fired`` counts events, ``recovery_s`` and ``stall_s`` hold measurements; ``kills``: how many a loop makes;
+    ``program`` is the writer under test, ``bootstrap`` the address given to it and its readers.
     """
 
     cell: Cell
@@ -126,19 +126,19 @@ class CellEnvironment:
     """What the play itself found wrong beyond Kafka, such as a ledger's rows; `name` and `evidence` each."""
     counts: dict[str, int] = field(default_factory=dict)
     minutes: float | None = None
-    """How long a mixture lasts; the cell's own idea otherwise."""
+    """Duration of a mixture; None: the cell's default."""
     slack: float = 1.0
 
     def __post_init__(self) -> None:
-        self.random = random.Random(f"{self.cell.name}/{self.seed}")  # noqa: S311 - dice, no secret
+        self.random = random.Random(f"{self.cell.name}/{self.seed}")  # noqa: S311 - not for security
         self.names = Names.fresh(self.cell.name, self.seed)
         self.bootstrap = self.bootstrap or self.cluster.bootstrap
         self.journals = Journals(self.folder / "journals")
         self.partition = self.seed % self.cell.partitions
-        """The one input partition whose brokers the fault goes for."""
+        """The one input partition whose brokers the fault targets."""
         self._started = Counter[str]()
         self.writers: list[Program] = []
-        """All that were started, also those that have ended."""
+        """All writers that were started, including those that have ended."""
         self._readers: list[Program] = []
 
     @property
@@ -148,7 +148,7 @@ class CellEnvironment:
 
     @property
     def times(self) -> int:
-        """How often a long fault strikes: once in a short round, twenty times when a hundred kills are asked for."""
+        """How often to inject a long fault: once in a short round, twenty times for a hundred kills."""
         return max(1, self.kills // _KILLS_PER_TIME)
 
     @cached_property
@@ -161,7 +161,7 @@ class CellEnvironment:
     # Topics and orders.
 
     def make_topics(self) -> None:
-        """Input, output and dead letters with the cell's partitions, there on every broker when this returns."""
+        """Create input, output and dead-letter topics, and wait until every broker knows them."""
         wanted = [topics.TopicSpec(name, self.cell.partitions, {}) for name in self.names.topics()]
         topics.create(self.cluster.admin, wanted, Deadline(_ASK_S))
         topics.describe_all(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
@@ -173,11 +173,11 @@ class CellEnvironment:
         self.other("seed", "proof", *words).done(self.deadline)
 
     def feeding(self, rate: int = FEED_RATE) -> Feeder:
-        """A block in which orders trickle in."""
+        """Return a context manager that feeds orders."""
         return Feeder(self.cluster.connection, self.names.input, self.cell.partitions, rate, self.seed)
 
     def records(self, topic: str) -> Iterator[Row]:
-        """All records of a topic that a `read_committed` reader gets."""
+        """Yield all records of a topic that are visible to a `read_committed` reader."""
         ends = offsets.log_offsets(self.cluster.admin, topic, range(self.cell.partitions), Deadline(_ASK_S))
         ranges = {partition: (log.first, log.last_stable) for partition, log in ends.items()}
         for rows in scan_rows(self.cluster.connection, topic, ranges, READ_COMMITTED):
@@ -186,7 +186,7 @@ class CellEnvironment:
     # Programs.
 
     def writer(self, *options: str, name: str = "writer") -> Program:
-        """The program under test with the cell's reader, without Spark unless ``options`` name a master."""
+        """Start the program under test with the cell's reader, without Spark unless ``options`` name a master."""
         broken = (sys.executable, "-m", "tests.mutants", "as", self.cell.bug, "run")
         words = [*(broken if self.cell.bug else self.program), "--bootstrap", self.bootstrap, *self.names.options()]
         if reader := self._reader():
@@ -199,7 +199,7 @@ class CellEnvironment:
     def start_writer(
         self, *options: str, orders: int = 1000, commits: int = 4, seconds: float = 60.0, name: str = "writer"
     ) -> Program:
-        """A writer that follows the input, once it has committed some transactions of the orders seeded for it."""
+        """Seed orders and start a writer that follows the input; wait until it has committed some transactions."""
         self.orders(orders, "--transactional")
         writer = self.writer("--follow", *options, name=name)
         self.await_commits(commits, seconds)
@@ -207,18 +207,18 @@ class CellEnvironment:
 
     @contextlib.contextmanager
     def at_work(self, *options: str, feed: int = 600, **started: Any) -> Iterator[Program]:
-        """A block in which orders trickle in and a writer (`start_writer`) follows them."""
+        """Within the block, feed orders, with a writer (`start_writer`) that follows them."""
         with self.feeding(feed):
             yield self.start_writer(*options, **started)
 
     def note_ended(self, *writers: Program) -> None:
-        """Note writers that were to run on, and have ended."""
+        """Note writers that should be running and have ended."""
         for writer in writers:
             if writer.code() is not None:
                 self.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
 
     def _reader(self) -> str:
-        """The cell's reader; where both take turns, the one that the writer before did not have."""
+        """Return the cell's reader; with `both`, the one that the previous writer did not have."""
         if self.cell.reader != BOTH:
             return self.cell.reader
         reader = (CONNECTOR, DIRECT)[len(self.writers) % 2]
@@ -226,19 +226,19 @@ class CellEnvironment:
         return reader
 
     def other(self, name: str, *words: str) -> Program:
-        """`python -m words...`: another program of this house."""
+        """Run `python -m words...`: another program of this repository."""
         return self.programs.python(self._numbered(name), *words)
 
     def reader(self) -> Program:
-        """A `read_committed` reader of output and dead letters, which goes on through all faults."""
+        """Start a `read_committed` reader of output and dead letters, which keeps running through all faults."""
         program = self.other("reader", "proof", "read", "--follow", *self._reading())
         self._readers.append(program)
         return program
 
     def stop(self, program: Program, seconds: float = 30.0) -> int:
-        """SIGTERM, and its exit code; what does not end in time is killed and noted."""
+        """Send SIGTERM and return the exit code; a process that does not end in time is killed and noted."""
         program.terminate()
-        program.signal(signal.SIGCONT)  # a paused one takes SIGTERM only once it goes on
+        program.signal(signal.SIGCONT)  # a stopped process handles SIGTERM only once it continues
         try:
             return program.wait(Deadline(min(seconds, max(0.1, self.deadline.remaining_s()))))
         except BrewError:
@@ -247,21 +247,19 @@ class CellEnvironment:
             return -signal.SIGKILL
 
     def crashes(self) -> list[str]:
-        """Writers that crashed by themselves, and how."""
+        """Return a description of each writer that crashed by itself."""
         return [crash for program in self.writers if (crash := program.crash) is not None]
 
     def stop_writers(self) -> None:
-        """End every writer that still runs."""
         self._stop_running(self.writers)
 
     def abort_writers(self) -> None:
-        """End the writers that still run, each with a word about where it stands."""
+        """Abort the running writers; each dumps its stacks."""
         for program in self.writers:
             if program.code() is None:
                 program.abort()
 
     def stop_all(self) -> None:
-        """End writers and readers."""
         self._stop_running([*self.writers, *self._readers])
 
     def _stop_running(self, programs: Sequence[Program]) -> None:
@@ -270,18 +268,18 @@ class CellEnvironment:
                 self.stop(program)
 
     def drain(self, *options: str) -> None:
-        """Run one more writer until the input is drained; it has to exit with 0."""
+        """Run another writer until the input is drained; it must exit with 0."""
         program = self.writer("--patience", "60", *options, name="drain")
         if (code := program.wait(self.deadline)) != 0:
             raise StalledError(f"the last writer could not drain the input (exit {code}): {program.last_words()}")
 
     def read_to_the_end(self) -> None:
-        """A last `read_committed` reader from the logs' starts to their ends."""
+        """Run a last `read_committed` reader from the logs' starts to their ends."""
         self.other("last-reader", "proof", "read", *self._reading()).done(self.deadline)
 
     def proven(self) -> None:
         """
-        Have the checker look at what is there so far, for cells whose fault takes away what it would compare.
+        Run the checker on what exists so far, for cells whose fault removes data that it would compare.
 
         Raises:
             StalledError: it is not proven.
@@ -302,19 +300,19 @@ class CellEnvironment:
     # Moments.
 
     def fire(self, what: str, times: int = 1) -> None:
-        """Count a fault that happened."""
+        """Count an event."""
         self.fired[what] += times
 
     def find(self, name: str, evidence: str) -> None:
-        """Keep what the play itself found wrong."""
+        """Add a finding of the play itself."""
         self.findings.append({"name": name, "evidence": evidence})
 
     def until(self, condition: Callable[[], _Found | None], what: str, seconds: float | None = None) -> _Found:
         """
-        Wait for something that the program under test, or the brokers, have to do; return what ``condition`` found.
+        Wait for the program under test, or the brokers, to do something; return what ``condition`` found.
 
         Raises:
-            StalledError: it did not happen within ``seconds``, or the cell's time, or a writer has crashed.
+            StalledError: it did not happen within ``seconds`` or the cell's time, or a writer crashed.
         """
         limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
         while not (found := condition()):
@@ -326,23 +324,23 @@ class CellEnvironment:
         return found
 
     def pause(self, seconds: float) -> None:
-        """Wait while the fault lasts, within the cell's time."""
+        """Sleep while the fault lasts, within the cell's time."""
         time.sleep(min(seconds, self.deadline.remaining_s()))
 
     def commits(self) -> int:
-        """How many transactions the journals know as committed."""
+        """Return the number of commits in the journals."""
         self.journals.look()
         return self.journals.commits
 
     def await_commits(self, count: int, seconds: float = 60.0) -> None:
-        """Wait for so many more commits."""
+        """Wait for ``count`` more commits."""
         goal = self.commits() + count
         self.until(lambda: self.commits() >= goal, f"{count} commits", seconds)
 
     def recovered(
         self, since: float, partitions: Collection[int] | None = None, *, without: Collection[int] = ()
     ) -> None:
-        """Wait for the first commit after ``since`` (there, not by ``without``) and keep the seconds it took."""
+        """Wait for the first commit after ``since`` (see `first_commit`), and record the seconds it took."""
 
         def committed() -> float | None:
             self.journals.look()
@@ -352,7 +350,7 @@ class CellEnvironment:
         self.recovery_s.append(first - since)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """What the brokers know as open in output and dead letters, whoever it belongs to."""
+        """Return the transactions that the brokers report as open on output and dead letters, of any producer."""
         found: list[OpenTransaction] = []
         for topic in (self.names.output, self.names.dead_letter):
             partitions = range(self.cell.partitions)
@@ -362,7 +360,7 @@ class CellEnvironment:
     # Roles.
 
     def leader(self, role: str) -> int:
-        """The broker that `input`, `output`, the `transactions` or the `group` of this stage's partition rest on."""
+        """Return the broker that hosts the `input`, `output`, `transactions` or `group` of this stage's partition."""
         client, deadline = self.cluster.admin, Deadline(_ASK_S)
         if role == "transactions":
             name = self.names.transactional_id(self.partition)
@@ -373,7 +371,7 @@ class CellEnvironment:
         return cluster_admin.leaders(client, topic, deadline)[self.partition]
 
     def forget(self) -> None:
-        """Delete the cell's topics and group."""
+        """Delete the cell's topics and group; ignore errors."""
         with contextlib.suppress(BrewError):
             cluster_admin.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
             cluster_admin.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))

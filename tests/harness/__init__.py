@@ -1,1 +1,1 @@
-"""What the tests share: a real broker, fresh names."""
+"""Shared by the tests: a real broker, fresh names."""

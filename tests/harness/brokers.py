@@ -1,4 +1,4 @@
-"""Where the tests' broker comes from: the environment, a container engine, or the sandbox."""
+"""The tests' broker: from the environment, a container engine, or the sandbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandbox.kafka import Cluster, Settings
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A real broker; ``cluster`` is there when it is the sandbox's and may be killed and started again."""
+    """A real broker; ``cluster`` is set if it is the sandbox's and may be killed and restarted."""
 
     bootstrap: str
     cluster: Cluster | None = None
@@ -24,9 +24,9 @@ class Broker:
 @contextmanager
 def any_broker() -> Iterator[Broker]:
     """
-    The broker of `KAFKA_BOOTSTRAP`, or one in a container if `BREW_TEST_CONTAINERS=1`, or the sandbox's.
+    Yield the broker of `KAFKA_BOOTSTRAP`, or one in a container if `BREW_TEST_CONTAINERS=1`, or the sandbox's.
 
-    Whoever asks for containers where no engine answers gets an error (`harness.containers.NoEngineError`).
+    Raises `harness.containers.NoEngineError` if containers are requested and no engine responds.
     """
     if given := os.environ.get("KAFKA_BOOTSTRAP"):
         yield Broker(given)
@@ -41,9 +41,9 @@ def any_broker() -> Iterator[Broker]:
 @contextmanager
 def sandbox_broker(brokers: int = 1, kafka: str | None = None) -> Iterator[Broker]:
     """
-    A cluster of the sandbox on free ports, gone at the end together with its data.
+    Yield a sandbox cluster on free ports, which is removed at the end together with its data.
 
-    ``kafka``: its version; else that of `BREW_TEST_KAFKA`, else the usual one.
+    ``kafka``: its version; by default, that of `BREW_TEST_KAFKA`, else the sandbox's default.
     """
     directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
     try:

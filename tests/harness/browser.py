@@ -1,4 +1,4 @@
-"""A real browser for the tests: what a page looks like to it once its script has run."""
+"""A real browser for the tests: a page as it is after its script has run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An element as the browser holds it."""
+    """An element in the browser's document."""
 
     tag: str
     attributes: dict[str, str]
@@ -46,13 +46,13 @@ class Page(HTMLParser):
                 self.texts[name] = self.texts.get(name, "") + data
 
     def attribute(self, name: str, which: str) -> str:
-        """One attribute of the element with this id."""
+        """Return one attribute of the element with this id."""
         return next(one.attributes[which] for one in self.nodes if one.attributes.get("id") == name)
 
 
 def seen(page: Path, fragment: str = "") -> Page:
     """
-    The page's elements after its script has run, with this fragment in its address.
+    Return the page's elements after its script has run, with this fragment in its address.
 
     Raises:
         RuntimeError: there is no browser, or it ended with an error; the text names the command that installs one.
@@ -61,7 +61,7 @@ def seen(page: Path, fragment: str = "") -> Page:
     if browser is None:
         raise RuntimeError("this test looks at a page with chromium and none is on PATH: apt-get install chromium")
     with tempfile.TemporaryDirectory(prefix="brew-browser-", ignore_cleanup_errors=True) as profile:
-        # Root has no sandbox to give; the page's own policy lets nothing in or out.
+        # The browser's sandbox can't run as root; the page's own policy blocks all network access.
         options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom"]
         done = subprocess.run(
             [browser, *options, page.resolve().as_uri() + fragment],

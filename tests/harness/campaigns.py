@@ -1,4 +1,4 @@
-"""Results of a campaign that never was: all rows, several seeds, some violated, inconclusive and hostile ones."""
+"""Results of a fictitious campaign: all rows, several seeds, some violated, inconclusive and hostile ones."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ CELLS: dict[str, tuple[str, str, float | None, tuple[str, ...], tuple[str, ...]]
 
 def campaign(seeds: int = 3, *, broken: bool = True, kernel: str = "") -> dict[str, Any]:
     """
-    As `results.json` holds it, made with ``kernel``.
+    Return a campaign as in `results.json`, made with ``kernel``.
 
-    With ``broken`` two cells are violated, three inconclusive, one is of another kernel, and a name is hostile.
+    With ``broken``, two cells are violated, three inconclusive, one is of another kernel, and a name is hostile.
     """
     chance = random.Random(4)
     cells = [
@@ -106,7 +106,7 @@ def _anomaly(name: str, chance: random.Random, evidence: str) -> dict[str, Any]:
 
 
 def _break(cells: list[dict[str, Any]]) -> None:
-    """Spoil a few results, each in another way."""
+    """Corrupt a few results, each in a different way."""
     chance = random.Random(5)
     by_key = {(one["cell"], one["seed"]): one for one in cells}
     long = "\n".join(f"offset {4_100 + at}: source 2/{900 + at}, epoch {at % 4}, committed" for at in range(40))

@@ -1,4 +1,4 @@
-"""A password that is planted, and how it is looked for."""
+"""A planted password, and the search for it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from urllib.parse import quote
 
 CANARY = 'canary-"\\-5e1f09c7d2'
 QUOTED = quote(CANARY, safe="")
-"""As it stands in an address."""
+"""The password, quoted for a URL."""
 PARTS = ("canary-", "5e1f09c7d2")
-"""What is looked for: escaping may come between."""
+"""The parts to search for: escaping may come between."""
 
 
 def found(*texts: str) -> list[str]:
-    """Parts of it that stand in any of the texts."""
+    """Return the parts that occur in any of the texts."""
     return [part for part in PARTS for text in texts if part in text]
 
 
 def in_files(folder: Path) -> list[Path]:
-    """Files of a folder, at any depth, that hold a part of it."""
+    """Return the files of a folder, at any depth, that contain a part."""
     return [file for file in folder.rglob("*") if file.is_file() and found(file.read_bytes().decode("latin-1"))]

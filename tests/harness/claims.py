@@ -28,7 +28,7 @@ def release(client: str, token: int, position: int = -1, partition: int | None =
 
 
 def fold(table: Table, *records: tuple[int, Message]) -> list[RecordEffect]:
-    """Apply (milliseconds since `START_MS`, message) one after another."""
+    """Apply pairs of (milliseconds since `START_MS`, message) in order."""
     return [table.apply(table.next, START_MS + at, message) for at, message in records]
 
 
@@ -38,7 +38,7 @@ def seat(table: Table, partition: int = 0) -> PartitionOwner:
 
 @dataclass
 class Shared:
-    """One log that several `MemoryLog`s append to; ``now_ms`` is the brokers' clock, ``now()`` the members' own."""
+    """One log for several `MemoryLog`s; ``now_ms`` is the brokers' clock, ``now()`` the members' own."""
 
     partitions: int = 1
     now_ms: int = START_MS
@@ -52,7 +52,7 @@ class Shared:
         return self.now_ms / 1000
 
     def write(self, message: Message, partition: int = 0) -> Appended:
-        """As some other program would."""
+        """Append a message as another program would."""
         key, value = encode(message)
         return self.append(Item(partition, key, value))
 
@@ -64,7 +64,7 @@ class Shared:
 
 
 class MemoryLog:
-    """One member's view of a `Shared` log, which does the least that `Log` asks: each call has a deadline to keep."""
+    """One member's view of a `Shared` log, the minimum that `Log` requires: each call has a deadline to meet."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -97,7 +97,7 @@ class MemoryLog:
         self._next = dict(starts)
 
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
-        """Up to ``until`` and no further; all of a partition that it does not name."""
+        """Read up to ``until`` and no further; read all of a partition that it does not name."""
         deadline.check("read")
         found = [
             one

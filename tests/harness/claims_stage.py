@@ -1,4 +1,4 @@
-"""One test's claims: topics, workers as programs, what they did, and what the log says."""
+"""The claims of one test: topics, workers as programs, their effects, and the log's content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITIONS = 4
 
 @dataclass
 class ClaimsStage:
-    """Topics with records whose offsets are dense, so that what was left out can be counted."""
+    """Topics with records at contiguous offsets, so that missing ones can be counted."""
 
     bootstrap: str
     names: Names
@@ -50,7 +50,7 @@ class ClaimsStage:
         return Connection(self.bootstrap)
 
     def create(self) -> None:
-        """Make both topics, so that the claims can be watched from before the first of them."""
+        """Create both topics, so that the claims can be watched from before the first of them."""
         client = admin(self.connection)
         wanted = [
             topics.TopicSpec(self.topic, PARTITIONS, {}),
@@ -74,7 +74,7 @@ class ClaimsStage:
         return Running(command, environment)
 
     def done(self) -> list[tuple[str, int, int]]:
-        """Client, partition, offset of each whole line, in order."""
+        """Return client, partition and offset of each complete line, in order."""
         if not self.effects.exists():
             return []
         lines = self.effects.read_text().split("\n")[:-1]
@@ -84,7 +84,7 @@ class ClaimsStage:
         return Counter((partition, offset) for _, partition, offset in self.done())
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`downstream claims ...` on this stage's log."""
+        """Run `downstream claims ...` on this stage's log."""
         name, *rest = words
         where = ["--bootstrap", self.bootstrap, "--claims", self.claims]
         return subprocess.run(
@@ -98,7 +98,7 @@ class ClaimsStage:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Watching]:
-        """What the log says, from inside the test's process: a command of its own would take a second."""
+        """Read the log inside the test's process: a separate command would take a second."""
         watcher = Watcher(self.connection, self.claims)
         try:
             yield Watching(watcher)
@@ -108,7 +108,7 @@ class ClaimsStage:
 
 @dataclass(frozen=True)
 class Watching:
-    """The partitions of the log, as they are now."""
+    """The current state of the log's partitions."""
 
     watcher: Watcher
 
@@ -125,7 +125,7 @@ class Watching:
 
 @contextlib.contextmanager
 def ended(*workers: Running) -> Iterator[None]:
-    """Whatever happens, none of them is left."""
+    """Stop the workers on exit, whatever happens."""
     with contextlib.ExitStack() as stack:
         for one in workers:
             stack.enter_context(one)

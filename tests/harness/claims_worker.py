@@ -1,7 +1,7 @@
 """
-A worker that takes partitions by claim and writes down what it worked on: `python -m harness.claims_worker`.
+A worker that takes partitions by claim and records what it worked on: `python -m harness.claims_worker`.
 
-One line a record, `<client> <partition> <offset>`, written with one call per slice, after its work.
+One line per record, `<client> <partition> <offset>`, written with one call per slice, after its work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from downstream.consume.loop import Loop
 
 
 class Scribe:
-    """Works for ``work_s`` on each slice, then writes it down; begins at the committed offset, or at the first."""
+    """Works for ``work_s`` on each slice, then records it; starts at the committed offset, or at the first one."""
 
     def __init__(self, client: str, effects: Path, work_s: float) -> None:
         self._client, self._work_s = client, work_s
@@ -42,7 +42,7 @@ class Scribe:
 
     def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         for one in slices:
-            time.sleep(self._work_s)  # the work itself, which kills have to meet
+            time.sleep(self._work_s)  # the work itself, during which kills must strike
             lines = [f"{self._client} {one.partition} {record.offset()}\n" for record in one.records]
             os.write(self._file, "".join(lines).encode())
             lease.report({one.partition: one.until})

@@ -1,4 +1,4 @@
-"""Containers for tests: an engine that answers, and a Kafka broker on testcontainers' public base class."""
+"""Containers for tests: an engine that responds, and a Kafka broker on testcontainers' public base class."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _GRACE_S = 40
 
 
 class NoEngineError(AssertionError):
-    """No container engine answers; the message names the command that installs one."""
+    """No container engine responds; the message names the command that installs one."""
 
 
 def engine_answers() -> bool:
-    """Whether something answers Docker's API at `DOCKER_HOST` or the usual socket."""
+    """Return whether a Docker API responds at `DOCKER_HOST` or the usual socket."""
     with contextlib.suppress(DockerException), contextlib.closing(docker.from_env(timeout=_PING_S)) as client:
         return bool(client.ping())
     return False
@@ -50,10 +50,10 @@ def engine_answers() -> bool:
 @contextlib.contextmanager
 def engine() -> Iterator[str]:
     """
-    An engine that answers Docker's API at `DOCKER_HOST`; the name of its command line.
+    Yield the command line name of an engine that serves Docker's API at `DOCKER_HOST`.
 
-    Docker, or whatever else answers, is taken as it is. Else Podman's service runs on a socket of its own, and ends
-    with this block. Containers and networks of tests that were killed are removed first.
+    Docker, or whatever else responds, is used as it is. Otherwise, Podman's service runs on its own socket until the
+    block ends. Containers and networks of killed tests are removed first.
 
     Raises:
         NoEngineError: there is neither.
@@ -63,7 +63,7 @@ def engine() -> Iterator[str]:
         if not engine_answers():
             stack.enter_context(_podman_service())
             command = "podman"
-        # Nobody else needs to clean up behind us, and the image that would do it can't be pulled everywhere.
+        # No cleanup container is needed, and its image can't be pulled everywhere.
         testcontainers_config.ryuk_disabled = True
         _remove_leftovers()
         yield command
@@ -109,29 +109,29 @@ def _remove_leftovers() -> None:
 
 
 def network() -> Network:
-    """A bridge network of this test's own, with names; use it as a block."""
+    """Return a new bridge network with name resolution; a context manager."""
     return Network(docker_network_kw={"labels": _labels()})
 
 
 class Container(DockerContainer):
-    """A container that knows how it ended, and can be killed and started again with its files."""
+    """A container that knows its exit code, and can be killed and restarted with its files."""
 
     def __init__(self, image: str, **settings: Any) -> None:
         super().__init__(image, labels=_labels(), **settings)
         self.published: dict[int, str] = {}
 
     def publish(self, port: int) -> str:
-        """Make ``port`` reachable from this machine, and tell where (testcontainers asks what Podman never tells)."""
+        """Publish ``port`` to this machine; return the address (testcontainers' own query fails with Podman)."""
         self.published[port] = f"localhost:{free(1)[0]}"
         self.with_bind_ports(port, int(self.published[port].rpartition(":")[2]))
         return self.published[port]
 
     def kill(self) -> None:
-        """SIGKILL to its first process."""
+        """Send SIGKILL to its main process."""
         self.get_wrapped_container().kill()
 
     def again(self) -> None:
-        """Start the container that has ended, with its files and ports."""
+        """Restart a container that has ended, with its files and ports."""
         self.get_wrapped_container().start()
 
     def running(self) -> bool:
@@ -139,28 +139,28 @@ class Container(DockerContainer):
         return self.status == "running"
 
     def end(self, seconds: int = _GRACE_S) -> int:
-        """SIGTERM, after ``seconds`` SIGKILL; the exit code."""
+        """Send SIGTERM and, after ``seconds``, SIGKILL; return the exit code."""
         self.get_wrapped_container().stop(timeout=seconds)
         return self.wait()
 
     def text(self) -> str:
-        """What it has written to both streams."""
+        """Return its output on both streams."""
         return b"".join(self.get_logs()).decode(errors="replace")
 
 
 class KafkaContainer(Container):
     """
-    One broker of `apache/kafka`'s contract: settings as `KAFKA_...`, on a free port of this machine.
+    One broker with the interface of `apache/kafka`: settings as `KAFKA_...`, on a free port of this machine.
 
-    Clients on this machine find it at `bootstrap`, containers of its network at `inside`, and with TLS, `SECRET_USER`
-    and `password` at `secret`; `authority` is the file of who signs. The host's port is known
-    before the start, so that the broker can advertise it; testcontainers' own Kafka class writes a start script for
-    another image, and refuses this one's tag.
+    Clients on this machine connect to `bootstrap`, containers of its network to `inside`, and with TLS, `SECRET_USER`
+    and `password` to `secret`; `authority` is the CA certificate's file. The host's port is known before the start, so
+    that the broker can advertise it; testcontainers' own Kafka class writes a start script for another image, and
+    refuses this one's tag.
     """
 
     def __init__(self, network: Network | None = None, *, name: str = "kafka", image: str = KAFKA_IMAGE) -> None:
         super().__init__(image)
-        # The broker itself comes this way, too (transaction markers), so without a network it is its own localhost.
+        # The broker itself connects here too (transaction markers), so without a network it is its own localhost.
         self.inside = f"{name if network else 'localhost'}:{INSIDE_PORT}"
         self.secret = f"{name}:{SECRET_PORT}"
         self.password = secrets.token_hex(16)
@@ -174,28 +174,28 @@ class KafkaContainer(Container):
         self.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(90))
 
     def start(self) -> Self:
-        """Start it, and make the user."""
+        """Start the broker, and create the user."""
         super().start()
         client = clients.admin(Connection(self.bootstrap))
         cluster_admin.set_passwords(client, {SECRET_USER: Secret(self.password)}, [SCRAM[0]], Deadline(30))
         return self
 
     def stop(self, *, force: bool = True, delete_volume: bool = True) -> None:
-        """Remove it with its files."""
+        """Remove the container with its files."""
         super().stop(force, delete_volume)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _certificates(self, name: str) -> Path:
-        """Where the authority's certificate is; the broker's, with its key, stands beside it."""
+        """Return the path of the CA certificate; the broker's certificate and key are beside it."""
         authority, broker = Authority.fresh(), self._folder / "broker.pem"
         authority.write(self._folder)
         broker.write_bytes(b"".join(authority.issue(name, [name, "localhost"])))
         for file, mode in ((self._folder, 0o755), (broker, 0o644), (self._folder / "ca.pem", 0o644)):
-            file.chmod(mode)  # the container's user is another one
+            file.chmod(mode)  # the container runs as another user
         return self._folder / "ca.pem"
 
     def again(self) -> None:
-        """Start it again and wait for its word."""
+        """Restart the container and wait until the broker reports that it is ready."""
         said = self.text().count("Kafka Server started")
         super().again()
         until(lambda: self.text().count("Kafka Server started") > said, "the broker's start", 90)
@@ -225,14 +225,14 @@ class KafkaContainer(Container):
             "KAFKA_TRANSACTION_STATE_LOG_NUM_PARTITIONS": "8",
             "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
             "KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
-            # A killed broker is let in again only when its old registration has run out: 9 s by default.
+            # A killed broker can't register again until its old registration expires: 9 s by default.
             "KAFKA_BROKER_SESSION_TIMEOUT_MS": "3000",
             "KAFKA_BROKER_HEARTBEAT_INTERVAL_MS": "500",
         }
 
 
 def version(image: str) -> str:
-    """The tag behind the colon."""
+    """Return the tag after the colon."""
     return image.rpartition(":")[2]
 
 

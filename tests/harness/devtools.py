@@ -1,4 +1,4 @@
-"""A real browser that stays open: what a page looks like while its script goes on."""
+"""A real browser that stays open: a page while its script is running."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WAIT = """new Promise((done, failed) => {
   const look = () => (%s) ? done(true) : performance.now() > end ? failed("not in time") : requestAnimationFrame(look);
   look();
 })"""
-"""A script that comes back when its condition (after `%`) holds."""
+"""A script that returns when its condition (after `%`) holds."""
 _START_S = 40.0
 _PIECE = 1 << 16
 
 
 class Tab:
-    """One page, through the browser's pipe (Chrome DevTools Protocol: JSON messages with a zero byte behind each)."""
+    """One page, through the browser's pipe (Chrome DevTools Protocol: JSON messages, each followed by a zero byte)."""
 
     def __init__(self, into: int, out: int) -> None:
         self._into, self._out = into, out
@@ -41,7 +41,7 @@ class Tab:
         self.ask("Page.navigate", url=url)
 
     def evaluate(self, script: str, seconds: float = 20.0) -> Any:
-        """What a script's last expression is, or what its promise brings."""
+        """Return the value of a script's last expression or, if that is a promise, its result."""
         told = self.ask(
             "Runtime.evaluate",
             seconds,
@@ -54,7 +54,7 @@ class Tab:
         return told["result"].get("value")
 
     def point(self, selector: str, *, press: bool = False) -> None:
-        """Move the pointer to the middle of an element that is in view after this; ``press``: and click there."""
+        """Scroll to an element and move the pointer to its middle; with ``press``, click there."""
         script = f"""(() => {{
           const found = document.querySelector({json.dumps(selector)});
           found.scrollIntoView({{block: "center"}});
@@ -67,12 +67,12 @@ class Tab:
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def key(self, name: str, code: int) -> None:
-        """Press and let go of a key; ``code`` is its number on Windows, which the browser goes by."""
+        """Press and release a key; ``code`` is its Windows key code, which the browser uses."""
         for kind in ("rawKeyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code)
 
     def ask(self, method: str, seconds: float = _START_S, **parameters: Any) -> Any:
-        """One command and its answer; what the browser says meanwhile is passed over."""
+        """Send a command and return its answer; events in between are skipped."""
         self._next += 1
         message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
         if self._session is not None:
@@ -98,7 +98,7 @@ class Tab:
 @contextmanager
 def tab(url: str) -> Iterator[Tab]:
     """
-    The page at ``url`` in a browser of its own, which is gone at the end.
+    Yield the page at ``url`` in a separate browser, which is closed at the end.
 
     Raises:
         RuntimeError: there is no browser; the text names the command that installs one.

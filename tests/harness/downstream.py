@@ -30,7 +30,7 @@ PROGRAM_S = 60.0
 
 @dataclass
 class Running:
-    """A loop in a thread; its error leaves from `done`."""
+    """A loop in a thread; `done` raises its error."""
 
     loop: Loop
     stop: threading.Event
@@ -44,7 +44,7 @@ class Running:
     def _run(self) -> None:
         try:
             self.loop.run()
-        except BaseException as error:  # noqa: BLE001 - carried to the test
+        except BaseException as error:  # noqa: BLE001 - raised in the test
             self.error = error
 
     def done(self, seconds: float = PROGRAM_S) -> LoopResult:
@@ -60,7 +60,7 @@ def settings(bootstrap: str, group: str, topic: str, **more: Any) -> LoopSetting
 
 
 def drain(loop: LoopSettings, handler: Handler) -> LoopResult:
-    """Run the loop here until the log's end."""
+    """Run the loop in this thread until the log's end."""
     return Loop(loop, handler, threading.Event()).run()
 
 
@@ -77,7 +77,7 @@ def following(loop: LoopSettings, handler: Handler) -> Iterator[Running]:
 
 @dataclass(frozen=True)
 class LedgerStage:
-    """One test's ledger: a schema, a group, a topic."""
+    """The ledger of one test: a schema, a group, a topic."""
 
     bootstrap: str
     url: str
@@ -97,7 +97,7 @@ class LedgerStage:
         return LedgerHandler(database or self.database, self.group, self.topic, told.append, StoreCrash())
 
     def book(self, handler: LedgerHandler | None = None, **more: Any) -> LedgerHandler:
-        """Drain with one member here; the handler, to look at what it booked."""
+        """Drain with one member in this process; return the handler, to inspect what it booked."""
         handler = handler or self.handler()
         drain(self.loop(**more), handler)
         return handler
@@ -136,7 +136,7 @@ def plain() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ReceiveStage:
-    """One test's receivers: a topic, a group, and the stores they claim in."""
+    """The receivers of one test: a topic, a group, and the stores for their claims."""
 
     bootstrap: str
     topic: str

@@ -22,7 +22,7 @@ SOURCE = "orders"
 
 
 def orders(count: int, seed: int = 1, customers: int = 200) -> Iterator[tuple[bytes, dict[str, object]]]:
-    """Key and enriched order, equal for equal seeds."""
+    """Yield key and enriched order, equal for equal seeds."""
     dice = random.Random(seed)
     for number in range(count):
         tier = TIERS[number % 4]
@@ -47,9 +47,9 @@ def make_topic(bootstrap: str, topic: str, partitions: int = 4, **config: str) -
 
 def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: int = 1, first: int = 0) -> None:
     """
-    Append ``count`` committed orders round robin, a third as many that are aborted, and poison that was committed.
+    Append ``count`` committed orders round robin, a third as many aborted ones, and committed poison.
 
-    ``first`` is the source offset to begin with, so that a second call writes other orders.
+    ``first`` is the first source offset, so that a second call writes different orders.
     """
     writer = producer(Connection(bootstrap), f"{topic}-writer", timeout_s=30, message_max_bytes=2_000_000)
     fenced(writer, Deadline(30))
@@ -63,11 +63,11 @@ def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: 
         assert writer.flush(30) == 0
         (writer.abort_transaction if phantom else writer.commit_transaction)(30)
     writer.close()
-    markers_written(Connection(bootstrap), topic)  # who drains goes up to the last stable offset that it begins with
+    markers_written(Connection(bootstrap), topic)  # a drain ends at the last stable offset that it starts with
 
 
 def write_raw(bootstrap: str, topic: str, *values: bytes | None) -> None:
-    """Records that no pipeline would write, to partition 0, without headers."""
+    """Write records that no pipeline would write, to partition 0, without headers."""
     writer = producer(Connection(bootstrap), None, timeout_s=30, message_max_bytes=2_000_000)
     connect_early(writer, topic)
     for value in values:

@@ -1,4 +1,4 @@
-"""A broker in memory with transactions and fences, and the kernel's port onto it."""
+"""A broker in memory with transactions and fences, and the kernel's port to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Record:
 
 @dataclass
 class Broker:
-    """One transactional id's coordinator, one group's position, one log."""
+    """The coordinator of one transactional id, the position of one group, and one log."""
 
     committed: Committed | None = None
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""Leave a hanging transaction behind: records of a transaction that its coordinator has already ended."""
+"""Create a hanging transaction: records of a transaction that its coordinator has already ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brew.kafka.offsets import log_offsets
 from .waiting import markers_written
 
 with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
+    # On import, the library reads its message schemas with a deprecated function.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import for_code
     from kafka.protocol.producer.produce import ProduceRequest
@@ -31,14 +31,14 @@ def hang(connection: Connection, topic: str, transactional_id: str) -> int:
     """
     Open a transaction in partition 0 that nobody will end; return its producer id.
 
-    A late record does that where brokers do not verify transactions (the state before KIP-890, and a switch since).
+    A late record causes this on brokers that do not verify transactions (before KIP-890; since then, a setting).
     """
     writer = producer(connection, transactional_id, timeout_s=20, message_max_bytes=1_000_000)
     writer.init_transactions(20)
     writer.begin_transaction()
     writer.produce(topic, b"in good order", partition=0)
     writer.commit_transaction(20)
-    markers_written(connection, topic)  # the marker has to lie before the late record, or it would commit that, too
+    markers_written(connection, topic)  # the marker must precede the late record, or it would commit that too
     end = log_offsets(admin(connection), topic, [0], Deadline(20))[0].end
     (batch,) = [one for one in raw_batches(connection, topic, 0, end - 2, end, Deadline(20)) if not one.control]
     with _unverified(admin(connection)):
@@ -63,7 +63,7 @@ def _unverified(client: AdminClient) -> Iterator[None]:
 
 
 def _late_record(connection: Connection, topic: str, transactional_id: str, producer_id: int, epoch: int) -> None:
-    """Asked again until the brokers have heard of the switch."""
+    """Send the record, with retries until the brokers apply the setting."""
     deadline = Deadline(20)
     while True:
         records = MemoryRecordsBuilder(2, 0, 10_000, 0, True, producer_id, epoch, 1)

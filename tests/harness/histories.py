@@ -1,4 +1,4 @@
-"""Histories of a pipeline as its logs show them: a plan of transactions, and the logs that it leaves."""
+"""Histories of a pipeline as its logs show them: a plan of transactions, and the resulting logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from proof.seed import orders, spoiled
 
 
 def read_by(dice: random.Random, pid: int, visible: dict[str, list[Record]], *, final: bool = False) -> list[Entry]:
-    """A reader's journal: each partition in pieces; one that is not final may have stopped early."""
+    """Return a reader's journal: each partition in pieces; one that is not final may have stopped early."""
     lines = []
     for topic, rows in visible.items():
         for partition in sorted({row.partition for row in rows}):
@@ -51,7 +51,7 @@ OLD = [("source.topic", b"older"), ("trace", None)]
 
 @dataclass
 class Txn:
-    """One attempt at a range: what it writes, and how it ends; in a broken world ``fates`` differ by log."""
+    """One attempt at a range: its records and its outcome; in a broken world, ``fates`` differ by log."""
 
     lane: int
     pid: int
@@ -67,7 +67,7 @@ class Txn:
 
 @dataclass
 class World:
-    """A plan: inputs, and each lane's transactions in order; clean until a mutation spoils it."""
+    """A plan: inputs, and each lane's transactions in order; valid until a mutation corrupts it."""
 
     dice: random.Random
     inputs: list[Record] = field(default_factory=list)
@@ -77,12 +77,12 @@ class World:
     hand: dict[int, int] = field(default_factory=dict)
 
     def done(self, lane: int | None = None) -> list[Txn]:
-        """Committed transactions with records."""
+        """Return the committed transactions with records."""
         lanes = self.lanes if lane is None else [lane]
         return [t for p in lanes for t in self.lanes[p] if t.fate == "commit" and t.rows]
 
     def pick(self, least: int = 1, topic: str = OUT, **more: Any) -> Txn:
-        """One of the committed transactions with at least so many records on that topic."""
+        """Return a random committed transaction with at least ``least`` records on that topic."""
         fit = [t for t in self.done() if sum(name == topic for name, _ in t.rows) >= least]
         fit = [t for t in fit if all(getattr(t, name) == value for name, value in more.items())]
         return self.dice.choice(fit)
@@ -97,7 +97,7 @@ def enriched(key: bytes, value: bytes | None) -> bytes:
 
 
 def plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition: int = 40) -> World:
-    """Ranges of every length, each tried until it commits; aborted, fenced and timed-out attempts on the way."""
+    """Plan ranges of every length, each tried until it commits, with aborted, fenced and timed-out attempts."""
     dice = random.Random(seed)
     world, order, number = World(dice, shape=shape or partitions), orders(seed), 0
     for p in range(partitions):
@@ -148,7 +148,7 @@ def _attempts(
 
 @dataclass
 class History:
-    """What the logs hold in the end, and what processes wrote down."""
+    """The final content of the logs, and of the processes' journals."""
 
     facts: BrokerFacts
     inputs: list[Record]
@@ -163,7 +163,7 @@ class History:
     held: int = 0
 
     def report(self, seed: int = 0) -> Report:
-        """Judge it, the logs arriving in an arbitrary interleaving, batches before their records."""
+        """Check the history, with the logs arriving in a random interleaving, batches before their records."""
         dice, acknowledged = random.Random(seed), Acknowledged(self.entries, "in")
         checker = Checker(self.facts, acknowledged)
         checker.offsets.begin(0)
@@ -204,7 +204,7 @@ def _lead(checker: Checker, raw: dict[tuple[str, int], list[RawBatch]], topic: s
 
 
 class Brokers:
-    """Appends what transactions do, each lane in its order, lanes mixed."""
+    """Appends the transactions' effects, each lane in its order, lanes interleaved."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -294,7 +294,7 @@ class Brokers:
 
 
 def happened(world: World, *, journals: bool = True) -> History:
-    """Let the plan happen."""
+    """Execute the plan; return the history."""
     brokers = Brokers(world)
     brokers.run()
     targets = range(max(world.shape, 1))

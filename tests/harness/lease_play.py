@@ -1,4 +1,4 @@
-"""The lease coordinator's surroundings, played: brokers, workers and their sessions."""
+"""Fakes around the lease coordinator: brokers, workers and their sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Message = dict[str, Any]
 
 
 class Cluster:
-    """Four partitions of 100 offsets, and what the group has committed of each."""
+    """Four partitions of 100 offsets, and the group's committed offset for each."""
 
     def __init__(self) -> None:
         self.committed: dict[int, int | None] = dict.fromkeys(range(4), 0)
@@ -72,7 +72,7 @@ class Cluster:
 
 
 class Line:
-    """The driver's end of a connection; the test reads what was said on it."""
+    """The driver's end of a connection; the test reads what was sent on it."""
 
     def __init__(self) -> None:
         self.heard: queue.Queue[Message] = queue.Queue()
@@ -83,7 +83,7 @@ class Line:
 
 
 class Crew:
-    """Two slots, on which nobody works but the test."""
+    """Two slots, on which only the test works."""
 
     def __init__(self) -> None:
         self.server: Any = self
@@ -111,7 +111,7 @@ class Crew:
 
 
 class Mine:
-    """Claims of the driver under test; remembers which partitions it was told are idle."""
+    """Claims of the driver under test; records the partitions reported to it as idle."""
 
     def __init__(self, *partitions: int) -> None:
         self.partitions = set(partitions)
@@ -123,7 +123,7 @@ class Mine:
 
 
 class Play:
-    """One director in a thread, and workers that say what the test has them say."""
+    """One director in a thread, and workers whose messages the test determines."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Play:
 
 
 def heard(session: WorkerSession, name: str, seconds: float = 5.0) -> Message:
-    """The next message with this word in it."""
+    """Return the next message that contains this word."""
     connection: Any = session.connection
     while True:
         message: Message = connection.heard.get(timeout=seconds)

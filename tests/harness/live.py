@@ -1,4 +1,4 @@
-"""The live view's server and its event stream, as a test sees them."""
+"""The live view's server and its event stream, from a test's perspective."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER_S = 10.0
 
 
 def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers by lower-case name, and body of one request."""
+    """Return status, headers by lower-case name, and body of one request."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
     try:
         connection.request(method, path, headers=headers)
@@ -31,7 +31,7 @@ def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> tupl
 
 @dataclass
 class Stream:
-    """An open event stream; `text` is all that came."""
+    """An open event stream; `text` is everything received."""
 
     port: int
     since: str
@@ -50,7 +50,7 @@ class Stream:
         self._connection.close()
 
     def event(self) -> tuple[str, Any] | None:
-        """The next event and its data; None when the server ended the stream."""
+        """Return the next event and its data, or None if the server ended the stream."""
         name, data = "", ""
         while line := self._answer.readline().decode():
             self.text += line
@@ -66,7 +66,7 @@ class Stream:
         return None
 
     def await_part(self, name: str, wanted: Callable[[str], bool], seconds: float = 20.0) -> str:
-        """The part of that id once it is as wanted; an AssertionError tells what it was last."""
+        """Wait until the part with that id is as wanted; an AssertionError shows its last state."""
         deadline = Deadline(seconds)
         if name in self.parts and wanted(self.parts[name]):
             return self.parts[name]
@@ -82,7 +82,7 @@ class Stream:
 
 @contextmanager
 def served(live: LiveView) -> Iterator[int]:
-    """The port of a server of this view inside this process; it ends with the block."""
+    """Serve this view inside this process for the duration of the block; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         running = server(live, OWN_NAMES)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -1,4 +1,4 @@
-"""Bad histories: a plan, a log or a journal spoiled, each with the name that the checker has to give it."""
+"""Bad histories: a corrupted plan, log or journal, each with the name that the checker must report."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def offset_aborted_records_visible(world: World) -> None:
 
 
 def no_offset_in_it(world: World) -> None:
-    """As after a failed send-offsets that was committed over; the next range takes them in."""
+    """As if committed after a failed send-offsets; the next range includes them."""
     txn = world.dice.choice(world.done(0)[:-1])
     txn.until = None
 
 
 def late_end_hits_the_next(world: World) -> None:
-    """A producer that is used again: the late commit makes half of its next transaction visible, without offset."""
+    """A reused producer: the late commit makes half of its next transaction visible, without offset."""
     lane, at = _lane_of(world, world.pick(4))
     txn = lane[at]
     half = [row for row in txn.rows if row[0] == OUT][:2]
@@ -133,7 +133,7 @@ def late_end_hits_the_next(world: World) -> None:
 
 
 def late_abort_hits_the_next(world: World) -> None:
-    """The first half of a transaction is aborted, its second half and its offset are committed."""
+    """The first half of a transaction is aborted; its second half and its offset are committed."""
     lane, at = _lane_of(world, world.pick(4))
     txn = lane[at]
     half, rest = txn.rows[:2], txn.rows[2:]
@@ -213,7 +213,7 @@ Aftermath = Callable[[World, History], None]
 
 
 def roll_back_an_acknowledged_range(world: World, made: History) -> None:
-    """A whole transaction is gone from all logs, and the journal has its commit as done."""
+    """A whole transaction is missing from all logs, and the journal has its commit as done."""
     said = [e for e in made.entries if e.step is Step.COMMIT and e.fields["partition"] == 0]
     made.entries.append(said[-1]._replace(fields={**said[-1].fields, "start": world.logs[0].end, "until": 10**6}))
 
@@ -229,7 +229,7 @@ def read_an_aborted_record(_world: World, made: History) -> None:
 
 
 def _reading(made: History, least: int) -> int:
-    """Some line of a reader with that many records in a run."""
+    """Return the index of a reader's line that has a run of at least that many records."""
     return next(
         n for n, e in enumerate(made.entries)
         if e.step is Step.READ and any(run[3] >= least for run in e.fields.get("runs", []))
@@ -290,7 +290,7 @@ def name_an_older_offset(_world: World, made: History) -> None:
 
 
 def apply_a_late_offset_commit(_world: World, made: History) -> None:
-    """A commit of an earlier transaction of the same producer reaches the log within the last one, as its second."""
+    """The commit of an earlier transaction of the same producer reaches the log within the last one, as its second."""
     at = max(n for n, one in enumerate(made.offsets) if one.commits and one.commits[0].partition == 0)
     first = next(one for one in made.offsets if one.commits and one.commits[0].partition == 0)
     both = (*made.offsets[at].commits, OffsetCommit(0, first.commits[0].until))

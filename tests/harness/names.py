@@ -1,4 +1,4 @@
-"""Fresh names, so that tests share a broker and never each other's topics."""
+"""Fresh names, so that tests share a broker but never topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proof.campaign import cell
 
 @dataclass(frozen=True, slots=True)
 class Names(cell.Names):
-    """One test's topics and group: `it-<test>-<8 hex digits>` and a suffix."""
+    """Topics and group of one test: `it-<test>-<8 hex digits>` and a suffix."""
 
     @classmethod
     def fresh(cls, test: str, seed: int | None = None) -> Self:
@@ -21,5 +21,5 @@ class Names(cell.Names):
         return cls(f"it-{word}{end}-{uuid.uuid4().hex[:8]}")
 
     def topic(self, suffix: str) -> str:
-        """One more topic of this test."""
+        """Return the name of another topic of this test."""
         return f"{self.stem}.{suffix}"

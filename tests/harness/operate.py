@@ -1,4 +1,4 @@
-"""Commands that look at a cluster, run inside this process; and those who give them something to see."""
+"""Commands that inspect a cluster, run inside this process; and clients that give them something to show."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def words(stage: Stage, command: str) -> list[str]:
 
 
 def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
-    """One command inside this process: its exit code, and what it said."""
+    """Run one command inside this process; return its exit code and output."""
     told, complaint = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
         code = exit_code_of(cli, "pipeline", [*words(stage, command), *more])
@@ -39,7 +39,7 @@ def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
 
 
 def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
-    """The JSON document of one command that ended with ``code``."""
+    """Run one command that must end with ``code``; return its JSON document."""
     found, told = pipeline(stage, command, *more, "--json")
     assert found == code, told
     return json.loads(told)
@@ -52,7 +52,7 @@ def crash(stage: Stage) -> None:
 
 @contextmanager
 def upstream(stage: Stage, name: str) -> Iterator[Producer]:
-    """A transactional writer of somebody else; what it left open is aborted at the end."""
+    """Yield an unrelated transactional producer; an open transaction is aborted at the end."""
     writer = producer(stage.connection, stage.names.topic(name), timeout_s=60, message_max_bytes=1_000_000)
     fenced(writer, Deadline(20))
     try:

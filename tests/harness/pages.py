@@ -1,4 +1,4 @@
-"""What a page of the documents holds: tables, links, file names, targets; pure, so that it can be shown to fail."""
+"""Parts of a documentation page: tables, links, file names, targets; pure, so that its failures can be tested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = list[list[str]]
 
 
 def tables(text: str, heading: str) -> list[Rows]:
-    """The tables below a heading, up to the next heading; cells without their backticks, head rows left out."""
+    """Return the tables below a heading, up to the next heading; cells without backticks, header rows left out."""
     section = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section is not None, f"no heading {heading!r}"
     found = []
@@ -34,13 +34,13 @@ def column(text: str, heading: str, at: int = 0, table: int = 0) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """The headings of a page, as links name them."""
+    """Return the anchors of a page's headings."""
     titles = re.findall(r"^#+ (.*)$", _FENCE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def dead_links(text: str, folder: Path) -> list[str]:
-    """Relative links of a page in ``folder`` that lead nowhere."""
+    """Return the broken relative links of a page in ``folder``."""
 
     def leads_somewhere(link: str) -> bool:
         path, _, anchor = link.partition("#")
@@ -54,16 +54,16 @@ def dead_links(text: str, folder: Path) -> list[str]:
 
 
 def missing_files(text: str, folder: Path) -> list[str]:
-    """File names in backticks that are neither below the root nor beside the page."""
+    """Return the file names in backticks that exist neither below the root nor beside the page."""
     spans = [span for span in _CODE.findall(_FENCE.sub("", text)) if _PATH.fullmatch(span)]
     named = [span for span in spans if "/" in span or Path(span).suffix in _SUFFIXES]
     gone = [span for span in named if not (ROOT / span).exists() and not (folder / span).exists()]
-    # What the set-up makes, and an image's name.
+    # Created by the set-up, and an image's name.
     return [span for span in gone if not span.startswith(MADE_LATER) and span != "apache/kafka"]
 
 
 def unknown_targets(text: str, makefile: str) -> list[str]:
-    """Make targets named in code that the Makefile does not have."""
+    """Return the make targets named in code that are missing in the Makefile."""
     known = set(re.findall(r"^([a-z-]+):[^=\n]*## ", makefile, re.MULTILINE))
     code = "\n".join([*_CODE.findall(_FENCE.sub("", text)), *_FENCE.findall(text)])
     calls = re.findall(r"(?:^|[\s`$])make((?: +[a-z][a-z-]+)+)(?=\s|$|,)", code, re.MULTILINE)
@@ -71,7 +71,7 @@ def unknown_targets(text: str, makefile: str) -> list[str]:
 
 
 def unknown_variables(text: str, makefile: str) -> list[str]:
-    """Variables given to make that the Makefile does not read."""
+    """Return the variables passed to make that the Makefile does not read."""
     code = "\n".join([*_CODE.findall(_FENCE.sub("", text)), *_FENCE.findall(text)])
     lines = [line for line in code.splitlines() if re.search(r"\bmake [a-z]", line)]
     given = {name for line in lines for name in re.findall(r"\b([A-Z][A-Z_]+)=", line)}
@@ -83,10 +83,10 @@ def named_tests(text: str) -> list[str]:
 
 
 def machine_paths(text: str) -> list[str]:
-    """Places of one machine only, and names of package indexes."""
+    """Return paths that exist on one machine only, and names of package indexes."""
     return re.findall(r"(?<![\w.])/(?:root|home|work|tmp|usr|opt)/\S*|\bpypi\S*|\bmaven\.\S+", text)
 
 
 def unrounded(text: str) -> list[str]:
-    """Numbers as a program prints them that measures something: nobody meant them for a page. In `code` they may be."""
+    """Return numbers with the many digits of a measuring program, which do not belong on a page except in `code`."""
     return re.findall(r"(?<![`\d])\d+\.\d{9,}", text)

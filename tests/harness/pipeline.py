@@ -1,4 +1,4 @@
-"""Run the programs as users do (or a drain inside the test), watch them, kill them, and ask the broker afterwards."""
+"""Run the programs as users do (or a drain inside the test), watch them, kill them, and query the broker afterwards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _LEAVE_S = 20.0
 
 @dataclass
 class Here(ProgressView):
-    """What a drain inside this process did; the view that it reports to."""
+    """The view that a drain inside this process reports to, and the record of what it did."""
 
     progress: RunProgress = field(default_factory=RunProgress)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Here(ProgressView):
 
 @functools.cache
 def spark_here() -> SparkSession:
-    """One Spark for all drains inside the test process: a cycle then costs a third of a second, a start costs six."""
+    """Return one Spark for all drains inside the test process: a cycle takes a third of a second, a start six."""
     context = run_command.make_context("run", ["--master", "local[2]"])
     spark = session.start(settings_of(context.params).spark)
     atexit.register(session.end, spark.sparkContext)
@@ -84,9 +84,9 @@ def spark_here() -> SparkSession:
 @dataclass(frozen=True)
 class Stage:
     """
-    One test's topics and group on the broker, the programs that work on them, and the proof.
+    Topics and group of one test on the broker, the programs that work on them, and the proof.
 
-    ``reader``: who reads in a drain inside this process, the default one unless it is named. The connector has Spark.
+    ``reader``: used by drains inside this process; by default, the default reader. The connector has Spark.
     """
 
     broker: Broker
@@ -137,7 +137,7 @@ class Stage:
         return self.start([sys.executable, "-m", *arguments])
 
     def follow(self, *options: str) -> Running:
-        """`python -m pipeline run` in the background (it drains unless ``options`` say `--follow`)."""
+        """Start `python -m pipeline run` in the background (it drains unless ``options`` contain `--follow`)."""
         return self.python("pipeline", "run", *self.options(), "--master", "local[2]", *options)
 
     def pipeline(self, *options: str, seconds: float = 120.0) -> Ran:
@@ -152,7 +152,7 @@ class Stage:
         return self.run(self.make_command(target, **variables))
 
     def tool(self, name: str, *arguments: str) -> str:
-        """One of Kafka's own tools; its output."""
+        """Run one of Kafka's tools; return its output."""
         command = Jvm().tool(name, ["--bootstrap-server", self.broker.bootstrap, *arguments])
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -165,15 +165,15 @@ class Stage:
             return settings_of(context.params)
 
     def drain(self, *options: str, here: Here | None = None) -> Here:
-        """Check, plan, read, transact until drained, with `run`'s own parts, by this stage's reader; errors leave."""
+        """Check, plan, read and transact until drained, with `run`'s parts and this stage's reader; raise any error."""
         return self._run_here(threading.Event(), options, here or Here())
 
     def follow_here(self, stop: threading.Event, *options: str) -> Here:
-        """The same without an end, until ``stop`` is set."""
+        """Do the same without an end, until ``stop`` is set."""
         return self._run_here(stop, [*options, "--follow"], Here())
 
     def drain_alone(self, *options: str, here: Here | None = None, stop: threading.Event | None = None) -> Here:
-        """`drain` without Spark, whoever reads: in one lane, and decided in the caller's thread."""
+        """Drain without Spark, with any reader: in one lane, with the decisions made in the caller's thread."""
         here = here or Here()
         reader = ["--reader", self.reader] if self.reader else []
         ground = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
@@ -200,7 +200,7 @@ class Stage:
     # Topics and records.
 
     def create(self, partitions: int = PARTITIONS, **others: int) -> None:
-        """Make the input topic; `output=3` makes that one too (the pipeline makes what is missing)."""
+        """Create the input topic; `output=3` creates that one too (the pipeline creates those that are missing)."""
         sizes = {"input": partitions, **others}
         wanted = [topics.TopicSpec(getattr(self.names, name), size, {}) for name, size in sizes.items()]
         topics.create(self.admin, wanted, Deadline(30))
@@ -213,7 +213,7 @@ class Stage:
         return told
 
     def produce(self, topic: str, *records: tuple[Any, ...]) -> None:
-        """Plain records of (partition, key, value[, headers[, timestamp]])."""
+        """Write plain records of (partition, key, value[, headers[, timestamp]])."""
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=10_000_000)
         connect_early(writer, topic)
         for partition, key, value, *more in records:
@@ -233,13 +233,13 @@ class Stage:
         return [one for batch in scan(self.connection, topic, ends, isolation) for one in batch]
 
     def committed(self) -> dict[int, int | None]:
-        """The group's stable position per input partition."""
+        """Return the group's stable position per input partition."""
         whose = (self.connection, self.names.group, self.names.input)
         found = committed_by(*whose, self.logs(self.names.input), READ_COMMITTED, Deadline(20))
         return {p: None if one is None else one.offset for p, one in found.items()}
 
     def drained(self) -> bool:
-        """The group stands at the input's end."""
+        """Return whether the group is at the input's end."""
         ends = {p: log.end for p, log in self.logs(self.names.input).items()}
         return {p: at or 0 for p, at in self.committed().items()} == ends
 
@@ -252,11 +252,10 @@ class Stage:
         until(lambda: not self.open_transactions(topic), "the end of all transactions", 15)
 
     def outputs(self) -> int:
-        """Visible records of the output."""
         return len(self.records(self.names.output))
 
     def waiting(self, topic: str | None = None) -> int:
-        """Offsets (of the output) behind the last stable offset, as a cheap look at what is open."""
+        """Count the offsets after the last stable offset (of the output), a cheap test for open transactions."""
         return sum(log.end - log.last_stable for log in self.logs(topic or self.names.output).values())
 
     # The proof.
@@ -268,12 +267,12 @@ class Stage:
         return code, json.loads(told.getvalue()) if told.getvalue() else complaint.getvalue()
 
     def verify(self) -> tuple[int, Any]:
-        """`python -m proof verify --json`: exit code and report."""
+        """Run `python -m proof verify --json`; return exit code and report."""
         return self._proof("verify", *self.options())
 
     def proven(self, **expected: int) -> dict[str, Any]:
         """
-        Assert the promise by identity, the broker's view, and that no process is left.
+        Assert the promise by record identity, the broker's view, and that no process is left.
 
         ``expected`` are fields of the report, such as `inputs=30`.
         """
@@ -287,7 +286,7 @@ class Stage:
         return report
 
     def nobody_left(self, seconds: float = _LEAVE_S) -> None:
-        """Assert that all processes which this stage started are gone, JVMs and workers included."""
+        """Assert that all processes started by this stage are gone, JVMs and workers included."""
         deadline = Deadline(seconds)
         while (left := dict(self._left())) and not deadline.expired():
             await_ends(left, deadline)
@@ -301,7 +300,7 @@ class Stage:
 
 
 def environment(mark: str) -> dict[str, str]:
-    """The variables of this process, without those that speak to make or to the programs; and a stage's mark."""
+    """Return this process's environment without variables for make or the programs, plus a stage's mark."""
     words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_", "STAND_BY", "SHARE", "PROFILES_", "TIERS")
     named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
     ours = {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}

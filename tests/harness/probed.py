@@ -1,4 +1,4 @@
-"""A running program, asked as an orchestrator asks it."""
+"""A running program, probed as an orchestrator does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status", "/status?produ
 
 @dataclass
 class Probed:
-    """A running program, and the place where it answers."""
+    """A running program, and the address of its probes."""
 
     program: Running
 
@@ -48,7 +48,7 @@ class Probed:
         return from_json(self.ask("/status")[1])
 
     def metric(self, line: str) -> float:
-        """The sum of all samples whose name and labels hold that."""
+        """Return the sum of all samples whose name and labels contain ``line``."""
         lines = [one for one in self.ask("/metrics")[1].decode().splitlines() if re.match(line, one)]
         return sum(float(one.rpartition(" ")[2]) for one in lines)
 

@@ -1,4 +1,4 @@
-"""A program as users run it: started, read line by line, awaited, killed with all its family."""
+"""A program as users run it: started, read line by line, awaited, killed with all its descendants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["ROOT", "Ran", "Running", "until"]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended and what it said."""
+    """A program's exit code and output."""
 
     code: int
     out: str
@@ -51,7 +51,7 @@ class Ran:
 
     @property
     def ranges(self) -> list[dict[str, Any]]:
-        """What became of every range, in the order in which the cycles were told."""
+        """The outcome of every range, in the order in which the cycles were reported."""
         return [one for event in self.events if event["event"] == "cycle" for one in event["ranges"]]
 
     def statuses(self) -> set[str]:
@@ -59,7 +59,7 @@ class Ran:
 
 
 class Running:
-    """A program in the background whose lines can be waited for; its whole family is gone when the block ends."""
+    """A background program whose lines can be awaited; all its descendants are gone when the block ends."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self._began = time.monotonic()
@@ -95,7 +95,7 @@ class Running:
         return self._process.pid
 
     def await_line(self, wanted: Callable[[str], bool], *, seconds: float = 60.0, times: int = 1) -> str:
-        """Return the line that is wanted (the ``times``-th of them); an AssertionError tells all lines otherwise."""
+        """Return the wanted line (its ``times``-th occurrence); an AssertionError shows all lines otherwise."""
         deadline = Deadline(seconds)
         with self._news:
             while True:
@@ -108,25 +108,25 @@ class Running:
                 self._news.wait(deadline.remaining_s())
 
     def await_cycle(self, *, seconds: float = 120.0, times: int = 1) -> str:
-        """The first cycle's line: Spark is up and transactions are running."""
+        """Wait for the first cycle's line: Spark is up and transactions are running."""
         return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
 
     def heard(self, wanted: re.Pattern[str]) -> bool:
-        """Whether a line said that up to now."""
+        """Return whether a line so far matches."""
         with self._news:
             return any(wanted.search(line) for line in self._lines)
 
     def told(self) -> str:
-        """All it has said up to now."""
+        """Return all output so far."""
         return "".join(self._lines) + self._errors()
 
     def _errors(self) -> str:
-        """What stands in stderr; read at its place, as a seek would move the program's own writing, too."""
+        """Return stderr so far, read by position, since a seek would move the program's own write position too."""
         said = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
         return said.decode(errors="replace")
 
     def family(self) -> list[psutil.Process]:
-        """The process and all that descend from it: the driver's JVM, executors, Python workers."""
+        """Return the process and all its descendants: the driver's JVM, executors, Python workers."""
         try:
             head = psutil.Process(self.pid)
             return [head, *head.children(recursive=True)]
@@ -134,7 +134,7 @@ class Running:
             return []
 
     def members(self, word: str) -> list[psutil.Process]:
-        """Those of the family with that word in their command line; who ends just now is left out."""
+        """Return the family members with that word in their command line; those that are just ending are left out."""
         found = []
         for member in self.family():
             with contextlib.suppress(psutil.Error):
@@ -143,19 +143,18 @@ class Running:
         return found
 
     def kill_family(self) -> None:
-        """SIGKILL to every one of them, the head first, as when the machine's power goes."""
+        """Send SIGKILL to every family member, the root first, as in a power failure."""
         for member in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
 
     def signal_family(self, number: signal.Signals) -> None:
-        """A signal to every one of them."""
         for member in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.send_signal(number)
 
     def terminate(self) -> None:
-        """SIGTERM to the head alone."""
+        """Send SIGTERM to the root process alone."""
         self._process.terminate()
 
     @property
@@ -167,7 +166,7 @@ class Running:
         return self._process.poll() is None
 
     def wait(self, seconds: float = 90.0) -> Ran:
-        """How it ended; an AssertionError tells its lines when it does not end in time."""
+        """Wait for the end; an AssertionError shows the lines if it does not end in time."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:

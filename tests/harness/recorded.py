@@ -1,4 +1,4 @@
-"""A recorder on a clock that the test moves."""
+"""A recorder with a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Results:
-    """Entries of this session's tests replace those in the file, and others stay: the whole may be run in parts."""
+    """Entries of this session's tests replace those in the file; others stay, so that the suite may be run in parts."""
 
     def __init__(self, config: pytest.Config, file: Path) -> None:
         self._file = config.rootpath / file
@@ -28,7 +28,7 @@ class Results:
             self._tests[report.nodeid] = {
                 "outcome": report.outcome if report.when == "call" else f"{report.when} {report.outcome}",
                 "seconds": round(report.duration, 1),
-                "load": round(os.getloadavg()[0], 1),  # whoever reads the times has to know it
+                "load": round(os.getloadavg()[0], 1),  # needed to interpret the times
                 "commit": _said("git", "rev-parse", "--short=12", "HEAD"),
                 "date": dt.datetime.now(dt.UTC).date().isoformat(),
                 **({"measured": dict(report.user_properties)} if report.user_properties else {}),

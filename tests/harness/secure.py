@@ -1,4 +1,4 @@
-"""A secure broker of the sandbox, and who administers it."""
+"""A secure broker of the sandbox, and its administrator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASK_S = 20.0
 
 @dataclass(frozen=True)
 class Secure:
-    """A cluster that asks who is there."""
+    """A cluster that authenticates its clients."""
 
     cluster: Cluster
 
@@ -48,22 +48,22 @@ class Secure:
 
     @functools.cached_property
     def admin(self) -> AdminClient:
-        """By certificate, as one who may do everything."""
+        """A client with all rights, by certificate."""
         return admin(self.cluster.connection)
 
     def grant(self, user: str, *granted: Right) -> None:
-        """Returns once the broker lets the user."""
+        """Grant rights; return once the broker applies them."""
         cluster_admin.grant(self.admin, granted, f"User:{user}", Deadline(ASK_S))
         until(lambda: self._lacks(user, granted) == set(), f"{user}'s new rights on the broker", ASK_S)
 
     def revoke(self, user: str, *taken: Right) -> int:
-        """Returns once the broker does not let the user any more; how many rights were taken."""
+        """Revoke rights; return their number once the broker no longer grants them."""
         count = cluster_admin.revoke(self.admin, taken, f"User:{user}", Deadline(ASK_S))
         until(lambda: self._lacks(user, taken) == set(taken), f"the end of {user}'s rights on the broker", ASK_S)
         return count
 
     def _lacks(self, user: str, rights: Iterable[Right]) -> set[Right]:
-        """Which of them the broker does not know; a broker hears of a change a moment after the controller took it."""
+        """Return the rights unknown to the broker, which applies a change shortly after the controller accepts it."""
         principal = f"User:{user}"
         of_user = AclBindingFilter(
             ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
@@ -74,7 +74,7 @@ class Secure:
 
 @contextmanager
 def secure_broker(brokers: int = 1) -> Iterator[Secure]:
-    """A secure cluster on free ports, gone at the end together with its data."""
+    """Yield a secure cluster on free ports, which is removed at the end together with its data."""
     directory = Path(tempfile.mkdtemp(prefix="brew-test-secure-"))
     try:
         with Cluster.start(directory, brokers=brokers, settings=Settings(secure=True)) as cluster:

@@ -1,11 +1,11 @@
 """
-`pytest --secure`: the tests on brokers that ask who is there, each program a user with the rights of its role.
+`pytest --secure`: the tests on secure brokers, each program as a user with the rights of its role.
 
-Tests say nowhere who they are, so it is said for them, at the doors through which everything passes. What a test asks
-by itself, it asks as the cluster's administrator (`Connection`), but for the loops of `harness.downstream`; a program
-inside the test's process is whom its command line makes it (`client_config`); a program in a process of its own gets
-its user's file in the environment, and Kafka's own tools get the administrator's as an option (`Popen`). Rights are
-those of docs/SECURITY.md, granted per test on that test's own names.
+Tests never say who they are, so this plugin does, at the points that everything passes. Requests by the test itself are
+those of the cluster's administrator (`Connection`), except for the loops of `harness.downstream`; a program inside the
+test's process is the user that its command line implies (`client_config`); a program in its own process gets its user's
+file in the environment, and Kafka's own tools get the administrator's as an option (`Popen`). Rights are those of
+docs/SECURITY.md, granted per test on that test's own names.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _loaded = functools.cache(load)
 
 
 def file_of(item: pytest.Item) -> str:
-    """The test's file, below tests/."""
+    """Return the test's file, relative to tests/."""
     return item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else item.path.name
 
 
 class SecureMode:
-    """The plugin; it exists in sessions with `--secure` alone."""
+    """The plugin; it exists only in sessions with `--secure`."""
 
     def __init__(self, config: pytest.Config) -> None:
         if os.environ.get("KAFKA_BOOTSTRAP") or os.environ.get("BREW_TEST_CONTAINERS") == "1":
@@ -69,7 +69,7 @@ class SecureMode:
     # Which tests, and with which rights.
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Take out what is listed; the session's end tells how many, and why."""
+        """Deselect the listed tests; the end of the session reports how many, and why."""
         there = [item for item in items if isinstance(item, pytest.Function)]
         out = {item: why for item in there if (why := left_out(file_of(item), item.originalname)) is not None}
         config.hook.pytest_deselected(items=list(out))
@@ -78,7 +78,7 @@ class SecureMode:
 
     @pytest.fixture(autouse=True)
     def _test_of_its_own(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Names that are made from here on are this test's, with the rights that its file needs."""
+        """Assign names made from here on to this test, with the rights that its file needs."""
         self._needs = needs(file_of(request.node))
         if self._needs.inherited is not None and "broker" in request.fixturenames:
             security = self._clusters[request.getfixturevalue("broker").bootstrap].security
@@ -106,21 +106,21 @@ class SecureMode:
                 del self._clusters[cluster.cluster.bootstrap]
 
     def knows(self, cluster: Secure) -> None:
-        """From here on whoever asks these brokers is somebody."""
+        """Authenticate all clients of these brokers from now on."""
         self._clusters[cluster.cluster.bootstrap] = cluster
         for names in self._names:
             self._introduce(cluster, names)
 
     def _introduce(self, cluster: Secure, names: Names) -> None:
-        """To each user what the page lists, on these names."""
+        """Grant each user the rights listed on the page, for these names."""
         place = self._needs.place(names)
         for user in acl.USERS:
             cluster.grant(user, *acl.rights_of(user, place), *acl.extra_rights(user, self._needs.purposes, place))
 
-    # Who asks.
+    # Users.
 
     def _connection(self, original: Any) -> Any:
-        """A connection that says nothing but where is the administrator's."""
+        """Use the administrator's credentials for connections that are given only an address."""
 
         def init(made: Connection, bootstrap: str, *told: Any, **named: Any) -> None:
             cluster = self._clusters.get(bootstrap)
@@ -132,7 +132,7 @@ class SecureMode:
         return init
 
     def _as(self, user: str) -> Any:
-        """What makes connections as ``user``."""
+        """Return a factory of connections as ``user``."""
 
         def connection(bootstrap: str) -> Connection:
             if (cluster := self._clusters.get(bootstrap)) is None:
@@ -143,7 +143,7 @@ class SecureMode:
         return connection
 
     def _client_config(self, original: Any) -> Any:
-        """A command in this process without a file has the one of its role."""
+        """Give a command in this process the file of its role, unless it has one."""
 
         def config() -> ClientConfig:
             found: ClientConfig = original()
@@ -170,7 +170,7 @@ class SecureMode:
     def _introduced(
         words: list[str], cluster: Secure, environment: Mapping[str, str] | None
     ) -> tuple[list[str], Mapping[str, str] | None]:
-        """A command and its environment with what says who it is."""
+        """Return a command and its environment with the user's credentials added."""
         security = cluster.security
         if secure_roles.is_kafkas_own(words):
             return [*words, "--command-config", str(security.java_config(secure_roles.ADMIN))], environment

@@ -1,4 +1,4 @@
-"""What tests need on secure brokers beyond the rights of a plain run, and which can't run there, and why."""
+"""Rights that tests need on secure brokers beyond those of a plain run, and tests that can't run there, and why."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from brew.acl import Purpose, ResourceNames
 
 from .names import Names
 
-# Tests' groups do not begin with `brew-`, and most leave output and dead letters to the run.
+# Tests' groups do not begin with `brew-`, and most leave the creation of output and dead letters to the run.
 _USUAL = (Purpose.MAKE, Purpose.OTHER_GROUP, Purpose.NAMES, Purpose.OFFSETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
     """
-    One file's.
+    The needs of one file.
 
-    ``more``: on top of what nearly all need. ``topics``: roles whose names are others than usual, with the suffix
-    (`downstream`: what its groups begin with).
-    ``inherited``: the user whom processes are that no command line starts, such as forks.
+    ``more``: in addition to those of nearly all. ``topics``: roles with unusual names, and their suffix (`downstream`:
+    the prefix of its groups). ``inherited``: the user of processes not started by a command line, such as forks.
     """
 
     more: Sequence[Purpose] = ()
@@ -32,7 +31,7 @@ class Needs:
         return (*_USUAL, *self.more)
 
     def place(self, names: Names) -> ResourceNames:
-        """The names of one test."""
+        """Return the names of one test."""
         named = {role: names.topic(suffix) for role, suffix in {**_TOPICS, **self.topics}.items()}
         return ResourceNames(group=names.group, upstream=f"seed:{names.input}", **named)
 
@@ -55,7 +54,7 @@ NEEDS: Mapping[str, Needs] = {
     "scenarios/test_upstream.py": Needs((Purpose.UPSTREAM,)),
     "scenarios/test_virtual_partitions.py": Needs((Purpose.CALL,)),
 }
-"""By file below tests/; those that are not here need the usual."""
+"""By file below tests/; files not listed have the usual needs."""
 
 _FRAMES = "the wire proxy reads and changes frames, and TLS hides them from it"
 LEFT_OUT: Mapping[str, str] = {
@@ -63,7 +62,7 @@ LEFT_OUT: Mapping[str, str] = {
     "integration/test_wire_proxy.py": _FRAMES,
     "integration/test_wire_torn.py": _FRAMES,
 }
-"""Test, or file of tests, that can't run on secure brokers -> why."""
+"""Tests, or test files, that can't run on secure brokers, and the reason."""
 
 
 def needs(file: str) -> Needs:
@@ -71,5 +70,5 @@ def needs(file: str) -> Needs:
 
 
 def left_out(file: str, test: str) -> str | None:
-    """Why a test is not run on secure brokers; None when it is. ``test``: its function's name."""
+    """Return why a test is not run on secure brokers, or None if it is. ``test``: its function's name."""
     return LEFT_OUT.get(f"{file}::{test}", LEFT_OUT.get(file))

@@ -1,4 +1,4 @@
-"""What a session with `--secure` found: what passed, what was left out and why; told at its end, kept in a file."""
+"""The outcome of a `--secure` session: tests passed, tests left out and why; printed at its end, saved in a file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SENT = "secure_left_out"
 
 class Record:
     """
-    A plugin of its own in the process that started the session; workers tell it what they left out.
+    A separate plugin in the process that started the session; workers report to it what they left out.
 
-    With `--secure-record FILE` the file's entries for the test files of this session are replaced, the others stay: the
-    whole may be run in parts.
+    With `--secure-record FILE`, entries for the test files of this session are replaced, others stay: the suite may be
+    run in parts.
     """
 
     def __init__(self, config: pytest.Config) -> None:

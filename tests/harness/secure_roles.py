@@ -1,4 +1,4 @@
-"""Who a command is to secure brokers, told by its words as a person would tell; pure."""
+"""The user that a command is to secure brokers, derived from its words; pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _TARGETS = {
 
 def user(words: Sequence[str]) -> str | None:
     """
-    The user for a command line; None where it is no program of ours.
+    Return the user for a command line, or None if it is not one of our programs.
 
-    Who makes topics, writes orders, ends others' transactions or moves dead letters is its administrator.
+    Creating topics, writing orders, ending others' transactions and moving dead letters is up to the administrator.
     """
     if words and Path(words[0]).name == "make":
         return next((_TARGETS[word] for word in words[1:] if word in _TARGETS), None)
@@ -49,10 +49,10 @@ def user(words: Sequence[str]) -> str | None:
 
 
 def is_kafkas_own(words: Sequence[str]) -> bool:
-    """Kafka's own tools take a file of Java's settings beside the brokers' address."""
+    """Return whether this is one of Kafka's own tools, which take a file of Java settings and the brokers' address."""
     return "--bootstrap-server" in words and "--command-config" not in words
 
 
 def place(words: Sequence[str], known: Mapping[str, object]) -> str | None:
-    """Which of the ``known`` addresses a command is about."""
+    """Return which of the ``known`` addresses a command refers to."""
     return next((one for word in words for one in [word.rpartition("=")[2]] if one in known), None)

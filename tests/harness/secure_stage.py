@@ -36,7 +36,7 @@ PIPELINE, DOWNSTREAM, PROOF, OPERATOR = "pipeline", "downstream", "proof-reader"
 
 @dataclass(frozen=True)
 class SecureStage(Stage):
-    """Topics and group of one test; programs are ``user``, looks behind the curtain are the administrator's."""
+    """Topics and group of one test; programs run as ``user``, the test's own checks as the administrator."""
 
     secure: Secure
     user: str = PIPELINE
@@ -54,7 +54,7 @@ class SecureStage(Stage):
         return acl.rights_of(user, self.place)
 
     def grant_all(self) -> None:
-        """To each user all that the page lists, and nothing else."""
+        """Grant each user all rights that the page lists, and no others."""
         for user in acl.USERS:
             self.secure.grant(user, *self.rights(user))
 
@@ -62,20 +62,20 @@ class SecureStage(Stage):
         return Running(command, {**environment(self.names.stem), CLIENT_CONFIG: str(self._config(user or self.user))})
 
     def here(self, program: click.Command, *words: str, user: str) -> tuple[int, str]:
-        """A program in this process, as ``user``; its exit code and all that it says."""
+        """Run a program in this process as ``user``; return its exit code and all its output."""
         said = io.StringIO()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.acting(user), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 code = exit_code_of(program, program.name or "", list(words))
-        finally:  # a run takes these two for itself
+        finally:  # a run installs its own handlers for these two
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return code, said.getvalue()
 
     @contextmanager
     def acting(self, user: str) -> Iterator[None]:
-        """A block in which programs of this process are ``user``."""
+        """Within the block, programs of this process run as ``user``."""
         with patch.dict(os.environ, {CLIENT_CONFIG: str(self._config(user))}):
             yield
 
@@ -99,7 +99,7 @@ QUICK = ("--patience", "1", "--poll-interval", "0.02", "--transaction-timeout", 
 
 @dataclass(frozen=True)
 class Ground:
-    """One test's stage, and what its programs need beside Kafka."""
+    """The stage of one test, and what its programs need besides Kafka."""
 
     stage: SecureStage
     sink: DemoServer
@@ -119,7 +119,7 @@ class Ground:
 
     @functools.cached_property
     def rejected(self) -> str:
-        """Where on the input an order stands that became a dead letter."""
+        """The input position of an order that became a dead letter."""
         first = SourcePosition.of(self.stage.records(self.stage.names.dead_letter)[0].headers())
         assert first is not None
         return f"{first.partition}/{first.offset}"

@@ -1,4 +1,4 @@
-"""A query through the sink as a program of its own, to be killed: `main` with what it is told, as JSON."""
+"""A query through the sink as a separate program, to be killed: `main` with its arguments as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sinks import SinkStage
 
 
 def main(told: str) -> None:
-    """Drain the input with the stateful query, or die at the point that is told."""
+    """Drain the input with the stateful query, or die at the given point."""
     said = json.loads(told)
     stage = SinkStage(Stage(Broker(said["bootstrap"]), Names(said["stem"])), Path(said["folder"]), said["writers"])
     crash = SinkCrash(CrashPoint(said["point"]), said["batch"])

@@ -1,4 +1,4 @@
-"""A sink's queries on real Spark and a real broker: what goes in, one run of a query, what readers see."""
+"""A sink's queries on real Spark and a real broker: the input, one run of a query, and what readers see."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = ("ale", "bock", "porter", "stout")
 
 
 def session() -> SparkSession:
-    """Of its own, on the test process's Spark; two shuffle partitions, as many as there are processors."""
+    """Return a new session on the test process's Spark; two shuffle partitions, one per processor."""
     spark = spark_here().newSession()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     return spark
@@ -39,7 +39,7 @@ def session() -> SparkSession:
 
 @dataclass
 class SinkStage:
-    """One test's input and output, and its queries; ``writers`` as the sink has it."""
+    """Input and output of one test, and its queries; ``writers`` as for the sink."""
 
     stage: Stage
     folder: Path
@@ -61,7 +61,7 @@ class SinkStage:
         topics.describe_all(self.stage.admin, [one.name for one in wanted], Deadline(STEP_S))
 
     def feed(self, count: int, start: int = 0) -> None:
-        """Words by turns, the number as value, over the partitions."""
+        """Write words in turn, with the number as value, across the partitions."""
         rows = ((n % 3, WORDS[n % len(WORDS)].encode(), b"%d" % n) for n in range(start, start + count))
         self.stage.produce(self.stage.names.input, *rows)
 
@@ -83,7 +83,7 @@ class SinkStage:
         Drain the input through ``sink``.
 
         Raises:
-            Refused: the sink refused; the error's text as the query tells it.
+            Refused: the sink refused; the error's text as the query reports it.
         """
         writer = frame.writeStream.outputMode(mode).foreachBatch(sink).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint or self.checkpoint)).start()
@@ -96,21 +96,21 @@ class SinkStage:
         return self.source(most).select("key", "value")
 
     def counted(self, most: int | None = None) -> DataFrame:
-        """Stateful, for update mode: a new total for each word that came."""
+        """Return a stateful query, for update mode: a new total for each word that arrived."""
         totals = self.source(most).groupBy("key").count()
         return totals.select("key", sf.col("count").cast("string").alias("value"))
 
     def values(self) -> Counter[bytes | None]:
-        """How often each value is visible."""
+        """Count how often each value is visible."""
         return Counter(one.value() for one in self.stage.records(self.stage.names.output))
 
     def totals(self) -> list[tuple[bytes | None, int]]:
-        """Word and total of each visible record."""
+        """Return word and total of each visible record."""
         records = self.stage.records(self.stage.names.output)
         return sorted(((one.key(), int(one.value() or b"")) for one in records), key=str)
 
     def batches(self) -> Counter[int]:
-        """Visible records of this sink by batch, as their headers say."""
+        """Count the visible records of this sink by batch, according to their headers."""
         found: Counter[int] = Counter()
         for one in self.stage.records(self.stage.names.output):
             headers = dict(one.headers() or ())
@@ -123,7 +123,7 @@ class SinkStage:
         return asking.committed(topic or self.stage.names.output, 0, Deadline(STEP_S))
 
     def forget_last_commit(self) -> int:
-        """Remove the last entry of Spark's commit log, as a driver killed behind its sink leaves it; its batch."""
+        """Remove the last entry of Spark's commit log, as if the driver was killed after its sink; return its batch."""
         commits = self.checkpoint / "commits"
         last = max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
         for name in (f"{last}", f".{last}.crc"):

@@ -1,4 +1,4 @@
-"""Spark's event log: what its own Kafka source read. Whoever reads with another client leaves nothing of it there."""
+"""Spark's event log: what its own Kafka source read. Readers with another client leave no trace there."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _SOURCE = "BatchScan KafkaTable"
 
 
 def event_log(folder: Path) -> tuple[str, ...]:
-    """A run's options for a log in ``folder``, which has to exist; as plain text, since Spark 4 packs it with zstd."""
+    """Return options for a log in ``folder``, which must exist; as plain text, since Spark 4 packs it with zstd."""
     conf = {"enabled": "true", "dir": str(folder), "compress": "false"}
     return tuple(word for name, value in conf.items() for word in ("--conf", f"spark.eventLog.{name}={value}"))
 
 
 def files(folder: Path) -> list[Path]:
-    """Those with events in them."""
+    """Return the files with events."""
     return sorted(folder.rglob("events_*"))
 
 
 def read_by_spark(folder: Path) -> int | None:
     """
-    How many records Spark's own Kafka source gave to tasks; None where no query read with it.
+    Return the number of records that Spark's own Kafka source gave to tasks, or None if no query read with it.
 
-    Counts are those of tasks whose end was written: all of a run that ends in order, some or none of one that dies.
+    Only tasks whose end was logged count: all of a run that ends cleanly, some or none of one that dies.
     """
     counters: set[int] = set()
     read = 0
@@ -40,7 +40,7 @@ def read_by_spark(folder: Path) -> int | None:
 
 
 def _events(folder: Path) -> Iterator[dict[str, Any]]:
-    """In order; the last line of a run that was killed may be torn."""
+    """Yield the events in order; the last line of a killed run may be truncated."""
     for file in files(folder):
         for line in file.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
@@ -48,7 +48,7 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _scans(plan: dict[str, Any]) -> Iterator[int]:
-    """The counter of rows of each Kafka source in a plan."""
+    """Yield the row counter of each Kafka source in a plan."""
     if plan["nodeName"] == _SOURCE:
         yield from (one["accumulatorId"] for one in plan["metrics"] if "output rows" in one["name"])
     for child in plan["children"]:

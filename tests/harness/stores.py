@@ -1,4 +1,4 @@
-"""Where the tests' PostgreSQL and Redis come from: the sandbox, from Debian's packages."""
+"""The tests' PostgreSQL and Redis: the sandbox's, from Debian's packages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _Store = TypeVar("_Store", bound=Store)
 @contextmanager
 def store(kind: type[_Store], properties: Mapping[str, str] | None = None) -> Iterator[_Store]:
     """
-    A server on a free port, gone at the end together with its data.
+    Yield a server on a free port, which is removed at the end together with its data.
 
     Raises:
         Refused: it is not installed; the text names `make setup-stores`. Tests then fail, and are not skipped.
     """
     directory = Path(tempfile.mkdtemp(prefix=f"brew-test-{kind.name}-"))
-    directory.chmod(0o711)  # PostgreSQL runs as another user than root
+    directory.chmod(0o711)  # PostgreSQL does not run as root
     try:
         with kind.start(directory, properties=properties) as found:
             yield found

@@ -1,4 +1,4 @@
-"""One test's enriched orders, the totals program in this process, and things that happen to it half way."""
+"""The enriched orders of one test, the totals program in this process, and faults injected into it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fail(_kafka: KafkaTransaction) -> None:
 
 @dataclass
 class Strike:
-    """Something happens at a point of one stage's transaction, once; a death if nothing else is named."""
+    """An action at a point of one stage's transaction, once; by default, a crash."""
 
     point: CrashPoint
     topic: str
@@ -61,7 +61,7 @@ class Strike:
 
 @dataclass
 class Shop:
-    """One test's enriched orders, the totals program in this process, and what has to come out."""
+    """The enriched orders of one test, the totals program in this process, and the expected results."""
 
     stage: Stage
     orders: list[tuple[str, str, str]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Shop:
         )
 
     def sell(self, count: int) -> None:
-        """Orders of nine customers and three tiers, each customer's in both partitions."""
+        """Write orders of nine customers and three tiers, each customer's in both partitions."""
         first = len(self.orders)
         records = []
         for n in range(first, first + count):
@@ -87,7 +87,7 @@ class Shop:
         self.stage.produce(self.stage.names.output, *records)
 
     def count(self, crash: Strike | None = None, store: Store | None = None) -> RunResult:
-        """One drain; a store that is given is kept, as by a process that lives on."""
+        """Drain once; a store that is given is kept, as by a process that lives on."""
 
         def store_of(partition: int, _changelog: object) -> Store:
             return store if store is not None and partition == 0 else MemoryStore()
@@ -95,7 +95,7 @@ class Shop:
         return Run(self.settings, store_of, threading.Event(), crash=crash).run(follow=False)
 
     def crashed(self, strike: Strike) -> None:
-        """One drain that dies; the strike has to come."""
+        """Drain once and crash; the strike must occur."""
         with suppress(CrashedError):
             self.count(strike)
         assert strike.struck
@@ -109,7 +109,7 @@ class Shop:
         return found
 
     def results(self) -> dict[str, tuple[int, Fraction, Fraction]]:
-        """The latest result of each key, as a `read_committed` reader sees it."""
+        """Return the latest result of each key that is visible to a `read_committed` reader."""
         found = {}
         for record in self.stage.records(self.settings.output):
             told = json.loads(record.value() or b"")
@@ -119,7 +119,7 @@ class Shop:
         return found
 
     def compared(self) -> tuple[int, dict[str, Any]]:
-        """`downstream totals --recompute --json`: exit code and report."""
+        """Run `downstream totals --recompute --json`; return exit code and report."""
         settings, out, err = self.settings, io.StringIO(), io.StringIO()
         words = ["--bootstrap", settings.connection.bootstrap, "--topic", settings.input, "--output", settings.output]
         with redirect_stdout(out), redirect_stderr(err):
@@ -131,7 +131,7 @@ class Shop:
         return code, json.loads(out.getvalue()) if out.getvalue() else {"said": err.getvalue()}
 
     def mistakes(self) -> dict[str, Any]:
-        """Results, the program's own comparison and open transactions, where they are not what they have to be."""
+        """Return the deviations in results, in the program's own comparison, and in open transactions."""
         wanted, found = self.wanted(), self.results()
         code, report = self.compared()
         told = (code, report.get("equal"), report.get("orders"), report.get("pending_deltas"))

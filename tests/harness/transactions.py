@@ -1,4 +1,4 @@
-"""A transaction of the pipeline's kind on real brokers, up to where a test wants to look at it."""
+"""A transaction like the pipeline's on real brokers, up to the point that a test examines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STEP_S = 20.0
 
 
 def topics_made(connection: Connection, names: Names, partitions: int = 1) -> None:
-    """Input and output, known to every broker's clients."""
+    """Create input and output, and wait until every broker knows them."""
     wanted = [topics.TopicSpec(name, partitions, {}) for name in (names.input, names.output)]
     topics.create(admin(connection), wanted, Deadline(STEP_S))
     topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
 
 
 def begun(connection: Connection, names: Names) -> KafkaTransaction:
-    """In partition 0, with one record, behind its flush; its user ends and closes it."""
+    """Begin a transaction in partition 0 with one flushed record; the caller must end and close it."""
     kafka = KafkaTransaction(TransactionSettings(connection, names.group, STEP_S), names.input, 0)
     try:
         kafka.fence(Deadline(STEP_S))

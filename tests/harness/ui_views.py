@@ -37,7 +37,7 @@ def flow(*snapshots: PartitionSnapshot, at_s: float = 100.0, **more: Any) -> Pol
 
 
 def strip(partition: int = 0) -> Strip:
-    """Twenty records aborted by a fence, twenty committed, five open."""
+    """Return twenty records aborted by a fence, twenty committed, five open."""
     fold = RunBuilder(0, 47)
     source = (SourcePosition("in", partition, 30), SourcePosition("in", partition, 49))
     for one in (
@@ -79,7 +79,7 @@ def seen(answers: PollResults, memory: ViewHistory | None = None, now_s: float =
 
 
 def moving(*, count: int = 8, partitions: int = 1, each: int = 50, **more: Any) -> tuple[PollResults, ViewHistory]:
-    """Several looks, a second apart, at partitions whose position moves; the last one is at 100 s."""
+    """Return several polls, a second apart, of partitions whose position moves; the last one is at 100 s."""
     memory = ViewHistory()
     answers = PollResults(flow(), tails())
     for at in range(count):

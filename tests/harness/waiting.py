@@ -1,4 +1,4 @@
-"""Waits with an end: for what only a look can tell, and for processes' ends."""
+"""Waits with a deadline: for conditions that must be polled, and for the ends of processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Found = TypeVar("_Found")
 
 def until(condition: Callable[[], _Found], what: str, seconds: float = 30.0) -> _Found:
     """
-    Look until there is something to see, and return it: for what the broker or the system tell nobody by themselves.
+    Poll until the condition returns something, and return it: for what the broker or the system never announce.
 
-    Half of the time at most is spent looking; an AssertionError names ``what`` when it does not come in time.
+    At most half of the time is spent in the condition; an AssertionError names ``what`` if it is not met in time.
     """
     deadline = Deadline(seconds)
     while True:
@@ -37,7 +37,7 @@ def until(condition: Callable[[], _Found], what: str, seconds: float = 30.0) -> 
 
 
 def await_ends(processes: Iterable[int], deadline: Deadline) -> None:
-    """Return when these have ended, children that nobody waited for yet included, or with the deadline."""
+    """Wait until these processes have ended, including children not yet reaped, or until the deadline."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(process)
@@ -50,14 +50,14 @@ def await_ends(processes: Iterable[int], deadline: Deadline) -> None:
 
 
 def has_ended(process: int) -> bool:
-    """Whether it is gone, or waits for nothing but to be asked for its end; it may go between two looks."""
+    """Return whether it is gone or a zombie; it may disappear between two polls."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     return True
 
 
 def markers_written(connection: Connection, topic: str) -> None:
-    """Return when what is decided shows in ``topic``: a commit is answered before its markers are written (KIP-98)."""
+    """Wait until ``topic`` shows what is decided: a commit is answered before its markers are written (KIP-98)."""
     with open_transactions_admin(connection, Deadline(20)) as coordinators:
 
         def written() -> bool:

@@ -1,4 +1,4 @@
-"""How `make test` hands tests to its workers: one by one, but those that share something costly to one worker."""
+"""How `make test` distributes tests: one by one, except that those that share something costly go to one worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`), its databases start once, its wheel
-# is built once; and each `sandbox up` sweeps away the networks that another test leaves behind on purpose.
+# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`) and databases start once, its wheel
+# is built once; and each `sandbox up` removes the networks that another test leaves behind on purpose.
 GROUPS = {
     "spark": (
         "integration/test_pipeline_batches.py",
@@ -49,15 +49,15 @@ GROUPS = {
     ),
 }
 
-_MOST_PENDING = 2  # as xdist has it
+_MOST_PENDING = 2  # as in xdist
 
 
 class Groups(LoadScopeScheduling):
     """
-    What xdist's own `loadgroup` does by a mark; that one does not see the marks of pytest 9.2.
+    Does by name what xdist's own `loadgroup` does by a mark; that one does not see the marks of pytest 9.2.
 
-    After a worker's crash xdist 3.8 runs the test that crashed it again, and waits for ever for the last one: a worker
-    begins a test only when it knows the next one, or that none follows.
+    After a worker's crash, xdist 3.8 runs the crashing test again, and waits forever for the last one: a worker starts
+    a test only when it knows the next one, or that none follows.
     """
 
     def remove_node(self, node: Any) -> str | None:
@@ -73,15 +73,15 @@ class Groups(LoadScopeScheduling):
         return crashed
 
     def mark_test_pending(self, item: str) -> None:
-        """One more try for a test that crashed, as pytest-rerunfailures wants it."""
+        """Retry a test that crashed, as pytest-rerunfailures requires."""
         self.workqueue.setdefault(self._split_scope(item), {})[item] = False
         for node in self.assigned_work:
             self._reschedule(node)
 
     def _reschedule(self, node: Any) -> None:
-        if node not in self.registered_collections:  # it takes the place of another, and has not told its tests yet
+        if node not in self.registered_collections:  # it replaces another worker, and has not reported its tests yet
             return
-        # It has nothing then, and would wait for a second test.
+        # It has no tests yet, and would wait for a second one.
         while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) <= _MOST_PENDING:
             self._assign_work_unit(node)
         if not self.workqueue:
@@ -99,9 +99,9 @@ _LONG = ("scenarios", "integration")
 
 def by_turns(items: list[pytest.Item], tests: Path) -> None:
     """
-    Put scenarios, which start JVMs, and integration tests, which wait, by turns, and all short tests behind them.
+    Alternate scenarios, which start JVMs, with integration tests, which wait, and put all short tests after them.
 
-    Scenarios beside each other alone would starve, and the cores would idle afterwards.
+    Parallel scenarios alone would starve each other, and the cores would idle afterwards.
     """
 
     def folder(item: pytest.Item) -> str:

@@ -25,7 +25,7 @@ def marker(base: int, pid: int, what: str, epoch: int = 0, *, at: int = 0) -> Ra
 
 
 def strip(topic: str, batches: Iterable[RawBatch], *, stable: int | None = None, group: int | None = None) -> Strip:
-    """Partition 0 with these batches, each transaction's records from `in` partition 0 offsets 0 to 7."""
+    """Return partition 0 with these batches, each transaction's records from `in` partition 0 offsets 0 to 7."""
     given = list(batches)
     end = given[-1].last_offset + 1
     fold = RunBuilder(0, end)
@@ -37,7 +37,7 @@ def strip(topic: str, batches: Iterable[RawBatch], *, stable: int | None = None,
 
 
 def crashed_and_healed() -> Xray:
-    """Eight orders whose first attempt is aborted by the second one's fence, and two that are open."""
+    """Return eight orders whose first attempt is aborted by the second one's fence, and two that are open."""
     orders = strip("in", [batch(0, 10, 3, at=T0 - 50, tx=False)], group=8)
     copies = strip(
         "out",

@@ -1,4 +1,4 @@
-"""YARN on this machine: a resource manager and a node manager as processes, and the settings that clients need."""
+"""YARN on this machine: a resource manager and a node manager as processes, and the settings for clients."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _NODE = {
 
 
 class YarnCluster:
-    """One resource manager and one node manager, ended with this program; files are on the local file system."""
+    """One resource manager and one node manager, which end with this program; files are on the local file system."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
         self.site = self.directory / "site"
-        """What `HADOOP_CONF_DIR` has to name."""
+        """The value for `HADOOP_CONF_DIR`."""
         self._started: list[ServerProcess] = []
 
     @classmethod
     def start(cls, directory: Path) -> Self:
         """
-        Start both servers in a directory that is empty.
+        Start both servers in an empty directory.
 
         Raises:
             Refused: the jars were not fetched (`brew-sandbox setup-yarn`), or a server did not start.
@@ -77,7 +77,7 @@ class YarnCluster:
         return cluster
 
     def close(self) -> None:
-        """Stop both, the node manager first: it ends the containers that it runs."""
+        """Stop both, the node manager first: it ends its running containers."""
         for server in reversed(self._started):
             server.identity.stop(Deadline(_STOP_S))
             server.ended()
@@ -106,7 +106,7 @@ class YarnCluster:
         log4j = Path(__file__).with_name("spark-log4j2.properties")
         path = os.pathsep.join([str(self.site), *map(str, jars), f"{spark_home()}/jars/*"])
         command = [java(), *QUICK, "-Xmx400m", f"-Dlog4j2.configurationFile=file:{log4j}", "-cp", path, server]
-        # Containers inherit the node manager's environment in part; what we import by PYTHONPATH is not theirs.
+        # Containers inherit part of the node manager's environment; our PYTHONPATH must not be in it.
         self._started.append(ServerProcess(["env", "-u", "PYTHONPATH", *command], self.log(server), leashed=True))
 
     def _await(self, server: str, wanted: bytes, deadline: Deadline) -> None:

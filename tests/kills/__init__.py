@@ -1,1 +1,1 @@
-"""Kills around a store's commit, one after another, and the check behind them: `python -m tests.kills --help`."""
+"""Repeated kills around a store's commit, followed by a check: `python -m tests.kills --help`."""

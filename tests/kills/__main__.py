@@ -31,7 +31,7 @@ from tests.kills.campaign import Killed, Stage, campaign
 
 _ROWS = {"ledger": "F29", "postgres": "F29", "redis-script": "F32", "redis": "F32"}
 _STORES = ("ledger", "postgres", "redis-script", "redis")
-_ACCEPTED = {"redis": {DUPLICATE}}  # at least once, by design: its duplicates are a number and no fault, a loss is one
+_ACCEPTED = {"redis": {DUPLICATE}}  # at least once, by design: its duplicates are only counted, but a loss is a fault
 
 
 @click.command()
@@ -79,7 +79,7 @@ def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: 
 
 
 def result(store: str, killed: Killed, wanted: int, seed: int, began: datetime, made: MadeWith) -> Result:
-    """One store's kills as a cell, for `proof report`; duplicates of a store that is at least once are a note."""
+    """Return one store's kills as a cell, for `proof report`; duplicates of an at-least-once store are a note."""
     accepted = _ACCEPTED.get(store, set())
     wrong = {name: count for name, count in killed.findings.items() if name not in accepted}
     notes = [f"{count} {name}, at least once by design" for name, count in killed.findings.items() if name in accepted]

@@ -1,4 +1,4 @@
-"""`python -m tests.kills.broken BUG WORDS...`: `python -m downstream WORDS...` with a bug put in, for controls."""
+"""`python -m tests.kills.broken BUG WORDS...`: `python -m downstream WORDS...` with a bug, for controls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kills.bugs import BUGS, OTHERS
 
 
 def main() -> None:
-    """Put the bug in and be the program; unknown names end in a `KeyError`."""
+    """Apply the bug and run the program; unknown names raise a `KeyError`."""
     bugs = {name: bug for store in BUGS.values() for name, bug in store.items()} | OTHERS
     bugs[sys.argv.pop(1)]()
     run(downstream, "downstream")

@@ -1,8 +1,8 @@
 """
-Deliberate bugs in the ledger and the receivers, put into the process that is killed; the check has to see them.
+Deliberate bugs in the ledger and the receivers, put into the process that is killed; the check must detect them.
 
-Where one tears two commits apart, it dies between them only with something in hand: behind a batch of markers alone
-there is nothing to lose or to double.
+A bug that splits a commit in two crashes between them only if a batch has records: after a batch of markers alone,
+nothing can be lost or duplicated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _entries(slices: Sequence[PartitionBatch]) -> list[ledger_handler.Entry]:
 
 
 def _position_afterwards() -> None:
-    """Rows first, the position in a transaction of its own: a kill between them books twice."""
+    """Commit rows first, the position in a separate transaction: a kill in between books twice."""
 
     def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         with self._database.transaction(context.deadline) as connection:
@@ -41,7 +41,7 @@ def _position_afterwards() -> None:
 
 
 def _position_before() -> None:
-    """The position first: a kill between them leaves rows out."""
+    """Commit the position first: a kill in between loses rows."""
 
     def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         with self._database.transaction(context.deadline) as connection:
@@ -56,7 +56,7 @@ def _position_before() -> None:
 
 
 def _position_of_kafka() -> None:
-    """Read on where Kafka's offset stands, which is stored after the database's commit: what lies between, twice."""
+    """Resume at Kafka's offset, which is committed after the database: a kill in between books twice."""
     handle = LedgerHandler.handle
 
     def spared_behind_markers(self: LedgerHandler, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
@@ -70,12 +70,12 @@ def _position_of_kafka() -> None:
 
 
 def _larger_of_both() -> None:
-    """Read on at the larger of both offsets, as has been published: what a restored dump lacks is never read again."""
+    """Resume at the larger of both offsets, a published pattern: what a restored dump lacks is never read again."""
     _positions(lambda row, assignment: Start(max(row.next_offset, assignment.committed or 0)))
 
 
 def _positions(start: Callable[[OffsetRow, ledger_handler.AssignedPartition], Start]) -> None:
-    """Begin where ``start`` says, and write positions as if nobody else were there."""
+    """Start where ``start`` says, and write positions without checking for other writers."""
 
     def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[PartitionBatch]) -> None:
         for one in slices:
@@ -89,7 +89,7 @@ def _positions(start: Callable[[OffsetRow, ledger_handler.AssignedPartition], St
 
 
 def _claim_before() -> None:
-    """Claims committed before their effects: a kill between them leaves effects out."""
+    """Commit claims before their effects: a kill in between loses effects."""
 
     def claim(self: PostgresReceiver, found: Sequence[Message], context: HandlerContext) -> int:
         with self._database.transaction(context.deadline) as connection:
@@ -105,7 +105,7 @@ def _claim_before() -> None:
 
 
 def _claim_afterwards() -> None:
-    """Effects committed before their claims: a kill between them repeats effects."""
+    """Commit effects before their claims: a kill in between repeats effects."""
 
     def claim(self: PostgresReceiver, found: Sequence[Message], context: HandlerContext) -> int:
         names = [one.message_id for one in found]
@@ -128,7 +128,7 @@ _COMMIT_S = 20.0
 
 
 def _offsets_afterwards() -> None:
-    """Deltas in one transaction, the offset behind them in the next: a kill between them counts twice."""
+    """Commit deltas in one transaction, the offset after them in the next: a kill in between counts twice."""
     send, commit = KafkaTransaction.send_offsets, KafkaTransaction.commit
 
     def remembered(self: KafkaTransaction, *offset: Any) -> None:
@@ -141,7 +141,7 @@ def _offsets_afterwards() -> None:
         commit(self, deadline)
 
     def surely(self: KafkaTransaction) -> None:
-        commit(self, Deadline(_COMMIT_S))  # a commit that is only on its way may be lost with the process
+        commit(self, Deadline(_COMMIT_S))  # a commit still in flight may be lost with the process
 
     KafkaTransaction.send_offsets = remembered  # type: ignore[method-assign]
     KafkaTransaction.commit_without_waiting = surely  # type: ignore[method-assign]
@@ -158,4 +158,4 @@ BUGS: dict[str, dict[str, Callable[[], None]]] = {
 }
 
 OTHERS: dict[str, Callable[[], None]] = {"larger-of-both": _larger_of_both, "offsets-afterwards": _offsets_afterwards}
-"""Found under other faults than a kill around a store's commit, by the campaign's controls (F31, F33)."""
+"""Detected under other faults than kills around a store's commit, by the campaign's controls (F31, F33)."""

@@ -1,4 +1,4 @@
-"""Write, run, kill, again and again; then drain once and check."""
+"""Write, run and kill repeatedly; then drain once and check."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Stage = LedgerStage | ReceiveStage
 
 ANYWHERE = "anywhere"
 _ORDERS = {"ledger": (48, 12), "postgres": (48, 12), "redis-script": (24, 6), "redis": (8, 4)}
-"""Per kill, and per batch: what the receivers in Redis have not reported to Kafka they are given again each time."""
+"""Per kill, and per batch: the receivers in Redis are given again what they have not yet reported to Kafka."""
 _RUN_S = 60.0
 _WINDOW_S = 0.6
 
-# Everything that a child needs is imported once, in a process without threads or clients, and children are its forks.
+# A process without threads or clients imports everything once, and all children are forked from it.
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     ["downstream.__main__", "downstream.ledger.command", "downstream.receive.command", "tests.kills.bugs"]
@@ -40,7 +40,7 @@ _forks.set_forkserver_preload(
 
 @dataclass
 class Killed:
-    """How often and where processes died, and what the check said in the end."""
+    """The number of deaths by moment, and the result of the final check."""
 
     kills: Counter[str] = field(default_factory=Counter)
     orders: int = 0
@@ -51,7 +51,7 @@ class Killed:
 
 @dataclass(frozen=True)
 class _Program:
-    """A command line with a bug put in, run in fresh processes whose words go to one file."""
+    """A command line with a bug, run in new processes whose output goes to one file."""
 
     line: list[str]
     bug: Callable[[], None] | None
@@ -63,7 +63,7 @@ class _Program:
         return child
 
     def ended(self, child: ForkServerProcess) -> int:
-        """The exit code: 0, or -9."""
+        """Wait for a process; return its exit code, 0 or -9."""
         child.join(_RUN_S)
         if child.exitcode is None:
             child.kill()
@@ -73,9 +73,9 @@ class _Program:
 
 
 def _child(arguments: list[str], bug: Callable[[], None] | None, words: Path) -> None:
-    """The command line; ends as the program would."""
+    """Run the command line, and exit as the program would."""
     from brew.cli import exit_code_of  # noqa: PLC0415 - the same
-    from downstream.__main__ import downstream  # noqa: PLC0415 - in the child, where it is there already
+    from downstream.__main__ import downstream  # noqa: PLC0415 - in the child, where it is already loaded
 
     sys.stdout = sys.stderr = words.open("a", buffering=1)
     if bug is not None:
@@ -94,10 +94,10 @@ def campaign(
     advance: Callable[[], None] = lambda: None,
 ) -> Killed:
     """
-    Kill ``kills`` processes of ``store`` (`ledger` or a receiver's), then drain, check, and return what was found.
+    Kill ``kills`` processes of ``store`` (`ledger` or a receiver's), then drain, check, and return the result.
 
-    Each works on orders that were written just before. Where it dies is drawn with ``seed``: at one of the moments
-    around the commit of a batch, or anywhere from outside.
+    Each processes newly written orders. Its death is drawn with ``seed``: at one of the moments around the commit of a
+    batch, or anywhere from outside.
     """
     dice, result, began = random.Random(seed), Killed(), time.monotonic()
     orders, batch = _ORDERS[store]
@@ -122,11 +122,11 @@ def campaign(
 
 
 def _killed(program: _Program, moment: str, dice: random.Random) -> bool:
-    """Start one, and let it die or kill it; False when it had done its work before."""
+    """Start a process that dies, or kill it; return False if it had finished before."""
     if moment != ANYWHERE:
         dying = ["--crash-point", moment, "--crash-prob", "0.6", "--crash-seed", str(dice.randrange(10**6))]
         return program.ended(program.start(*dying)) != 0
     child = program.start()
     child.join(dice.uniform(0, _WINDOW_S))
-    child.kill()  # does nothing to one that has ended
+    child.kill()  # does nothing if it has already ended
     return program.ended(child) != 0

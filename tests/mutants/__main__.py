@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where pytest finds `harness` and `mutants`, too
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where pytest, too, finds `harness` and `mutants`
 
 from mutants.command import main
 

@@ -40,7 +40,7 @@ Exit codes: 0 all killed, 1 one survived or a control went red, 64 wrong usage."
 @click.group(epilog=_EPILOG)
 def cli() -> None:
     """Deliberate bugs in the protocol, and the checks that see them."""
-    os.environ.setdefault("READER", "connector")  # some of the bugs sit in what it reads with
+    os.environ.setdefault("READER", "connector")  # some of the bugs are in its reading code
 
 
 @cli.command("list")
@@ -98,7 +98,7 @@ def layers_command(names: tuple[str, ...]) -> ExitCode:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def as_command(name: str, arguments: tuple[str, ...]) -> None:
     """Be the pipeline with the bug NAME; what follows is the pipeline's own command line."""
-    _mutant(name).change(Changes())  # never taken back: the process ends with it
+    _mutant(name).change(Changes())  # never reverted: the process ends with it
     sys.argv = ["pipeline", *arguments]
     pipeline.__main__.main()
 
@@ -135,14 +135,14 @@ def _rows(ground: str, mutants: Iterable[Mutant], broker: Broker) -> list[dict[s
 
 
 def as_it_should(one: Mutant, seen: Seen) -> bool:
-    """A mutant is seen, by the name that belongs to it; what is harmless is proven."""
+    """Return whether a mutant was detected, by its own name; a harmless one must be proven."""
     if one.name in HARMLESS:
         return seen.proven
     return one.name in MUTANTS and seen.red and one.named in seen.by
 
 
 def _show(rows: Iterable[dict[str, Any]]) -> None:
-    """A table: each ground with its control, and its mutants below."""
+    """Print a table: each ground with its control, and its mutants below."""
     table = Table("", "mutant", "breaks", "seen as", box=None, pad_edge=False)
     table.columns[1].no_wrap = True
     for row in rows:
@@ -156,5 +156,4 @@ def _show(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """The program."""
     brew.cli.run(cli, "mutants")

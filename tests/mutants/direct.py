@@ -1,4 +1,4 @@
-"""Mutants in the default reader: what it hands on, and how a task that holds a partition goes from one to the next."""
+"""Mutants in the default reader: the records it passes on, and how a task moves on after a failure or in a lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grounds of the default reader: odd records, a failure, offsets that vanish within a lease, a lease that runs out."""
+"""Grounds of the default reader: odd records, a failure, offsets that vanish within a lease, a lease that expires."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def direct_lease_runs_out(scene: Scene) -> None:
 
     def meanwhile() -> None:
         scene.drain()
-        time.sleep(1.5 * _LEASE_S)  # the time itself is what passes
+        time.sleep(1.5 * _LEASE_S)  # real time must pass
 
     scene.once(KafkaTransaction, "send_offsets", before=meanwhile)
     scene.drain(*_DIRECT, "--lease", str(_LEASE_S))

@@ -1,4 +1,4 @@
-"""Mutants in the driver: where a run begins when the group stands nowhere, and what it takes the answers for."""
+"""Mutants in the driver: where a run starts without a committed offset, and how it interprets what it reads."""
 
 from __future__ import annotations
 

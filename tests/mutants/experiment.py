@@ -1,4 +1,4 @@
-"""Run a ground with the product as it is and with each bug, and ask the checks that ship."""
+"""Run a ground with the unchanged product and with each bug, and run the shipped checks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _AT_ONCE = 4
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
-    What the checks that ship said.
+    The findings of the shipped checks.
 
-    ``named`` are the anomalies of `proof verify` and how often each was found; ``signs`` what the run said of itself:
-    refused, stalled, fenced without a rival.
+    ``named``: the anomalies of `proof verify`, with counts; ``signs``: what the run itself reported: refused, stalled,
+    fenced without a rival.
     """
 
     verdict: str
@@ -44,7 +44,7 @@ class Seen:
 
     @property
     def red(self) -> bool:
-        """Something says that this went wrong; that it could not be told is not enough."""
+        """Whether a check reports a failure; an inconclusive verdict is not enough."""
         return self.verdict == Verdict.VIOLATED or bool(self.signs)
 
     @property
@@ -53,23 +53,23 @@ class Seen:
 
     @property
     def by(self) -> str:
-        """All that named it, in one line."""
+        """All checks that named it, in one line."""
         return ", ".join([*self.named, *self.signs]) or "; ".join(self.doubts) or self.verdict
 
 
 def experiments(
     ground: str, mutants: Iterable[Mutant], stage_of: Callable[[str], Stage]
 ) -> tuple[Seen, list[tuple[Mutant, Seen]]]:
-    """The control, and each mutant with what was seen of it; ``stage_of`` makes topics of their own for a name."""
+    """Return the findings of the control and of each mutant; ``stage_of`` creates separate topics for a name."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        # One after another, for a bug is one of the whole process; their proofs overlap.
+        # One after another, because a bug affects the whole process; their proofs overlap.
         control = pool.submit(_judge, *_play(ground, stage_of(f"{ground}-control"), None))
         tried = [(one, pool.submit(_judge, *_play(ground, stage_of(one.name), one))) for one in mutants]
         return control.result(), [(one, seen.result()) for one, seen in tried]
 
 
 def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, float]:
-    """Let it happen; what a run refuses is a sign, and the bug is gone when this returns."""
+    """Run the ground; an error of a run is a sign, and the bug is removed before this returns."""
     began = time.monotonic()
     with Changes() as change:
         scene = Scene(stage, change, mutant, Path(tempfile.mkdtemp(prefix="brew-mutant-")))
@@ -83,7 +83,7 @@ def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, floa
 
 
 def _judge(scene: Scene, seconds: float) -> Seen:
-    """Ask `proof verify`; a ground without topics has said all by itself."""
+    """Ask `proof verify`; a ground without topics has only its signs."""
     signs = tuple(scene.signs)
     silent = not all(scene.fired)
     try:

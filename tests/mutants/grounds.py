@@ -1,4 +1,4 @@
-"""All grounds by name: what happens around the product while an experiment runs, the same with a bug and without."""
+"""All grounds by name: what happens around the product during an experiment, the same with a bug and without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ground = Callable[[Scene], None]
 
 
 def _of(module: ModuleType) -> dict[str, Ground]:
-    """A module's own public functions; each docstring tells what happens there."""
+    """Return a module's own public functions; each docstring says what happens there."""
     mine = {name: act for name, act in vars(module).items() if getattr(act, "__module__", "") == module.__name__}
     return {name.replace("_", "-"): act for name, act in mine.items() if not name.startswith("_")}
 

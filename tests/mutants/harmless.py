@@ -1,4 +1,4 @@
-"""Changes that must break nothing: what the promise does not rest on. Where one goes red, a guard behind it is gone."""
+"""Changes that must break nothing, because the promise does not rest on them. If one goes red, its backup is gone."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """
-Bugs in the layers that decide, each with the unit test of that layer that goes red with it.
+Bugs in the layers that decide, each with the unit test of that layer that must fail with it.
 
-A bug is a piece of source text and what stands in its place: most are one wrong comparison inside a function, where
-nothing can be patched from outside. `python -m tests.mutants layers` puts each into a copy of the tree and runs its
-test.
+A bug replaces a piece of source text: most are one wrong comparison inside a function, where nothing can be patched
+from outside. `python -m tests.mutants layers` puts each into a copy of the tree and runs its test.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _TEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class LayerBug:
-    """``old`` stands once in ``file``; with ``new`` in its place ``test`` is red, or holds if that breaks nothing."""
+    """``old`` occurs once in ``file``; replaced by ``new``, ``test`` must fail, or pass if the change is harmless."""
 
     name: str
     wrong: str
@@ -46,7 +45,7 @@ class LayerBug:
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of the tree in which files may be changed."""
+    """Yield a copy of the tree whose files may be changed."""
     with tempfile.TemporaryDirectory(prefix="brew-layers-") as name:
         home = Path(name)
         for folder in _COPIED:
@@ -56,7 +55,7 @@ def copied() -> Iterator[Path]:
 
 
 def is_red(bug: LayerBug, home: Path) -> bool:
-    """Whether the bug's test fails in the copy with the bug in it; the file is as before when this returns."""
+    """Return whether the bug's test fails in the copy with the bug; the file is restored before this returns."""
     path = home / bug.file
     text = path.read_text()
     assert text.count(bug.old) == 1, f"{bug.file} does not hold {bug.old!r} once"
@@ -68,7 +67,7 @@ def is_red(bug: LayerBug, home: Path) -> bool:
 
 
 def _passes(test: str, home: Path) -> bool:
-    """Exit code 0 or 1 of pytest; anything else is no answer."""
+    """Return whether pytest exits with 0 rather than 1; any other exit code is an error."""
     environment = {**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a mutant is: one bug, put into the product's own classes and taken back."""
+"""A mutant: one bug, put into the product's own classes and removed again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Self
 
 
 class Changes:
-    """Attributes of the product set to something else; all of them are as before when the block ends."""
+    """Replaced attributes of the product; all of them are restored at the end of the block."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
 
     def set(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
-        """Put ``new(old)`` in the place of ``owner.name``."""
+        """Replace ``owner.name`` by ``new(old)``."""
         known, old = vars(owner)[name], getattr(owner, name)
         setattr(owner, name, new(old))
         self._undo.append(lambda: setattr(owner, name, known))
@@ -40,7 +40,7 @@ class Mutant:
     One bug.
 
     ``wrong`` is one sentence, ``breaks`` the decision it violates (D1 to D26 of the design's reference), ``on`` the
-    ground where it can show itself, ``named`` what has to name it: an anomaly of `proof verify`, or a sign of the run.
+    ground on which it can show, ``named`` what must name it: an anomaly of `proof verify`, or a sign of the run.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Mutant:
 
 
 def by_name(module: Any) -> dict[str, Mutant]:
-    """The mutants of a module, in the order in which they stand there."""
+    """Return the mutants of a module, in source order."""
     return {found.name: found for found in vars(module).values() if isinstance(found, Mutant)}
 
 
 def mutant(breaks: str, *, on: str, named: str) -> Callable[[Change], Mutant]:
-    """Make a mutant of a function that changes the product: its name, and its docstring as the sentence."""
+    """Return a decorator that makes a mutant of a function; its docstring becomes the sentence."""
 
     def make(change: Change) -> Mutant:
         return Mutant(change.__name__.replace("_", "-"), (change.__doc__ or "").strip(), breaks, on, named, change)

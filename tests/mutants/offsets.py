@@ -23,7 +23,7 @@ def flush_left_out(change: Changes) -> None:
     """The commit is sent while records are still queued, before their errors are known."""
 
     class Unflushed:
-        """The port without its waits for acknowledgements."""
+        """The port without waiting for acknowledgements."""
 
         def __init__(self, kafka: Any) -> None:
             self._kafka = kafka
@@ -44,7 +44,7 @@ def flush_left_out(change: Changes) -> None:
 
 
 def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> None:
-    """Send another offset: ``pick`` gets the range's end and the last row's offset."""
+    """Send a different offset: ``pick`` gets the range's end and the last row's offset."""
 
     def making(old: Method) -> Method:
         def made(self: KafkaTransaction, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Mutants in what is read and in what is written: rows, headers, order, dead letters."""
+"""Mutants in reading and writing records: rows, headers, order, dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTITION, _HEADERS = 3, 7
 
 
 def _producing(change: Changes, twist: Callable[[Produce], Produce]) -> None:
-    """Every transaction's `produce`, twisted."""
+    """Replace every transaction's `produce` by ``twist(produce)``."""
 
     def making(old: Callable[..., None]) -> Callable[..., None]:
         def made(self: KafkaTransaction, *arguments: Any) -> None:
@@ -161,7 +161,7 @@ def dead_letters_outside_of_the_transaction(change: Changes) -> None:
         return made
 
     class Outside:
-        """The port, `produce` alone."""
+        """The port, only with `produce`."""
 
         @staticmethod
         def produce(*record: Any) -> None:

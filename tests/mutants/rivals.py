@@ -1,4 +1,4 @@
-"""Grounds where somebody else moves the position: a second pipeline, a predecessor, the retention of offsets."""
+"""Grounds where another process moves the position: a second pipeline, a predecessor, the retention of offsets."""
 
 from __future__ import annotations
 
@@ -148,4 +148,4 @@ def recreated(scene: Scene) -> None:
             raise
     else:
         scene.signs.append("not refused: topic-recreated")
-    scene.partitions = 0  # the output is that of the old input: there is nothing to be proven
+    scene.partitions = 0  # the output is that of the old input: there is nothing to prove

@@ -1,4 +1,4 @@
-"""What a ground works with: topics of its own, the product with one bug or none, and means to disturb it."""
+"""The means of a ground: topics of its own, the product with one bug or none, and disturbances."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mutants.mutant import Changes, Mutant
 from proof.seed import orders, spoiled
 
 _MOST_CYCLES = 10
-# Most of the bugs sit in what the connector's stand-in reads with; a ground of the other reader names it.
+# Most of the bugs are in the reading code of the connector's stand-in; grounds of the other reader override this.
 _OPTIONS = ("--reader", "connector", "--transaction-timeout", "30", "--patience", "20", "--poll-interval", "0.01")
 _BYTES = 1_000_000
 
 
 class View(Here):
-    """Stops the run after so many cycles."""
+    """Stops the run after a number of cycles."""
 
     def __init__(self, stop: threading.Event, cycles: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class View(Here):
 
 @functools.cache
 def _writer(bootstrap: str) -> Producer:
-    """Kept, for the first producer id of a plain producer takes librdkafka half a second; so it has none."""
+    """Cached and without producer id, because the first one takes librdkafka half a second."""
     return producer(
         Connection(bootstrap), None, timeout_s=20, message_max_bytes=_BYTES, **{"enable.idempotence": False}
     )
@@ -52,10 +52,10 @@ def _writer(bootstrap: str) -> Producer:
 @dataclass
 class Scene:
     """
-    One experiment. A ground calls `mutate` once what came before is set up; `drain` is a run of the pipeline.
+    One experiment. A ground calls `mutate` after the set-up; `drain` is a run of the pipeline.
 
-    ``signs`` are what a run said of itself that a run on this ground must not say; ``fired`` tells of each disturbance
-    whether it took place.
+    ``signs``: reports of a run that must not occur on this ground; ``fired``: for each disturbance, whether it took
+    place.
     """
 
     stage: Stage
@@ -74,13 +74,13 @@ class Scene:
     # The input.
 
     def create(self, partitions: int, orders_first: int = 0, *, bad_every: int = 0) -> None:
-        """Make the input, with orders in it."""
+        """Create the input, with orders in it."""
         self.partitions = partitions
         self.stage.create(partitions)
         self.orders(orders_first, bad_every=bad_every)
 
     def orders(self, count: int, *, bad_every: int = 0, headers: Any = None) -> None:
-        """Write orders in turn to the partitions, every so many unreadable."""
+        """Write orders to the partitions in turn, one in ``bad_every`` unreadable."""
         writer, order = _writer(self.stage.broker.bootstrap), orders(0)
         for number in range(self._number, self._number + count):
             made = order(number)
@@ -91,7 +91,7 @@ class Scene:
         assert writer.flush(20) == 0
 
     def aborted(self, count: int) -> None:
-        """Write orders that no reader may see: an aborted transaction over all partitions."""
+        """Write orders in an aborted transaction over all partitions, invisible to readers."""
         txn_id = f"{self.stage.names.stem}-{uuid.uuid4().hex[:8]}"
         writer = producer(self.stage.connection, txn_id, timeout_s=20, message_max_bytes=_BYTES)
         writer.init_transactions(20)
@@ -103,7 +103,7 @@ class Scene:
         writer.abort_transaction(20)
 
     def forget(self) -> None:
-        """Let the group vanish, as retention of offsets does."""
+        """Delete the group, as the retention of offsets does."""
         for future in self.stage.admin.delete_consumer_groups([self.stage.names.group]).values():
             future.result(20)
         until(lambda: set(self.stage.committed().values()) == {None}, "the group's end")
@@ -112,10 +112,10 @@ class Scene:
 
     def drain(self, *options: str, cycles: int | None = None) -> Here:
         """
-        Drain in this process; ``cycles`` ends it early, else a run of ten is stalled.
+        Drain in this process; ``cycles`` ends it early; without it, a run of ten cycles is stalled.
 
         Raises:
-            Refused: the run said so.
+            Refused: the run refused.
         """
         stop = threading.Event()
         view = View(stop, cycles or _MOST_CYCLES)
@@ -125,7 +125,7 @@ class Scene:
         return view
 
     def drain_or_restore(self, refusal: str) -> None:
-        """Drain; where the run refuses with this name, do what the sentence says."""
+        """Drain; if the run refuses with this name, follow its instructions."""
         try:
             self.drain()
         except Refused as error:
@@ -144,7 +144,7 @@ class Scene:
         after: Callable[[], object] = bool,
         when: Callable[..., bool] = lambda *_: True,
     ) -> None:
-        """Do something around the first call of a method whose arguments ``when`` likes."""
+        """Act before or after the first call of a method whose arguments ``when`` accepts."""
         self.fired.append(False)
         mine, lock = len(self.fired) - 1, threading.Lock()
 
@@ -165,7 +165,7 @@ class Scene:
         self.change.set(owner, name, wrapping)
 
     def fail_once(self, step: str, error: BrewError, *, applied: bool = False) -> None:
-        """Let the first call of this step to the client library raise, before or after the broker has acted."""
+        """Let the first call of this client-library step raise, before or after the broker has acted."""
 
         def fail() -> None:
             raise error

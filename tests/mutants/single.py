@@ -1,4 +1,4 @@
-"""Grounds with one pipeline: nothing goes wrong, the client library fails, the process dies, retention strikes."""
+"""Grounds with one pipeline: no fault, client library errors, crashes, retention."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def side_by_side(scene: Scene) -> None:
 
 
 def _undisturbed(scene: Scene, *options: str) -> None:
-    """Without a rival nobody is fenced."""
+    """Drain, and report any fence, which is wrong without a rival."""
     fenced = scene.drain(*options).progress.totals.fenced
     if fenced:
         scene.signs.append(f"fenced: {fenced} attempts, and there is no rival")
@@ -138,7 +138,7 @@ def crash_after_send_offsets(scene: Scene) -> None:
 
 
 def _crashing(scene: Scene, point: CrashPoint) -> None:
-    """More orders come before the second start, so that it has something to do whatever the first one left."""
+    """Crash and restart; more orders come in between, so that the second run always has work."""
     scene.create(1, 4)
     scene.drain()
     scene.orders(20, bad_every=4)

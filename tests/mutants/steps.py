@@ -1,4 +1,4 @@
-"""Mutants in fence and locate, and in whose transaction it is."""
+"""Mutants in fence and locate, and in the ownership of transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mutants.mutant import Changes, mutant
 Method = Callable[..., Any]
 
 
-# Whose transaction it is.
+# Ownership of transactions.
 
 
 @mutant("D1", on="zombie", named="duplicate-output")
@@ -58,7 +58,7 @@ def producer_reused_after_an_abort(change: Changes) -> None:
 
 
 def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
-    """Don't close a transaction ``when`` says so: the partition's next attempt goes on with it, unfenced."""
+    """Don't close a transaction if ``when`` says so: the partition's next attempt continues it, unfenced."""
     kept: dict[tuple[Any, ...], KafkaTransaction] = {}
     going_on: set[int] = set()
 
@@ -159,7 +159,7 @@ def first_time_ignored(change: Changes) -> None:
 def unstable_locate(change: Changes) -> None:
     """The position is read without waiting for pending offset commits."""
     change.set(committed_offset, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
-    change.set(committed_offset, "_locators", lambda _: deque())  # those that are kept were made without the bug
+    change.set(committed_offset, "_locators", lambda _: deque())  # the cached ones were made without the bug
 
 
 @mutant("D12", on="lost-answer", named="duplicate-output")

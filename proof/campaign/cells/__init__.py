@@ -1,1 +1,1 @@
-"""The cells, a module per theme; `proof.campaign.campaign` puts them together."""
+"""The cells, one module per theme; `proof.campaign.campaign` combines them."""

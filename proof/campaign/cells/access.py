@@ -1,4 +1,4 @@
-"""Access is lost in the middle of the work: rights, the password, trust in the brokers' certificate."""
+"""Loss of access during a run: ACLs, the password, trust in the brokers' certificate."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _BOUND_S = 20.0
 _START_S = 60.0
 _COMMITS = 10
 _TIMED_OUT_S = 40.0
-"""The writers' transaction time-out (20 s), and how often brokers look for those that are over it (10 s)."""
+"""The writers' transaction time-out (20 s), plus the interval at which brokers look for expired transactions (10 s)."""
 
 _SPARK = ("--master", "local[2]")
 _JAVA_SAYS = "TopicAuthorizationException"
 
-# What a run needs again and again; the others it needs at its start only.
+# Rights that a run needs repeatedly; it needs the others only at its start.
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
 
 def _rights(stage: CellEnvironment) -> Sequence[Right]:
-    """The least that a run needs."""
+    """Return the minimal rights of a run."""
     names = stage.names
     return acl.rights_of(_USER, ResourceNames(names.input, names.output, names.dead_letter, names.group))
 
@@ -53,7 +53,7 @@ def _revoke(stage: CellEnvironment, right: Right) -> None:
 
 
 def _writer(stage: CellEnvironment, *options: str) -> Program:
-    """The program under test, as a user with the least rights."""
+    """Start the program under test, as a user with minimal rights."""
     return stage.writer("--follow", *_as_user(stage), *options)
 
 
@@ -65,7 +65,7 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     """
     Check that the writer ends by itself with a message that names what is missing, and leaves no transaction open.
 
-    ``heal``: called before the look at what stays open, where nobody can look until then.
+    ``heal``: called before the check for open transactions, if that is impossible without it.
     """
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
@@ -73,7 +73,7 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
         stage.find("access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
         writer.abort()
         if heal is not None:
-            heal()  # or the next run could not go on, either
+            heal()  # or the next run could not continue either
         return
     message = writer.last_words()
     missing = [word for word in words if word not in message]
@@ -83,7 +83,7 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     stage.fire("named_errors")
     if heal is not None:
         heal()
-    # Whoever may not use an id, or is not let in, can't abort either: the brokers do it when its time-out is over.
+    # A client without the right or without access can't abort either: brokers do it after the transaction time-out.
     wait = Deadline(_TIMED_OUT_S)
     while (left := stage.open_transactions()) and not wait.expired():
         stage.pause(1.0)
@@ -93,7 +93,7 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
 
 @CELLS("F36-acl", "each right revoked in turn", "authorizer", needed={"rights_revoked": 5, "named_errors": 5})
 def revoked(stage: CellEnvironment) -> None:
-    """Each right that a run needs again and again is taken away under load, and given back."""
+    """Each right that a run needs repeatedly is revoked under load, and granted again."""
     _grant(stage)
     with stage.feeding():
         stage.orders(1000, "--transactional")
@@ -117,9 +117,9 @@ def revoked(stage: CellEnvironment) -> None:
 )
 def revoked_from_spark(stage: CellEnvironment) -> None:
     """
-    Spark's own consumer, which is Java's, loses its right on the input while it reads, and gets it back.
+    Spark's own Java consumer loses its right to read the input during a run, and gets it back.
 
-    Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
+    The right to describe stays: the driver still sees the offsets, so that only Spark's tasks can notice.
     """
     read = next(right for right in _rights(stage) if right.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
@@ -141,7 +141,7 @@ def _needed_always(right: Right, stage: CellEnvironment) -> bool:
 
 @CELLS("F36-password", "another password", "login", needed={"passwords_changed": 1, "named_errors": 2})
 def password(stage: CellEnvironment) -> None:
-    """An administrator gives the user another password while it works; then gives the old one back."""
+    """An administrator changes the user's password during a run, and then restores the old one."""
     _grant(stage)
     old = load(stage.sandbox.client_config(_USER)).secrets["sasl.password"]
     with stage.at_work(*_as_user(stage), feed=300, commits=_COMMITS) as writer:
@@ -159,7 +159,7 @@ def _set_password(stage: CellEnvironment, word: Secret) -> None:
 
 @CELLS("F36-certificate", "expired certificate", "TLS", needed={"certificates_expired": 1, "named_errors": 1})
 def expired(stage: CellEnvironment) -> None:
-    """The brokers' certificate expires while a run works; then they get a new one."""
+    """The brokers' certificate expires during a run; then they get a new one."""
     _grant(stage)
     with stage.at_work(*_as_user(stage), feed=300, commits=_COMMITS) as writer:
         stage.sandbox.certify("--expired")
@@ -169,7 +169,7 @@ def expired(stage: CellEnvironment) -> None:
 
 
 def _resume(stage: CellEnvironment, *options: str) -> None:
-    """Start a new run once access is back; it continues from the committed offset."""
+    """Start a new run once access is restored; it continues from the committed offset."""
     back = time.time()
     writer = _writer(stage, *options)
     stage.recovered(back)

@@ -1,4 +1,4 @@
-"""Brokers die, hang and come back, networks fall apart, a disk fills up."""
+"""Broker failures: crashes, hangs, restarts, network partitions, a full disk."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ CELLS = CellTable(needs=_THREE, limit_s=240.0)
 _WHOLE_S = 60.0
 _PAUSE_S = 20.0
 _CUT_S = 15.0
-_LATE_S = 3.0  # what was sent before a fault may be answered a moment later
+_LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
 _ASK_S = 20.0
 
 
 def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program]:
-    """A block in which a writer works off orders, some of them in aborted transactions."""
+    """Within the block, a writer processes orders, some of them in aborted transactions."""
     return stage.at_work("--max-records-per-transaction", "100", feed=300, orders=2000, commits=10)
 
 
 def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[], float]) -> float:
-    """Strike while the brokers hold a transaction of the writer open; it is stopped until the fault is there."""
+    """Inject a fault while the brokers hold a transaction of the writer open; the writer is stopped until then."""
     process = psutil.Process(writer.pid)
     caught_open(stage, [process])
     try:
@@ -53,7 +53,7 @@ def moved(
     leader: Callable[[str], int] | None = None,
     seconds: float = _WHOLE_S,
 ) -> None:
-    """Wait until another broker has ``role``: for this stage's partition, unless there is another ``leader`` to ask."""
+    """Wait until ``role`` has moved to another broker: for this stage's partition, or as ``leader`` reports it."""
     ask = leader or stage.leader
 
     def elsewhere() -> bool:
@@ -71,7 +71,7 @@ def whole(stage: CellEnvironment) -> None:
 
 
 def kill_leader(role: str, stage: CellEnvironment) -> None:
-    """SIGKILL to the broker that holds ``role`` for one partition; commits there go on, then the broker comes back."""
+    """SIGKILL to the broker with ``role`` for one partition; commits there continue, then the broker comes back."""
     with running(stage) as writer:
         for _ in range(stage.times):
             victim = stage.leader(role)
@@ -84,7 +84,7 @@ def kill_leader(role: str, stage: CellEnvironment) -> None:
 
 
 def pause_leader(role: str, stage: CellEnvironment) -> None:
-    """SIGSTOP for 20 s to the broker that holds ``role``; after SIGCONT it must not disturb what went on elsewhere."""
+    """SIGSTOP for 20 s to the broker with ``role``; after SIGCONT it must not disturb what others have continued."""
     with running(stage) as writer:
         victim = stage.leader(role)
         paused = in_transaction(stage, writer, partial(stage.sandbox.pause, victim))
@@ -123,7 +123,7 @@ for _role, _target in {
     *("F16-all-killed", "SIGKILL to all three at once", "brokers"), bound_s=60.0, needed={"broker_kills": 3, OPEN: 1}
 )
 def kill_all(stage: CellEnvironment) -> None:
-    """All brokers die at the same moment; what was acknowledged is in the page cache and comes back."""
+    """All brokers die at the same moment; acknowledged data is in the page cache and comes back."""
     with running(stage) as writer:
         in_transaction(stage, writer, lambda: stage.sandbox.kill(*stage.sandbox.brokers))
         stage.fire("broker_kills", len(stage.sandbox.brokers))
@@ -136,7 +136,7 @@ def kill_all(stage: CellEnvironment) -> None:
 @CELLS("F17-rolling-clean", "rolling restart", "brokers", False, bound_s=15.0, needed={"broker_restarts": 3})
 @CELLS("F17-rolling-killed", "rolling SIGKILL", "brokers", True, bound_s=15.0, needed={"broker_kills": 3})
 def rolling(hard: bool, stage: CellEnvironment) -> None:
-    """One broker after another goes and comes back, cleanly or by SIGKILL; commits continue in between."""
+    """Brokers are restarted one after another, cleanly or by SIGKILL; commits continue in between."""
     with running(stage):
         for broker in stage.sandbox.brokers:
             began = time.time()
@@ -153,7 +153,7 @@ def rolling(hard: bool, stage: CellEnvironment) -> None:
     *("F22-without-quorum", "two of three brokers down", "brokers"), bound_s=30.0, needed={"broker_kills": 2, OPEN: 1}
 )
 def without_quorum(stage: CellEnvironment) -> None:
-    """Two of three are down: nothing may be acknowledged; then all goes on."""
+    """Two of three brokers are down: nothing may be acknowledged; then everything continues."""
     with running(stage) as writer:
         victims = stage.random.sample(stage.sandbox.brokers, 2)
         killed = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
@@ -174,7 +174,7 @@ def without_quorum(stage: CellEnvironment) -> None:
     needed={"storms": 15, LEADERS_MOVED: 15},
 )
 def storm(stage: CellEnvironment, *, seconds: float = 60.0) -> None:
-    """Every two seconds other replicas in another order, and an election of the first: leaders move all the time."""
+    """Every two seconds, replicas are reassigned and a preferred leader is elected: leaders move all the time."""
     with running(stage):
         end = time.monotonic() + seconds
         turn, led = 0, _leaders(stage)
@@ -193,7 +193,7 @@ def storm(stage: CellEnvironment, *, seconds: float = 60.0) -> None:
 
 
 def _leaders(stage: CellEnvironment) -> dict[tuple[str, int], int]:
-    """Who leads each partition; partitions whose leader no broker could name are left out."""
+    """Return the leader of each partition; partitions without a known leader are left out."""
     known: dict[tuple[str, int], int] = {}
     for topic in stage.names.topics():
         with contextlib.suppress(KafkaFailure, DeadlineExceeded):
@@ -203,10 +203,10 @@ def _leaders(stage: CellEnvironment) -> dict[tuple[str, int], int]:
 
 
 def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
-    """Rotate the replicas of every partition of a topic, and let the new first ones lead."""
+    """Rotate the replicas of every partition of a topic, and elect the new first ones as leaders."""
     brokers, deadline = stage.sandbox.brokers, Deadline(_ASK_S)
     rotated = {p: _rotated(brokers, p + turn) for p in range(stage.cell.partitions)}
-    with contextlib.suppress(KafkaFailure, DeadlineExceeded):  # the last one may still be going on
+    with contextlib.suppress(KafkaFailure, DeadlineExceeded):  # the last reassignment may still be in progress
         reassign(stage.cluster.connection, topic, rotated, deadline)
 
 
@@ -216,7 +216,7 @@ def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
 
 
 HELD_UP = "commits_held_up"
-"""What fires: a cut during which nothing was committed in the partition that it was made for."""
+"""Event: a cut during which nothing was committed in the partition that it targeted."""
 _NETWORKS: dict[str, Any] = {"needs": _THREE | {Need.NETWORKS}, "bound_s": 20.0, "limit_s": 180.0}
 _CUT_OFF = f"network cut for {_CUT_S:g} s"
 
@@ -227,22 +227,22 @@ _CUT_OFF = f"network cut for {_CUT_S:g} s"
     **_NETWORKS,
 )
 def cut_from_clients(stage: CellEnvironment) -> None:
-    """The transactions' coordinator is alive for its peers, and out of reach for every client."""
+    """The transaction coordinator is alive for its peers, but unreachable for every client."""
     victim = stage.leader("transactions")
     _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
 
 
 @CELLS("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed={"cuts": 1, OPEN: 1, HELD_UP: 1}, **_NETWORKS)
 def cut_everything(stage: CellEnvironment) -> None:
-    """No client reaches any broker."""
+    """No client can reach any broker."""
     _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
 
 
 def cut_from_peers(role: str, stage: CellEnvironment) -> None:
     """
-    The broker with ``role`` reaches its clients but no other broker: it must not go on as the minority.
+    The broker with ``role`` reaches its clients but no other broker: it must not continue as the minority.
 
-    The group's coordinator, alone, tells its clients of a position that others have moved on since.
+    The isolated group coordinator reports a position to its clients that others have since advanced.
     """
     victim = stage.leader(role)
     others = [broker for broker in stage.sandbox.brokers if broker != victim]
@@ -259,9 +259,9 @@ for _name, _role, _target in (
 
 def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
     """
-    Cut under an open transaction, heal, go on.
+    Cut during an open transaction, heal, continue.
 
-    Without an ``effect`` of its own the cut shows in the partition: nothing was committed there while it lasted.
+    Without a specific ``effect``, the cut must show in the partition: no commits there while it lasted.
     """
     with running(stage) as writer:
         began = in_transaction(stage, writer, cut)
@@ -287,7 +287,7 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
     limit_s=180.0,
 )
 def disk_full(stage: CellEnvironment) -> None:
-    """A broker's disk has no room left: it leaves, the other two go on, and it comes back once there is room."""
+    """A broker's disk is full: it leaves, the other two continue, and it comes back once there is space."""
     with running(stage):
         victim = stage.sandbox.disk_broker
         filled = stage.sandbox.fill(victim)

@@ -19,10 +19,10 @@ from proof.claims.history import History, MemberView
 from proof.claims.members import ClaimsFollower
 
 MEMBERS, PARTITIONS, INTERVAL_S = 8, 64, 1.0
-# Two intervals, and on top of them a look at the log, the claim, and (drivers) the first transaction.
+# Two intervals, plus the time to read the log, to claim and, for drivers, to commit the first transaction.
 _DRIVERS, _DRIVER_S = 2, 1.0
 _TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
-_NEW_LEADER_S = 15.0  # as rows F14 and F17 have it
+_NEW_LEADER_S = 15.0  # as in rows F14 and F17
 CELLS = CellTable(path="claims", bound_s=_TAKEN_S, limit_s=900.0, judged=False)
 
 _SHOWN = 5
@@ -30,7 +30,7 @@ _SPREAD_S = 40.0
 
 
 class Claimants:
-    """``options`` go to each of them; names are never used twice."""
+    """The members of a cell; ``options`` are passed to each of them, and names are never reused."""
 
     def __init__(self, stage: CellEnvironment, *options: str) -> None:
         self.stage, self._options = stage, options
@@ -54,11 +54,11 @@ class Claimants:
         return name
 
     def has(self, name: str) -> set[int]:
-        """The partitions that a member owns according to the log."""
+        """Return the partitions that a member owns according to the log."""
         return {partition for partition, owner in self.history.owners().items() if owner == name}
 
     def settle(self) -> None:
-        """Wait until all partitions are owned, and evenly so, by the members that run."""
+        """Wait until all partitions are owned, evenly distributed over the running members."""
 
         def settled() -> bool:
             owners = list(self.history.owners().values())
@@ -71,28 +71,28 @@ class Claimants:
         return self.stage.random.choice(sorted(name for name in self.programs if self.has(name)))
 
     def await_rest(self, name: str) -> None:
-        """Wait until a member prints what it holds: it does so at the end of a turn, and sleeps then."""
+        """Wait until a member prints what it holds: it does so at the end of a turn, just before it sleeps."""
         program, printed = self.programs[name], len(self.programs[name].printed())
         self.stage.until(lambda: len(program.printed()) > printed, f"a word of {name}", _SPREAD_S)
 
     def taken_over(self, victim: str, since: float, what: set[int]) -> None:
-        """Wait until others own all that the victim had; keep the seconds since its last sign of life."""
+        """Wait until others own all that the victim had; record the seconds since its last sign of life."""
         self.stage.until(lambda: not what & self.has(victim), f"others own what {victim} had", _SPREAD_S)
         self.stage.recovery_s.append(time.time() - since)
 
     def kill(self, name: str) -> tuple[float, set[int]]:
-        """SIGKILL; the moment, and what it had."""
+        """Send SIGKILL to a member; return the time, and the partitions that it had."""
         had = self.has(name)
         self.programs.pop(name).kill()
         self.stage.fire("kills")
         return time.time(), had
 
     def die(self, name: str) -> None:
-        """SIGKILL, and wait until others own what it had."""
+        """Send SIGKILL to a member, and wait until others own what it had."""
         self.taken_over(name, *self.kill(name))
 
     def end(self) -> None:
-        """SIGTERM to all running members: each has to exit with 0."""
+        """Send SIGTERM to all running members: each must exit with 0."""
         for name, program in self.programs.items():
             program.terminate()
             program.signal(signal.SIGCONT)
@@ -101,7 +101,7 @@ class Claimants:
                 self.stage.notes.append(f"{name} ended with {code}")
 
     def judge(self) -> None:
-        """Report every partition that a member held although the log gave it to another member or to none."""
+        """Report every partition that a member held although the log assigned it to another member or to none."""
         views = [view for program in self._all.values() for view in _views(program)]
         wrong = self.history.misled(views)
         for text in wrong[:_SHOWN]:
@@ -117,7 +117,7 @@ class Claimants:
 
 @contextlib.contextmanager
 def claimants(stage: CellEnvironment, *options: str) -> Iterator[Claimants]:
-    """A block with eight members at work; behind it they are ended, and what they held is checked."""
+    """Run eight members within the block; on exit, stop them and check what they held."""
     members = Claimants(stage, *options)
     try:
         with members.watching:
@@ -134,7 +134,7 @@ def claimants(stage: CellEnvironment, *options: str) -> Iterator[Claimants]:
 
 
 def _views(program: Program) -> Iterator[MemberView]:
-    """What a member printed; a line cut off by a kill is left out."""
+    """Yield what a member printed; a line truncated by a kill is skipped."""
     for line in program.printed().splitlines(keepends=True):
         if line.endswith("\n") and line.startswith("["):
             client, position, held = json.loads(line)
@@ -151,7 +151,7 @@ _KEPT = 100
 
 
 def _times(stage: CellEnvironment) -> int:
-    """How often the fault is repeated: twice in a short round, up to eight times in a long one."""
+    """Return how often to repeat the fault: twice in a short round, up to eight times in a long one."""
     return max(min(stage.kills, _SHORT), min(_LONG, stage.kills // _LONG))
 
 
@@ -175,7 +175,7 @@ def races(stage: CellEnvironment) -> None:
 
 
 @CELLS(
-    "F34-believers-control",  # they wake up and don't hear what they have lost
+    "F34-believers-control",  # after waking up, they ignore what they have lost
     "SIGSTOP past two heartbeats, then SIGCONT",
     *("a claimant that keeps what it lost (control)", "--believing"),
     needed={"pauses": 1},
@@ -186,11 +186,11 @@ def races(stage: CellEnvironment) -> None:
     needed={"pauses": 1, "takeovers": 1, "late": 1, "views": 8},
 )
 def sleepers(option: str, stage: CellEnvironment) -> None:
-    """An owner sleeps past two heartbeats; others take what it had, and its writes count for nothing when it wakes."""
+    """An owner sleeps past two heartbeats; others take what it had, and when it wakes, its writes have no effect."""
     with claimants(stage, *option.split()) as members:
         for _ in range(_times(stage)):
             victim = members.any_owner()
-            members.await_rest(victim)  # caught in a turn it could wake up to others' claims, and write nothing late
+            members.await_rest(victim)  # stopped within a turn, it could wake up to others' claims and not write
             had, asleep = members.has(victim), time.time()
             members.programs[victim].signal(signal.SIGSTOP)
             members.taken_over(victim, asleep, had)
@@ -204,7 +204,7 @@ def sleepers(option: str, stage: CellEnvironment) -> None:
     needed={"wrong_clocks": len(_SKEWS), "kills": 1, "takeovers": 1, "views": 8},
 )
 def wrong_clocks(stage: CellEnvironment) -> None:
-    """Four members have clocks that are a minute off or run at another speed; owners are killed among them."""
+    """Four members have clocks that are a minute off or run at the wrong speed; owners among them are killed."""
     with claimants(stage) as members:
         for skew in _SKEWS:
             members.start(*skew)
@@ -254,21 +254,21 @@ def short_memory(stage: CellEnvironment) -> None:
 
 
 def driver(stage: CellEnvironment, mode: str, number: int, *spark: str) -> Program:
-    """A pipeline that stands by, or that shares; without Spark unless ``spark`` names a master."""
+    """Start a pipeline in standby or sharing mode; without Spark unless ``spark`` names a master."""
     words = ["--follow", mode, "--claims", f"{stage.names.stem}.claims", "--claim-interval", str(_DRIVER_S)]
     words += ["--client-id", f"driver-{number}", "--max-records-per-transaction", "100", "--progress", "json", *spark]
     return stage.writer(*words, name=f"driver-{number}")
 
 
 def works(stage: CellEnvironment, program: Program) -> set[int]:
-    """The input partitions in which it has committed."""
+    """Return the input partitions in which it has committed."""
     stage.journals.look()
     family = program.family()
     return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid in family}
 
 
 def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
-    """Of two drivers the one that works (or either, where they share) is killed, and another comes; time after time."""
+    """Of two drivers, the active one (or either, if they share) is killed and replaced, repeatedly."""
 
     def at_work() -> list[Program]:
         return [program for program in running if works(stage, program)]
@@ -304,13 +304,13 @@ for _name, _fault, _mode, _master, _more in (
 
 
 def _require_running(running: list[Program]) -> None:
-    """Raise `StalledError` when a driver has ended by itself: nobody would take over."""
+    """Raise `StalledError` if a driver has ended by itself: nobody would take over."""
     for program in running:
         if program.code() is not None:
             raise StalledError(f"{program.name} ended with {program.code()}: {program.last_words()}")
 
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:
-    """The partitions of its last commits: nobody works on them once it is gone."""
+    """Return the partitions of its last commits: once it is gone, nobody works on them."""
     mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.family()]
     return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}

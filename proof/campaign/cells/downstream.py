@@ -1,8 +1,8 @@
 """
-What lies downstream, beside the ledger: receivers and totals.
+Downstream programs other than the ledger: receivers and totals.
 
-Receivers: consumers and Redis die around a claim, claims are flushed, evicted, left behind and run out. Totals: they
-die around their changelog's commit, and their state is wiped.
+Receivers: consumers and Redis die around a claim; claims are flushed, evicted, lost in a failover, and expire. Totals:
+they die around the commit of their changelog, and their state is wiped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CELLS = CellTable(path="downstream", limit_s=900.0)
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
 _TOTALS_BOUND_S = 20.0
-_ORDERS, _COUNTED = 160, 200  # of a round of receivers, of totals
+_ORDERS, _COUNTED = 160, 200  # per round of receivers, of totals
 _ROUNDS = 3
 _BETWEEN = "between batches"
 _SHORT_DAYS = "0.00001"  # 0.9 s
@@ -86,7 +86,7 @@ def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Co
 
 
 def _check(consumer: Consumer) -> None:
-    """Drain, then compare effects with the output; keep what is found and how many effects there were."""
+    """Drain, then compare effects with the output; record the findings and the number of effects."""
     stage = consumer.stage
     consumer.drain(*consumer.all_partitions)
     report = consumer.checked()
@@ -97,7 +97,7 @@ def _check(consumer: Consumer) -> None:
 
 @CELLS("F32-redis", "SIGKILL of Redis", _TARGET, moment="before the script", needed={"store_kills": 2})
 def redis_killed(stage: CellEnvironment) -> None:
-    """SIGKILL to Redis while a receiver stands before its script, and once while it works; it starts with its log."""
+    """Redis is killed while a receiver is about to call its script; it restarts with its log."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         for _ in range(_ROUNDS):
             produce_orders(stage, _ORDERS)
@@ -114,7 +114,7 @@ def redis_killed(stage: CellEnvironment) -> None:
 
 @CELLS("F32-consumer", "SIGKILL", _TARGET, moment="around the script", marks="prove", needed={"kills": 0})
 def script_killed(stage: CellEnvironment) -> None:
-    """Consumers die before and behind their script, again and again."""
+    """Consumers die before and after their script, repeatedly."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         kill_repeatedly(consumer, ("before-commit", "after-commit"), consumer.position, per_kill=50)
         _check(consumer)
@@ -122,7 +122,7 @@ def script_killed(stage: CellEnvironment) -> None:
 
 @CELLS("F32-beside-control", "SIGKILL", _CONTROL, moment="between effect and `done`", needed={"kills": 0})
 def beside_the_effect(stage: CellEnvironment) -> None:
-    """The control: the claim beside the effect, and deaths behind the effect; its duplicates are counted."""
+    """The control: the claim is separate from the effect, with deaths after the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, require_progress():
         kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
@@ -131,7 +131,7 @@ def beside_the_effect(stage: CellEnvironment) -> None:
 
 @CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed={"flushes": 1, "losses_seen": 1})
 def flushed(stage: CellEnvironment) -> None:
-    """FLUSHALL takes claims and effects together: what was read is missing, and reading again brings exactly that."""
+    """FLUSHALL removes claims and effects together: what was read is missing, and reading again restores just that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         _work_off(stage, consumer)
         with redis.Redis.from_url(servers.url(REDIS)) as client:
@@ -146,12 +146,12 @@ def flushed(stage: CellEnvironment) -> None:
     needed={"fail_overs": 1, "losses_seen": 1},
 )
 def failed_over(stage: CellEnvironment) -> None:
-    """Redis dies and an empty replica takes its place, at another address."""
+    """Redis dies, and an empty replica takes its place at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
         _work_off(stage, consumer)
         first.run("kill", REDIS)
         stage.fire("fail_overs")
-        # The same group, whose position in Kafka has not gone back.
+        # The same group, whose position in Kafka has not moved back.
         with _receiver(stage, second.up(REDIS), "redis-script") as moved:
             _lost_then_read_again(stage, moved)
 
@@ -190,7 +190,7 @@ def forgetful(stage: CellEnvironment) -> None:
 
 @CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed={"expiries": 1})
 def run_out(stage: CellEnvironment) -> None:
-    """The control: claims that run out before their messages come again, accepted on purpose; duplicates, counted."""
+    """The control: claims that expire before their messages are redelivered, accepted on purpose; duplicates count."""
     with Servers() as servers, require_progress():
         short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
         with _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
@@ -223,7 +223,7 @@ def _counting(stage: CellEnvironment, bug: str = "") -> Consumer:
 
 
 def _check_totals(consumer: Consumer) -> None:
-    """Drain and compare: its own recomputation, and the campaign's sums of the results."""
+    """Drain and compare: with the program's own recomputation, and with the campaign's sums of the results."""
     stage = consumer.stage
     consumer.drain()
     for drift in consumer.checked("--recompute")["first"]:
@@ -249,7 +249,7 @@ def _check_totals(consumer: Consumer) -> None:
     bound_s=_TOTALS_BOUND_S,
 )
 def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> None:
-    """It dies at one of the points, again and again; each next start wipes the state and restores it."""
+    """The program dies at one of the points, repeatedly; each restart wipes the state and restores it."""
     with _counting(stage) as consumer:
         for number in range(max(_ROUNDS, stage.kills)):
             produce_orders(stage, _COUNTED)
@@ -258,7 +258,7 @@ def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> Non
 
 
 def _die(consumer: Consumer, point: CrashPoint, reading: str) -> None:
-    """Die, and have the next one count what is there; the seconds from the death to its end."""
+    """Run a program that dies, and another that drains the input; record the seconds between their ends."""
     stage = consumer.stage
     ended(stage, died := consumer.start("--crash-point", point, "--crash-in", reading), -signal.SIGKILL)
     stage.fire("kills")
@@ -270,7 +270,7 @@ def _die(consumer: Consumer, point: CrashPoint, reading: str) -> None:
 
 @CELLS("F33-state", "local state wiped", "totals", moment="between runs", needed={"wipes": 3}, bound_s=_TOTALS_BOUND_S)
 def state_wiped(stage: CellEnvironment) -> None:
-    """The directory of the state is gone: everything comes back from the changelog."""
+    """The state directory is deleted: everything is restored from the changelog."""
     with _counting(stage) as consumer:
         for _ in range(_ROUNDS):
             produce_orders(stage, _COUNTED)

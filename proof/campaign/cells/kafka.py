@@ -19,7 +19,7 @@ _ASK_S = 30.0
 _REFUSED_S = 60.0
 _HIJACKS = 10
 _FENCED_FAST = 33_000
-# An epoch has 15 bits; the last one is never given out.
+# An epoch has 15 bits; the last value is never assigned.
 _EPOCHS = 32_766
 _UNDER_LOAD: dict[str, Any] = {"moment": "under load", "bound_s": 15.0}
 _OVERFLOW: dict[str, Any] = {"moment": "overflow", "partitions": 1, "properties": {}}
@@ -27,7 +27,7 @@ _OVERFLOW: dict[str, Any] = {"moment": "overflow", "partitions": 1, "properties"
 
 def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:
     """
-    Run the writer: it must end with 3 and say ``word``, and nothing may have been written (to partition ``only``).
+    Run the writer: it must end with 3, print ``word``, and write nothing (to partition ``only``).
 
     Raises:
         StalledError: it ran, ended otherwise, or wrote.
@@ -55,7 +55,7 @@ def _visible(logs: dict[str, dict[int, LogOffsets]], only: int | None) -> list[i
 
 
 def _position(stage: CellEnvironment) -> dict[int, int]:
-    """The group's committed offsets; partitions without one are left out."""
+    """Return the group's committed offsets; partitions without one are left out."""
     whose = (stage.cluster.connection, stage.names.group, stage.names.input)
     committed = offsets.committed_by(*whose, range(stage.cell.partitions), READ_COMMITTED, Deadline(_ASK_S))
     return {p: position.offset for p, position in committed.items() if position is not None}
@@ -102,7 +102,7 @@ def _restored(stage: CellEnvironment) -> None:
     judged=False,
 )
 def retention(stage: CellEnvironment) -> None:
-    """Retention takes records that were not processed: stop and name them; going on is an operator's decision."""
+    """Retention deletes unprocessed records: stop and name them; whether to continue is the operator's decision."""
     stage.orders(500, "--transactional")
     stage.drain()
     stage.proven()
@@ -120,7 +120,7 @@ def retention(stage: CellEnvironment) -> None:
     *("F25-recreated", "input deleted and made again", "input"), needed={"recreations": 1, "refusals": 2}, judged=False
 )
 def recreated(stage: CellEnvironment) -> None:
-    """The input is another topic of the same name: nothing of the old one's position may be used for it."""
+    """The input is a new topic of the same name: no position of the old one may be used for it."""
     stage.orders(500)
     stage.drain()
     stage.proven()
@@ -160,7 +160,7 @@ def more_partitions(stage: CellEnvironment) -> None:
     **_UNDER_LOAD,
 )
 def hijacked_id(stage: CellEnvironment) -> None:
-    """Somebody else takes our transactional id, ten times: the writer is fenced, and takes it back."""
+    """Another client takes our transactional id, ten times: the writer is fenced, and takes it back."""
     name = stage.names.transactional_id(stage.partition)
     with stage.at_work("--max-records-per-transaction", "200", commits=10):
         for _ in range(_HIJACKS):
@@ -172,7 +172,7 @@ def hijacked_id(stage: CellEnvironment) -> None:
 
 
 def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
-    """Become the newest holder of a transactional id, so many times over."""
+    """Initialize a transactional id, which fences its current owner; repeat ``times`` times."""
     for _ in range(times):
         thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
         with mapped("fence"):
@@ -183,7 +183,7 @@ def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
     *("F27-foreign-member", "somebody else subscribes with our group", "group"), needed={"strangers": 1}, **_UNDER_LOAD
 )
 def foreign_member(stage: CellEnvironment) -> None:
-    """Somebody subscribes with our group, which is allowed by name: the writer's positions stay its own."""
+    """Another client subscribes with our group, which is allowed by name: the writer's positions stay its own."""
     stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
     try:
         with stage.at_work("--max-records-per-transaction", "200", "--allow", "group-members", feed=300, commits=10):
@@ -210,7 +210,7 @@ def _joined(stranger: Consumer) -> bool:
     **_OVERFLOW,
 )
 def epochs(stage: CellEnvironment) -> None:
-    """33,000 transactions under one id: the epoch runs over, and the id goes on with another producer id."""
+    """33,000 transactions under one id: the epoch overflows, and the id continues with another producer id."""
     stage.orders(_FENCED_FAST)
     stage.drain("--max-records-per-transaction", "1")
     stage.fire("transactions", stage.commits())

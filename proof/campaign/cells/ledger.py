@@ -1,4 +1,4 @@
-"""The ledger: consumers, PostgreSQL and replies are lost around a commit; members come and go; a restore."""
+"""The ledger: lost consumers, servers and replies around a commit; members that join and leave; a restore."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _HOST = "127.0.0.1"
 
 class ReplyDroppingProxy:
     """
-    Passes bytes on, and at some replies to a COMMIT, chosen by ``rng``, cuts both connections instead.
+    Forwards bytes, and cuts both connections instead at some replies to a COMMIT, chosen by ``rng``.
 
-    ``recovery_s``: the seconds from each lost reply to the next one that was passed on.
+    ``recovery_s``: the seconds from each lost reply to the next one that was forwarded.
     """
 
     def __init__(self, url: str, probability: float, rng: random.Random) -> None:
@@ -92,7 +92,7 @@ class ReplyDroppingProxy:
         self._cut(source, sink)
 
     def _loses(self) -> bool:
-        """Whether this reply is lost; the server answers a COMMIT in one piece, being asked nothing else."""
+        """Return whether to lose this reply; the server sends the reply to a COMMIT on its own, in one piece."""
         with self._lock:
             if self._rng.random() < self._probability:
                 self.lost += 1
@@ -130,19 +130,19 @@ class Ledger:
     url: str
 
     def position(self) -> int:
-        """Grows with every commit; -1 while the database does not answer."""
+        """Return a number that grows with every commit; -1 while the database does not respond."""
         by_partition = self.positions()
         return sum(by_partition.values()) if by_partition else -1
 
     def positions(self) -> dict[int, int]:
-        """Partition -> next offset; empty while the database does not answer."""
+        """Return the next offset of each partition; empty while the database does not respond."""
         return positions(self.url, SCHEMA)
 
     def kill_repeatedly(self, moments: Sequence[str]) -> None:
         kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
 
     def check(self) -> None:
-        """Drain what is left, then compare: by its own check, and by the campaign's sums."""
+        """Drain the input, then compare: by the ledger's own check, and by the campaign's sums."""
         self.consumer.drain(*self.consumer.all_partitions)
         add_check_findings(self.consumer.stage, self.consumer.checked())
         compare_ledger(self.consumer, self.url, SCHEMA)
@@ -159,7 +159,7 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
 
 @CELLS(*("F29-consumer", "SIGKILL", "ledger"), moment=AROUND, marks="prove", bound_s=BACK_S, needed={"kills": 0})
 def consumer_killed(stage: CellEnvironment) -> None:
-    """Consumers die with the row locked, before the commit, in it and behind it, again and again."""
+    """Consumers die with the row locked: before, during and after the commit, repeatedly."""
     with ledger_on(stage) as ledger:
         ledger.kill_repeatedly(MOMENTS)
         ledger.check()
@@ -175,7 +175,7 @@ def offsets_afterwards(stage: CellEnvironment) -> None:
 
 @CELLS("F29-backend", "SIGKILL of its backend", "ledger", **_INSIDE)
 def backend_killed(stage: CellEnvironment) -> None:
-    """SIGKILL to the session's own process between INSERT and COMMIT; the server ends all others and recovers."""
+    """SIGKILL to the session's backend between INSERT and COMMIT; the server ends all others and recovers."""
 
     def kill(ledger: Ledger) -> float:
         os.kill(int(query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
@@ -186,7 +186,7 @@ def backend_killed(stage: CellEnvironment) -> None:
 
 @CELLS("F29-postmaster", "SIGKILL of the server", "ledger", **_INSIDE)
 def server_killed(stage: CellEnvironment) -> None:
-    """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is started again."""
+    """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is restarted."""
 
     def kill(ledger: Ledger) -> float:
         ledger.servers.run("kill", POSTGRES)
@@ -216,7 +216,7 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
 
 @CELLS(*("F29-reply", "the COMMIT's reply lost", "ledger"), moment=AROUND, bound_s=BACK_S, needed={"lost_replies": 3})
 def reply_lost(stage: CellEnvironment) -> None:
-    """The COMMIT took place and its reply is lost: the ledger reads its position back."""
+    """The COMMIT takes effect and its reply is lost: the ledger reads its position back."""
     with ledger_on(stage) as ledger:
         produce_orders(stage, 2 * ORDERS)
         with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as proxy:
@@ -229,11 +229,11 @@ def reply_lost(stage: CellEnvironment) -> None:
 _IDLE_S, _LOCK_S = 3.0, 0.5
 _SESSION_S = 6.0
 LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
-"""A stopped member's session is ended, its lock is free, and the next one has looked again."""
+"""Time for a stopped member's session to end, which frees its lock, and for the next member to try again."""
 _WAITS_S = 1.0
 _MEET_S = 2.0
 REBALANCED_S = 2 * _SESSION_S + 3.0
-"""A dead or stopped member's partitions are given out anew after its session."""
+"""Time for a dead or stopped member's session to expire, and for its partitions to be reassigned."""
 
 
 @CELLS(
@@ -244,7 +244,7 @@ REBALANCED_S = 2 * _SESSION_S + 3.0
 )
 def row_locked(stage: CellEnvironment) -> None:
     """
-    A member hangs with its rows locked and another takes over.
+    A member hangs with its rows locked, and another takes over.
 
     First it is woken afterwards and finds its transaction gone; then one is killed while the other waits for it.
     """
@@ -280,7 +280,7 @@ def row_locked(stage: CellEnvironment) -> None:
     needed={"pauses": 1},
 )
 def row_unguarded(stage: CellEnvironment) -> None:
-    """The control: positions are taken from Kafka's offset and written without checking for another writer."""
+    """The control: positions come from Kafka's offset and are written without checking for another writer."""
     with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
         produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
@@ -299,7 +299,7 @@ def row_unguarded(stage: CellEnvironment) -> None:
     needed={"joins": 3, "kills": 1, "pauses": 1},
 )
 def rebalance(stage: CellEnvironment) -> None:
-    """Members of a group join, leave, hang and die while orders come in; partitions move between them."""
+    """Members of a group join, leave, hang and die while orders arrive; partitions move between them."""
     with ledger_on(stage) as ledger:
         with stage.feeding():
             stage.writer("--follow")
@@ -335,7 +335,7 @@ def _come_and_go(stage: CellEnvironment, ledger: Ledger) -> None:
 
 
 def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
-    """Wait until the ledger goes on in every partition, once the members had time to meet; keep how long it took."""
+    """Wait until the ledger advances in every partition, after the members had time to join; record the seconds."""
     stage.pause(_MEET_S)
     since, before = time.time(), ledger.positions()
     stage.until(
@@ -348,7 +348,7 @@ def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
 
 @contextlib.contextmanager
 def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
-    """Yield a ledger whose database was copied, went on, and was put back to the copy; Kafka is ahead of it."""
+    """Yield a ledger whose database was restored to an earlier copy, so that Kafka is ahead of it."""
     with ledger_on(stage, bug=bug) as ledger:
         produce_orders(stage, ORDERS)
         ledger.consumer.drain(*ledger.consumer.all_partitions)
@@ -362,7 +362,7 @@ def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
 
 @CELLS(*("F31-restore", "database set back", "ledger"), moment="Kafka ahead", needed={"restores": 1, "alarms": 1})
 def restored(stage: CellEnvironment) -> None:
-    """The database is set back: an alarm, and everything that is missing in it is read again."""
+    """The database is restored to an earlier state: an alarm, and everything missing in it is read again."""
     with _set_back(stage, "") as ledger:
         if "ledger-rollback" not in ledger.consumer.checked()["findings"]:
             raise StalledError("the check does not see that Kafka is ahead of the database")
@@ -373,7 +373,7 @@ def restored(stage: CellEnvironment) -> None:
 
 @CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed={"restores": 1})
 def larger_of_both(stage: CellEnvironment) -> None:
-    """The control: the pattern that takes the larger of both offsets leaves out what the database forgot."""
+    """The control: the pattern that takes the larger of both offsets skips what the database lost."""
     with _set_back(stage, "larger-of-both") as ledger, require_progress():
-        produce_orders(stage, ORDERS)  # so that the position leaps over what is missing
+        produce_orders(stage, ORDERS)  # so that the position jumps over what is missing
         ledger.check()

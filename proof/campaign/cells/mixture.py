@@ -1,4 +1,4 @@
-"""Everything at once: a new mixture of faults every half minute, a quarter of the time quiet."""
+"""Everything at once: a new mixture of faults every half minute, with a quarter of the time quiet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST = 3
 
 @dataclass
 class _Writers:
-    """The writer that always runs, and is started again when it is gone."""
+    """The writer that always runs, and is restarted when it is gone."""
 
     stage: CellEnvironment
     now: Program | None = None
@@ -41,7 +41,7 @@ class _Writers:
             self.now = self.stage.writer("--follow", "--max-records-per-transaction", "200")
 
     def change(self) -> None:
-        """End the writer; the next one reads the other way."""
+        """Stop the writer; the next one uses the other reader."""
         if writer := self.running():
             self.stage.stop(writer)
 
@@ -62,7 +62,7 @@ class _Writers:
 
 
 def _kill_broker(stage: CellEnvironment, _writers: _Writers) -> None:
-    """One broker at a time: two would take the quorum away, which has its own cell."""
+    """Kill one broker at a time: two would cost the quorum, which has its own cell."""
     if not stage.sandbox.down():
         stage.sandbox.kill(stage.random.choice(stage.sandbox.brokers))
         stage.fire("broker_kills")
@@ -122,7 +122,7 @@ FAULTS: dict[str, Callable[[CellEnvironment, _Writers], None]] = {
 
 
 def mixture(minutes: float, stage: CellEnvironment) -> None:
-    """Each round another few kinds of faults, every two seconds one of them; at its end all is healed."""
+    """Each round picks a few kinds of faults and injects one every two seconds; at its end, everything is healed."""
     minutes = stage.minutes or minutes
     end = time.monotonic() + minutes * 60
     writers = _Writers(stage)
@@ -150,14 +150,14 @@ def mixture(minutes: float, stage: CellEnvironment) -> None:
 def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: float) -> None:
     while time.monotonic() < end:
         if kinds:
-            # Admin calls fail while the cluster is broken; that is what it is for.
+            # Admin calls fail while the cluster is broken, as intended.
             with contextlib.suppress(BrewError):
                 FAULTS[stage.random.choice(kinds)](stage, writers)
         writers.keep_up()
         stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
 
 
-# What faults of all kinds do to transactions: some are fenced, some aborted with records in the log.
+# Effects of all kinds of faults: some transactions are fenced, some aborted with records in the log.
 _ABORTED = {"fences": 1, "aborted_records": 1}
 for _name, _minutes, _marks, _needed in (
     ("F38-mixture", 5.0, "", {"rounds": 5, **_ABORTED}),

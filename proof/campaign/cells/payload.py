@@ -25,7 +25,7 @@ from proof.oracle import beyond
 
 MAX_BYTES = 4096
 MAX_DEPTH = 20
-"""The limits that the program under test is given: low ones, so that thousands of payloads lie around them."""
+"""Limits set for the program under test, low enough for thousands of payloads around them."""
 
 _MIB = 1024 * 1024
 _MOST_NESTED = 6
@@ -54,7 +54,7 @@ _KEYS = (None, b"", b"gold", b"-", b"gold-", b"\xff\xfe-key", b"GOLD-1", b"silve
 
 
 def payloads(count: int, seed: int) -> Iterator[Payload]:
-    """``count`` keys and values, and then two values of 1 and 10 MB."""
+    """Yield ``count`` keys and values, and then two values of 1 and 10 MB."""
     for number in range(count):
         yield payload(seed, number)
     for size in _GIANTS:
@@ -62,8 +62,8 @@ def payloads(count: int, seed: int) -> Iterator[Payload]:
 
 
 def payload(seed: int, number: int) -> Payload:
-    """The payload of that number: the same for the same seed, whatever else is made; every kind in turn."""
-    rng = random.Random(f"{seed}/{number}")  # noqa: S311 - no secret
+    """Return a payload that depends only on seed and number; the kinds take turns."""
+    rng = random.Random(f"{seed}/{number}")  # noqa: S311 - not for security
     key = rng.choice(_KEYS) if _once_in(5, rng) else b"%s-%d" % (rng.choice((b"gold", b"tin", b"silver")), number)
     return key, KINDS[number % len(KINDS)](rng)
 
@@ -72,7 +72,7 @@ def payload(seed: int, number: int) -> Payload:
 
 
 def tree(rng: Random, nested: int = 0) -> Any:
-    """Any JSON value, nested a few levels deep."""
+    """Return any JSON value, nested a few levels deep."""
     match rng.randrange(4 if nested < _MOST_NESTED else 2):
         case 0:
             return rng.choice((None, True, False, rng.random(), rng.randrange(-(2**70), 2**70), rng.randrange(100)))
@@ -85,7 +85,7 @@ def tree(rng: Random, nested: int = 0) -> Any:
 
 
 def order(rng: Random) -> bytes:
-    """An order as any producer may write it: a customer, any other fields, any spacing."""
+    """Return an order as any producer may write it: a customer, any other fields, any spacing."""
     members = {_name(rng): tree(rng, 1) for _ in range(rng.randrange(_MOST_MEMBERS))}
     if not _once_in(10, rng):
         members["customer_id"] = f"c-{rng.randrange(1000)}"
@@ -104,7 +104,7 @@ def _name(rng: Random) -> str:
     return rng.choice(_NAMES) if _once_in(2, rng) else f"n{rng.randrange(10**6)}"
 
 
-# What is done to them.
+# Mutations.
 
 
 def _inserted(text: bytes, what: bytes, rng: Random) -> bytes:
@@ -113,7 +113,7 @@ def _inserted(text: bytes, what: bytes, rng: Random) -> bytes:
 
 
 def _member(text: bytes, name: bytes, value: bytes, rng: Random) -> bytes:
-    """One more member, in front or at the end, whether there is one of that name or not."""
+    """Add a member, first or last, even if one with this name exists."""
     member = b'"' + name + b'":' + value
     if _once_in(2, rng):
         return b"{" + member + b"," + text.lstrip()[1:]
@@ -134,7 +134,7 @@ def flipped(rng: Random) -> bytes:
 
 
 def spliced(rng: Random) -> bytes:
-    """The head of one order, the tail of another; or a stretch of one that comes again and again."""
+    """Return the head of one order and the tail of another, or an order with a part repeated."""
     first, second = order(rng), order(rng)
     begin, end = sorted(rng.randrange(len(first) + 1) for _ in range(2))
     if _once_in(2, rng):
@@ -143,7 +143,7 @@ def spliced(rng: Random) -> bytes:
 
 
 def nested(rng: Random) -> bytes:
-    """Around the limit of depth, far beyond it, and with brackets that a string holds: those nest nothing."""
+    """Return nesting around the limit, far beyond it, or only apparent, with the brackets inside a string."""
     levels = MAX_DEPTH + rng.randrange(-2, 3) if not _once_in(4, rng) else rng.choice((1022, 1025, 3000))
     opened = [rng.choice((b"[", b'{"a":')) for _ in range(levels - 1)]
     closed = b"".join(b"]" if bracket == b"[" else b"}" for bracket in reversed(opened))
@@ -153,7 +153,7 @@ def nested(rng: Random) -> bytes:
 
 
 def sized(rng: Random) -> bytes:
-    """Around the limit of bytes and beyond it, the room filled by a string, by spaces, or by what is no JSON."""
+    """Return a value around or beyond the size limit, padded with a string, with spaces, or with what is not JSON."""
     text, size = order(rng), rng.choice((MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1, 2 * MAX_BYTES, 5 * MAX_BYTES))
     room = max(0, size - len(text))
     match rng.randrange(4):
@@ -168,7 +168,7 @@ def sized(rng: Random) -> bytes:
 
 
 def unending(rng: Random) -> bytes:
-    """A string without an end, quadratic for a careless scanner; sometimes behind a number that no double holds."""
+    """Return an unterminated string, quadratic for a naive scanner; sometimes after a number too large for a double."""
     head = rng.choice((b"[" * (MAX_DEPTH + 1), order(rng)[:-1] + b",", b'{"customer_id":"c","n":' + b"9" * 30 + b","))
     return head + b'"' + b'\\"' * rng.randrange(MAX_BYTES // 2)
 
@@ -196,7 +196,7 @@ KINDS: tuple[Callable[[Random], bytes | None], ...] = (
     lambda rng: rng.randbytes(rng.randrange(200)),
     lambda rng: rng.choice((None, b"", b" ", b"{", b"}", b"[]", b"{}", b'"', b"nul", b"NaN", b"\xef\xbb\xbf")),
 )
-"""What is made in turn, so that each kind is among the first few dozen."""
+"""The kinds, in turn, so that each is among the first few dozen."""
 
 
 CELLS = CellTable(moment="always", limit_s=600.0)
@@ -206,12 +206,12 @@ _FLUSH_S = 120.0
 _ASK_S = 60.0
 _RSS_MIB = 600
 _MOST_SHOWN = 5
-# Two thirds of the payloads are none that could be read; most of these are parsed, and found out by that.
+# Two thirds of the payloads are unreadable; for most of these, only parsing shows it.
 _PARSED_OF = 2
 
 
 def poison(count: int, stage: CellEnvironment) -> None:
-    """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays in bounds."""
+    """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays bounded."""
     for name in stage.names.topics():
         cluster_admin.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
     client = producer(stage.cluster.connection, None, timeout_s=_FLUSH_S, message_max_bytes=_LARGEST)
@@ -229,7 +229,7 @@ def poison(count: int, stage: CellEnvironment) -> None:
         peak = max(peak, _peak_kib(writer.pid))
         stage.deadline.check("draining the payloads")
         stage.pause(0.05)
-    if writer.code() != 0:  # the drain behind this would heal what it left
+    if writer.code() != 0:  # the drain that follows would repair what it left
         raise StalledError(f"the writer ended with {writer.code()} over the payloads: {writer.last_words()}")
     stage.notes.append(f"the writer's memory peaked at {peak // 1024} MiB")
     if peak > _RSS_MIB * 1024:
@@ -272,9 +272,9 @@ def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
 
 def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tuple[str, str] | None:
     """
-    What became of a payload that it should not have, by the limits alone: a name and the evidence, None if nothing.
+    Return how the handling of a payload violates the limits, as name and evidence, or None.
 
-    ``rejected`` is the reason on its dead letter, None without one.
+    ``rejected`` is the reason on its dead letter, or None without one.
     """
     wanted = beyond(value, MAX_BYTES, MAX_DEPTH)
     held = {Reason.TOO_LARGE, Reason.TOO_DEEP}
@@ -298,7 +298,7 @@ def _produce(client: Producer, topic: str, value: bytes | None, key: bytes | Non
 
 
 def _peak_kib(pid: int) -> int:
-    """The most memory that the process has held so far; 0 where the system does not tell."""
+    """Return the peak memory of the process so far; 0 if the system does not report it."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,8 +1,8 @@
 """
-The exactly-once sink: drivers, tasks, executors and brokers die, hang, are cut off, and come twice.
+The exactly-once sink: drivers, tasks, executors and brokers crash, hang, are isolated, or exist twice.
 
-A reader looks at the output while all of that happens and sees each batch whole or absent in each partition; in the end
-every row is there once, and the totals of the last ones are the input's counts.
+Meanwhile a reader polls the output, and sees each batch whole or absent in each partition; in the end every row is
+there once, and the latest totals are the input's counts.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 _FAILED, _FENCED = "attempts_failed", "attempts_fenced"
 _THREE = {Need.SPARK, Need.SANDBOX, Need.THREE}
 _ROW_BY_ROW = ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=1")
-"""So that a writer in the middle of its rows has rows left to write."""
+"""Row by row, so that a writer in the middle of its rows has rows left to write."""
 
 
 def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
-    """A cell for each way to write, `NAME-one` and `NAME-tasks`; the play gets the way before the stage."""
+    """Return a decorator for two cells, `NAME-one` and `NAME-tasks`; the play gets ``writers`` before the stage."""
 
     def add(play: Play) -> Play:
         for writers, word in _NAMES.items():
@@ -68,10 +68,10 @@ def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Ca
 
 def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: CellEnvironment) -> None:
     """
-    The driver and its JVM die by SIGKILL at a point of a batch, time after time.
+    The driver and its JVM are killed at a point of a batch, repeatedly.
 
-    Each next run finds out whether that batch is out, and dies in the one behind it. Without a ``point`` each dies at
-    another one.
+    Each run finds out whether the last batch is committed, and dies in the next one. Without a ``point``, each dies at
+    a different one.
     """
     with sink_on(stage, writers, query, orders=MOST * (stage.kills + 1)) as play:
         killed = time.time()
@@ -95,7 +95,7 @@ for _query in (COPY, JOIN, RAND):
 
 @CELLS("F39-kill-control", "SIGKILL, commit-log entry missing", "Spark's own sink", needed={"kills": 1})
 def sparks_own(stage: CellEnvironment) -> None:
-    """The control: Spark's own sink, killed behind its write, with its commit log as such a kill leaves it."""
+    """The control: Spark's own sink, killed after its write, with its commit log as such a kill leaves it."""
     with sink_on(stage, SPARKS, orders=2 * MOST) as play:
         program = play.start("--follow")
         commits = play.checkpoint / "commits"
@@ -108,17 +108,17 @@ def sparks_own(stage: CellEnvironment) -> None:
 
 @CELLS(*("F39-torn-control", "a batch without a transaction", "Spark's own sink"), moment="always", breaks="torn-batch")
 def torn(stage: CellEnvironment) -> None:
-    """The control of the reader: Spark's own sink writes slow rows, and readers see each batch grow."""
+    """The reader's control: Spark's own sink writes slow rows, and readers see each batch grow."""
     with sink_on(stage, SPARKS_IN_BATCHES, COPY, orders=MOST) as play:
         play.ended(play.start("--slow-ms", "50"))
 
 
-# F40: tasks die, come twice, or run again.
+# F40: tasks die, exist twice, or run again.
 
 
 @both("F40-task", "SIGKILL, the task is repeated", "task", moment=CrashPoint.MID_PRODUCE, needed={"tasks_repeated": 1})
 def task_killed(writers: str, stage: CellEnvironment) -> None:
-    """A task's Python worker dies half way through its rows, and Spark runs the task again."""
+    """A task's Python worker dies half-way through its rows, and Spark runs the task again."""
     with sink_on(stage, writers) as play:
         crash = ("--crash-point", CrashPoint.MID_PRODUCE, "--crash-batch", "1", "--crash-mode", CrashMode.WORKER)
         play.ended(play.start(*crash, *play.events.options))
@@ -131,7 +131,7 @@ def task_killed(writers: str, stage: CellEnvironment) -> None:
     needed={"kills": 1, OPEN: 1, "executors_lost": 1},
 )
 def executor_killed(writers: str, stage: CellEnvironment) -> None:
-    """One of two executors dies with a task of its own in a transaction; another one runs the task again."""
+    """One of two executors dies with one of its tasks in a transaction; the other runs the task again."""
     with sink_on(stage, writers, feed=_FEED) as play:
         cluster = ("--master", "local-cluster[2,1,1024]", *play.events.options)
         program, hold = play.held(CrashPoint.MID_PRODUCE, *cluster)
@@ -157,7 +157,7 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     """
     The shuffle files vanish while a writer is at its first rows: it can't fetch the others, and the stage runs again.
 
-    To Spark that is no second attempt of the task. Rows are wide, so that the writer has not fetched all of them yet.
+    Spark does not count this as a second attempt of the task. Rows are wide, so that some are not fetched yet.
     """
     disk = stage.folder / "local"
     conf = {
@@ -182,7 +182,7 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     needed={OPEN: 1, COPIES: 1},
 )
 def speculation(writers: str, stage: CellEnvironment) -> None:
-    """A writer stands still in its transaction, and Spark runs a copy of its task on another host; then it goes on."""
+    """A writer hangs in its transaction, and Spark runs a copy of its task on another host; then it continues."""
     conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
     master = standalone(stage)
     with sink_on(stage, writers, feed=_FEED) as play:
@@ -197,7 +197,7 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
         stage.fired |= play.events.count(hold.stage)
 
 
-# F41: the driver stands still.
+# F41: the driver is stopped.
 
 
 @both(
@@ -206,7 +206,7 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
     needed={"pauses": 1, OPEN: 1, "aborted_by_brokers": 1, _FAILED: 1},
 )
 def frozen_driver(writers: str, stage: CellEnvironment) -> None:
-    """The whole query stands still until brokers have aborted its transaction; then it goes on and writes it again."""
+    """The whole query is stopped until brokers have aborted its transaction; then it continues and writes it again."""
     with sink_on(stage, writers, feed=_FEED) as play:
         program, hold = play.held(CrashPoint.AFTER_FLUSH, "--transaction-timeout", "10")
         with stopped(stage, program):
@@ -227,7 +227,7 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
 )
 def zombie(writers: str, stage: CellEnvironment) -> None:
     """
-    The query stands still in the middle of its rows, and another run on its checkpoint goes on.
+    The query is stopped in the middle of its rows, and another run on its checkpoint continues.
 
     Then the first one wakes, and its tasks write their other rows: too late.
     """
@@ -241,13 +241,13 @@ def zombie(writers: str, stage: CellEnvironment) -> None:
         if program.code() is None:
             play.more()
             play.stopped(program)
-        else:  # Spark may find out first that two runs share a checkpoint
+        else:  # Spark may notice first that two runs share a checkpoint
             stage.notes.append(f"{program.name} ended with {program.code()}: {program.last_words()}")
 
 
 @contextlib.contextmanager
 def stopped(stage: CellEnvironment, program: Program) -> Iterator[None]:
-    """A block in which a query stands still, with its JVM and workers."""
+    """Stop a query with its JVM and workers for the duration of the block."""
     victims = tree(psutil.Process(program.pid))
     signal_all(victims, stop=True)
     stage.fire("pauses")
@@ -257,11 +257,11 @@ def stopped(stage: CellEnvironment, program: Program) -> Iterator[None]:
         signal_all(victims, stop=False)
 
 
-# F42: brokers die, or are cut off.
+# F42: brokers die, or are isolated.
 
 
 def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
-    """The broker with this role dies while the transaction is open; another one takes over, and the batch goes on."""
+    """The broker with this role dies while the transaction is open; another takes over, and the batch continues."""
     with sink_on(stage, writers, COPY, feed=_FEED) as play:
         program, hold = play.held(CrashPoint.AFTER_FLUSH)
         victim = play.leader(role)
@@ -277,9 +277,9 @@ def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
 
 def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
     """
-    The network is cut for a while as the transaction is open: no client reaches a broker, or a broker no other one.
+    The network is cut while the transaction is open: no client reaches a broker, or a broker reaches no other one.
 
-    A group coordinator that others can't reach tells of a position that its successor has moved on since.
+    An isolated group coordinator reports a position that its successor has since advanced.
     """
     with sink_on(stage, writers, COPY, feed=_FEED) as play:
         program, hold = play.held(CrashPoint.AFTER_FLUSH)
@@ -333,7 +333,7 @@ _BETWEEN: dict[str, Any] = {"moment": "between runs"}
 
 @CELLS("F43-deleted", "checkpoint deleted", "sink", needed={"refusals": 1}, **_BETWEEN)
 def checkpoint_deleted(stage: CellEnvironment) -> None:
-    """A query whose checkpoint is gone would write all of its input again: it is refused."""
+    """A query without its checkpoint would write all of its input again: it is refused."""
     with sink_on(stage, ONE) as play:
         play.ended(play.start())
         copy = shutil.copytree(play.checkpoint, stage.folder / "copy")
@@ -362,14 +362,14 @@ def deleted_under_sparks(stage: CellEnvironment) -> None:
 
 @CELLS("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed={"wipes": 1}, **_BETWEEN)
 def restored_under_sparks(stage: CellEnvironment) -> None:
-    """The control: Spark's own sink writes again what is behind the copy."""
+    """The control: Spark's own sink repeats what was written after the copy."""
     with sink_on(stage, SPARKS) as play:
         _restored(play)
         stage.fire("wipes")
 
 
 def _restored(play: SinkPlay) -> Path:
-    """Two runs, and the checkpoint as it was between them; a copy of the latest one."""
+    """Run twice, and restore the checkpoint from between the runs; return a copy of the latest one."""
     play.ended(play.start())
     old = shutil.copytree(play.checkpoint, play.stage.folder / "old")
     play.stage.orders(4 * MOST)
@@ -380,7 +380,7 @@ def _restored(play: SinkPlay) -> Path:
 
 
 def replaced(play: SinkPlay, copy: Path) -> None:
-    """The checkpoint is this copy from now on."""
+    """Replace the checkpoint by this copy."""
     shutil.rmtree(play.checkpoint)
     shutil.copytree(copy, play.checkpoint)
 
@@ -391,7 +391,7 @@ def replaced(play: SinkPlay, copy: Path) -> None:
     needed={OPEN: 1, "refusals": 1, _FENCED: 1},
 )
 def one_name(writers: str, stage: CellEnvironment) -> None:
-    """A second query takes the name of one in mid transaction: it ends that, and is refused; the first one goes on."""
+    """A second query uses the name of one in mid-transaction: it ends that, and is refused; the first continues."""
     with sink_on(stage, writers, feed=_FEED) as play:
         program, hold = play.held(CrashPoint.AFTER_FLUSH)
         play.refused(play.start(checkpoint=stage.folder / "other"), "two queries have one name")

@@ -1,4 +1,4 @@
-"""The same through Spark: workers, executors and drivers die, hang and come twice; leases of the direct reader end."""
+"""The same on Spark: workers, executors and drivers crash, hang or exist twice; leases of the direct reader end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SPECULATION = {
 }
 _NO_DISK = "/proc/brew-no-such-disk"
 _HOSTS = ("127.0.0.1", "127.0.0.2")
-# A direct reader's task that Spark repeats spares itself, so a run has a death for each slot.
+# A task of the direct reader that Spark repeats does not kill itself, so a run has one death per slot.
 _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 2000)}
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
@@ -59,7 +59,7 @@ _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "py
 
 
 def family(writer: Program, word: str) -> list[psutil.Process]:
-    """The processes below a writer whose command line holds ``word``, the oldest first."""
+    """Return a writer's descendants whose command line contains ``word``, the oldest first."""
     below = [process for process in tree(psutil.Process(writer.pid)) if process.pid != writer.pid]
     return sorted(
         (process for process in below if any(word in part for part in _words(process))),
@@ -80,7 +80,7 @@ def _at_work(
 
 
 def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
-    """Python workers kill themselves at ``point``; the run heals itself each time, with the JVM that it has."""
+    """Python workers kill themselves at ``point``; the run recovers each time, in the same JVM."""
     master, probability, orders = _EACH_TIME[stage.cell.reader]
     crash = ("--crash-prob", probability, "--crash-point", point, "--crash-mode", "worker")
     before = -1
@@ -104,7 +104,7 @@ for _point in CrashPoint:
 
 
 def deaths(stage: CellEnvironment) -> int:
-    """Writer processes in which a partition's last attempt has no outcome: they died in it."""
+    """Count the writer processes in which a partition's last attempt has no outcome: they died in it."""
     stage.journals.look()
     written = [e for e in stage.journals.entries if e.step is not Step.READ]
     ordered = sorted(written, key=lambda e: (e.pid, e.fields["partition"], e.at))
@@ -113,7 +113,7 @@ def deaths(stage: CellEnvironment) -> int:
 
 
 def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> list[psutil.Process]:
-    """Processes with all below them, stopped while the brokers hold a transaction of theirs open; empty if never."""
+    """Stop and return processes with all descendants while the brokers hold a transaction of theirs open; or none."""
     victims = tree(*roots)
     if caught_open(stage, victims):
         return victims
@@ -123,7 +123,7 @@ def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> l
 
 @CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed={"kills": 1, OPEN: 1})
 def executor_killed(stage: CellEnvironment) -> None:
-    """One of two executor JVMs dies in mid batch; Spark gives its tasks to another one."""
+    """One of two executor JVMs dies in mid-batch; Spark gives its tasks to the other one."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
         for _ in range(stage.times):
             if not (executors := family(writer, _EXECUTOR)):
@@ -158,7 +158,7 @@ def driver_killed(stage: CellEnvironment) -> None:
     needed={"killed_together": 1, OPEN: 1},
 )
 def driver_and_executor_killed(stage: CellEnvironment) -> None:
-    """Driver and one of two executors die at the same moment; the other one is left alone, and a new run goes on."""
+    """Driver and one of two executors die at the same moment; the other is orphaned, and a new run continues."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
         for _ in range(stage.times):
             executor = stage.random.choice(family(writer, _EXECUTOR))
@@ -179,13 +179,13 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
     needed={"pauses": 1, "zombies_fenced": 1, OPEN: 1},
 )
 def orphan(stage: CellEnvironment) -> None:
-    """A worker hangs, its JVM and driver die, a new driver goes on; then the worker wakes up."""
+    """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
         workers = _stopped_in_transaction(stage, *family(writer, _WORKER))
         try:
             if not workers:
                 return
-            # Their daemon is not woken: it would end them as soon as it heard that the JVM is gone.
+            # Their daemon is not woken: it would end them as soon as it noticed that the JVM is gone.
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
             with frozen(workers) as freezer:
                 stage.fire("pauses", len(orphans))
@@ -204,7 +204,7 @@ def orphan(stage: CellEnvironment) -> None:
 
 
 def _met(stage: CellEnvironment) -> int:
-    """How often a driver met the other one: it was fenced, or its range was done already."""
+    """Count how often a driver met the other one: it was fenced, or its range was already done."""
     stage.journals.look()
     return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.entries if e.step is Step.OUTCOME)
 
@@ -227,7 +227,7 @@ def two_drivers(stage: CellEnvironment) -> None:
 
 @CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed={OPEN: 1, COPIES: 1, "fences": 1})
 def speculation(stage: CellEnvironment) -> None:
-    """A task stands still in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
+    """A task hangs in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
     master = standalone(stage)
     with stage.feeding():
         stage.orders(4000)
@@ -248,7 +248,7 @@ def speculation(stage: CellEnvironment) -> None:
 
 
 def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
-    """Whether somebody else fenced a range that one of the sleepers had begun and not ended."""
+    """Return whether another process fenced a range that one of the sleepers had begun and not ended."""
     stage.journals.look()
     mine = {p for pid in sleepers for p in open_ranges(stage.journals.entries, Kill(since, pid))}
     others = (e for e in stage.journals.entries if e.pid not in sleepers and e.at > since)
@@ -257,9 +257,9 @@ def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
 
 def standalone(stage: CellEnvironment) -> str:
     """
-    A standalone Spark cluster of two workers on two addresses; its master's URL.
+    Start a standalone Spark cluster of two workers on two addresses; return its master's URL.
 
-    Spark runs no copy of a task on a host that has the task already, and `local` and `local-cluster` are one host.
+    Spark never runs a copy of a task on the task's own host, and `local` and `local-cluster` are one host.
     """
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
@@ -282,7 +282,7 @@ def _url(master: Program) -> str | None:
 
 
 def executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
-    """Python workers of all executors; those are no children of the driver in a standalone cluster."""
+    """Return the Python workers of all executors, which are not children of the driver in a standalone cluster."""
     running = [process for program in stage.programs.running() for process in tree(psutil.Process(program.pid))]
     return [process for process in running if any(_WORKER in word for word in _words(process))]
 
@@ -298,7 +298,7 @@ CELLS(
 
 @CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed={"full_disks": 1})
 def no_local_disk(stage: CellEnvironment) -> None:
-    """Spark's own directory can't be written: the run ends with nothing committed, and the next one does it all."""
+    """Spark's local directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)
     before = stage.commits()
     writer = stage.writer(*_LOCAL, "--conf", f"spark.local.dir={_NO_DISK}")
@@ -307,7 +307,7 @@ def no_local_disk(stage: CellEnvironment) -> None:
     stage.fire("full_disks")
 
 
-# Leases, which only the direct reader has: lost ones, holders and drivers that stand still for longer than one.
+# Leases, which only the direct reader has: lost ones, and holders and drivers stopped for longer than one.
 
 _LEASE_S = 3.0
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
@@ -317,7 +317,7 @@ _LEASE: dict[str, Any] = {"moment": "open transaction", "bound_s": 20.0, "limit_
 
 
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
-    """All lease holders at work; the driver is not one of them."""
+    """Return all active lease holders, without the driver."""
 
     def others() -> list[psutil.Process] | None:
         found = [process for process in holders(writer) if process.pid != writer.pid]
@@ -327,7 +327,7 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
 
 
 def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
-    """A lease holder that is stopped with a transaction open, and in which partitions."""
+    """Stop a lease holder that has a transaction open; return it and the partitions, or None."""
     holder = stage.random.choice(_workers(stage, writer))
     partitions = caught_open(stage, [holder])
     if not partitions:
@@ -346,7 +346,7 @@ def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], objec
     **_LEASE,
 )
 def holder_frozen(stage: CellEnvironment) -> None:
-    """A holder stands still in a transaction for longer than its lease; others work on what it had, and it wakes up."""
+    """A holder hangs in a transaction for longer than its lease; others take over its partitions, and it wakes up."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         for _ in range(stage.times):
             if (caught := _caught(stage, writer)) is None:
@@ -368,7 +368,7 @@ def holder_frozen(stage: CellEnvironment) -> None:
     **_LEASE,
 )
 def driver_frozen(stage: CellEnvironment) -> None:
-    """The driver stands still past all leases: its holders let go of everything by themselves; then it goes on."""
+    """The driver is stopped past all leases: its holders release everything by themselves; then it continues."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         driver = psutil.Process(writer.pid)
         for _ in range(stage.times):
@@ -387,7 +387,7 @@ def driver_frozen(stage: CellEnvironment) -> None:
 
 @CELLS(*("F07-lease-lost", "the line to the driver breaks", "holder"), needed={"leases_lost": 1, OPEN: 1}, **_LEASE)
 def lease_lost(stage: CellEnvironment) -> None:
-    """The line between a holder in a transaction and its driver breaks; its partitions are granted anew."""
+    """The connection between a holder in a transaction and its driver breaks; its partitions are granted again."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         for _ in range(stage.times):
             if (caught := _caught(stage, writer)) is None:
@@ -400,7 +400,7 @@ def lease_lost(stage: CellEnvironment) -> None:
             finally:
                 signal_all([holder], stop=False)
             _await_gone(stage, "the line being gone", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round
-            gone = time.time()  # until then the holder may have ended its own transaction
+            gone = time.time()  # until then, the holder may have ended its own transaction
             for partition in sorted(partitions):
                 stage.recovered(gone, [partition])
             stage.fire("leases_lost")

@@ -20,7 +20,7 @@ CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=
 
 _WORKERS = 3
 _START_S, _COMMAND_S = 240.0, 240.0
-# An executor that says nothing for 20 s is lost to its driver: the default is two minutes.
+# The driver declares an executor lost after 20 s of silence: the default is two minutes.
 _CONF = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -31,7 +31,7 @@ _CONF = {
 
 
 class _Cluster:
-    """The sandbox's cluster, worked by its commands."""
+    """The sandbox's cluster, operated by its commands."""
 
     def __init__(self, stage: CellEnvironment) -> None:
         self._directory = str(stage.folder / "cluster")
@@ -39,12 +39,12 @@ class _Cluster:
     def command(self, *words: str) -> str:
         line = [sys.executable, "-m", "sandbox", "spark", *words, "--dir", self._directory]
         done = subprocess.run(line, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
-        if done.returncode and words[0] != "status":  # it fails when something is down, as it has to be here
+        if done.returncode and words[0] != "status":  # it fails while a process is down, as required here
             raise StalledError(f"`sandbox spark {' '.join(words)}` failed: {done.stderr.strip()}")
         return done.stdout
 
     def workers(self) -> list[psutil.Process]:
-        """Those that run."""
+        """Return the running workers."""
         found = json.loads(self.command("status", "--json"))["processes"]
         return [psutil.Process(pid) for name, pid in found.items() if name != "master" and pid]
 
@@ -55,7 +55,7 @@ class _Cluster:
 
 @contextlib.contextmanager
 def _at_work(stage: CellEnvironment) -> Iterator[_Cluster]:
-    """A cluster on which a run follows while orders trickle in; everything is down at the end."""
+    """Within the block, run on a cluster, with orders fed; everything is down at the end."""
     cluster = _Cluster(stage)
     try:
         cluster.command("up", "--port", "0", "--workers", str(_WORKERS), "--cores", "1")
@@ -73,13 +73,13 @@ def _at_work(stage: CellEnvironment) -> Iterator[_Cluster]:
 
 
 def _holders(stage: CellEnvironment, cluster: _Cluster) -> int:
-    """How many processes below the workers have written a journal: a driver's own family does not hold them here."""
+    """Count the workers' descendants that have written a journal: here they are not the driver's descendants."""
     below = {process.pid for worker in cluster.workers() for process in tree(worker)}
     return len({entry.pid for entry in stage.journals.entries} & below)
 
 
 def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> tuple[list[psutil.Process], set[int]]:
-    """A worker with its executor, stopped while brokers hold transactions of theirs open, and in which partitions."""
+    """Stop a worker and its executor while brokers hold transactions of theirs open; return them and the partitions."""
     for worker in stage.random.sample(found := cluster.workers(), len(found)):
         if partitions := caught_open(stage, victims := tree(worker)):
             return victims, partitions
@@ -89,7 +89,7 @@ def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> tuple[list[ps
 
 @CELLS("F06-cluster-worker", "SIGKILL", "worker and its executor", needed={"kills": 1, OPEN: 1})
 def worker_killed(stage: CellEnvironment) -> None:
-    """A worker dies with its executor in mid transaction, as when its machine loses power; the others do its work."""
+    """A worker dies with its executor in mid-transaction, as when its machine loses power; the others do its work."""
     with _at_work(stage) as cluster:
         victims, partitions = _stopped_at_work(stage, cluster)
         if not victims:
@@ -104,7 +104,7 @@ def worker_killed(stage: CellEnvironment) -> None:
 
 @CELLS("F07-cluster-worker", "SIGSTOP, then SIGCONT", "worker and its executor", needed={"pauses": 1, OPEN: 1})
 def worker_frozen(stage: CellEnvironment) -> None:
-    """A worker stands still in mid transaction until others have done its part; then it wakes up, and is fenced."""
+    """A worker hangs in mid-transaction until others have done its part; then it wakes up, and is fenced."""
     with _at_work(stage) as cluster:
         victims, partitions = _stopped_at_work(stage, cluster)
         if not victims:
@@ -112,7 +112,7 @@ def worker_frozen(stage: CellEnvironment) -> None:
         pids, asleep = {process.pid for process in victims}, time.time()
         try:
             stage.fire("pauses")
-            for partition in sorted(partitions):  # a commit elsewhere comes at once, long before anybody takes over
+            for partition in sorted(partitions):  # commits elsewhere arrive at once, before any takeover
                 stage.recovered(asleep, [partition], without=pids)
             stage.await_commits(8)
         finally:
@@ -124,7 +124,7 @@ def worker_frozen(stage: CellEnvironment) -> None:
 
 @CELLS("F06-cluster-master", "restarted, a worker added", "master", needed={"restarts": 1, "added": 1})
 def master_restarted(stage: CellEnvironment) -> None:
-    """The master dies and comes back under a run, a worker is added, another one dies: the run goes on throughout."""
+    """The master dies and restarts during a run, a worker is added, another one dies: the run continues throughout."""
     with _at_work(stage) as cluster:
         cluster.command("kill", "master")
         killed = time.time()

@@ -1,4 +1,4 @@
-"""What cells with a database share: servers, downstream programs, and sums of what they wrote."""
+"""Common parts of cells with a database: servers, downstream programs, and sums of what they wrote."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ POSTGRES, REDIS = "postgres", "redis"
 
 
 class Servers(SandboxFolder):
-    """Servers in a folder of their own; where one is not installed the sandbox tells the command that installs it."""
+    """Servers in a folder of their own; for a missing one, the sandbox's error names the command that installs it."""
 
     def __init__(self) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="brew-stores-")), "stores")
-        self.folder.chmod(0o711)  # PostgreSQL runs as another user than root
+        self.folder.chmod(0o711)  # PostgreSQL does not run as root
 
     def up(self, name: str, **settings: str) -> str:
-        """Start a server with the data it has; its URL."""
+        """Start a server with the data it has; return its URL."""
         self.run("up", name, *repeated("--property", settings))
         return self.url(name)
 
@@ -46,7 +46,7 @@ class Servers(SandboxFolder):
         return str(self.status()[name]["url"])
 
     def backup(self, name: str) -> Path:
-        """Stop the server, copy its data, start it again; the copy."""
+        """Stop the server, copy its data, restart it; return the copy."""
         copy = self.folder / f"{name}-backup"
         self.run("down", name)
         _copy(self.folder / name, copy)
@@ -77,10 +77,10 @@ DIES = 0.4
 @dataclass(frozen=True)
 class Consumer:
     """
-    One downstream pattern on the cell's output, in a group of its own; a block that leaves nothing on the brokers.
+    One downstream pattern on the cell's output, in its own group; a context manager that leaves nothing on the brokers.
 
-    ``words`` is its command line without broker, topic and group; ``made`` are topics that it makes. With ``bug`` the
-    same program runs with that bug in it (`python -m tests.kills.broken`): it has to be found out.
+    ``words`` is its command line without broker, topic and group; ``made`` are topics that it creates. With ``bug``,
+    the same program runs with that bug (`python -m tests.kills.broken`), which must be detected.
     """
 
     stage: CellEnvironment
@@ -90,7 +90,7 @@ class Consumer:
 
     @property
     def all_partitions(self) -> tuple[str, str]:
-        """The option that takes all of them without group assignment: nobody waits for a dead member's session."""
+        """The option for all partitions without group assignment, so that nobody waits for a dead member's session."""
         return "--partitions", ",".join(map(str, range(self.stage.cell.partitions)))
 
     @property
@@ -102,21 +102,21 @@ class Consumer:
         return f"{self.stage.names.stem}.{self.pattern}"
 
     def start(self, *options: str, name: str = "") -> Program:
-        """A member that drains what is there, unless ``options`` say otherwise."""
+        """Start a member that drains the topic, unless ``options`` say otherwise."""
         program = ("tests.kills.broken", self.bug) if self.bug else ("downstream",)
         return self.stage.other(name or self.pattern, *program, *self._line(), *options)
 
     def drain(self, *options: str) -> Program:
         """
-        A member works to the end of the log.
+        Run a member to the end of the log.
 
         Raises:
-            StalledError: it could not.
+            StalledError: it did not get there.
         """
         return ended(self.stage, self.start(*options))
 
     def checked(self, option: str = "--check") -> dict[str, Any]:
-        """Its own comparison, as it tells it in JSON; exit code 0 or 1."""
+        """Return the JSON report of its own check; it must exit with 0 or 1."""
         program = self.stage.other(f"{self.pattern}-check", "downstream", *self._line(), option, "--json")
         code = program.wait(Deadline(_END_S))
         if code not in (ExitCode.DONE, ExitCode.VIOLATION):
@@ -125,7 +125,7 @@ class Consumer:
         return report
 
     def position(self, topic: str | None = None) -> int:
-        """The sum of the group's committed offsets in Kafka; grows with every commit that is told."""
+        """Return the sum of the group's committed offsets in Kafka, which grows with every commit."""
         topic = topic or self.stage.names.output
         whose = (self.stage.cluster.connection, self.group, topic)
         committed = offsets.committed_by(*whose, range(self.stage.cell.partitions), READ_UNCOMMITTED, Deadline(_ASK_S))
@@ -153,7 +153,7 @@ def produce_orders(stage: CellEnvironment, count: int) -> None:
 
 def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
     """
-    The program, ended with ``code``.
+    Wait until the program has ended with ``code``; return it.
 
     Raises:
         StalledError: it ended otherwise, or not at all.
@@ -168,7 +168,7 @@ def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
 
 
 def stopped(stage: CellEnvironment, program: Program) -> bool:
-    """Wait until the program has stopped itself where it was told to; False when it has ended instead."""
+    """Wait until the program has stopped itself as instructed; return False if it has ended instead."""
 
     def there() -> bool:
         if program.code() is not None:
@@ -182,13 +182,13 @@ def stopped(stage: CellEnvironment, program: Program) -> bool:
 
 
 def moved(stage: CellEnvironment, position: Callable[[], int], since: float, before: int) -> None:
-    """Wait until the position has left ``before``, and keep the seconds that took."""
+    """Wait until the position has left ``before``, and record the seconds it took."""
     stage.until(lambda: position() > before, "the first commit after the fault", _END_S)
     stage.recovery_s.append(time.time() - since)
 
 
 def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: float = DIES) -> list[str]:
-    """The options of a member that dies, or stops, at a moment of one of its batches."""
+    """Return the options of a member that dies, or stops, at a moment of one of its batches."""
     seed = str(stage.random.randrange(2**31))
     return ["--crash-point", moment, "--crash-how", how, "--crash-prob", str(probability), "--crash-seed", seed]
 
@@ -204,7 +204,7 @@ def kill_repeatedly(
     """
     Let members die until `stage.kills` have; each start recovers the last death, and orders are added as they run out.
 
-    Each dies at one of the ``moments``; ``per_kill``: how many orders it works off before that, on average.
+    Each dies at one of ``moments``; ``per_kill``: the average number of orders that it processes before.
     """
     stage, alone = consumer.stage, consumer.all_partitions
     died_at: float | None = None
@@ -230,7 +230,7 @@ def kill_repeatedly(
 
 
 def _first_move(stage: CellEnvironment, program: Program, position: Callable[[], int], before: int) -> float | None:
-    """Wait for a program's end; when the position first left ``before``, None if it did not."""
+    """Wait for a program's end; return the time at which the position first left ``before``, or None."""
     moved_at = None
     while program.code() is None:
         stage.deadline.check(f"the end of {program.name}")
@@ -241,7 +241,7 @@ def _first_move(stage: CellEnvironment, program: Program, position: Callable[[],
 
 
 def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
-    """Keep the findings of a program's own check."""
+    """Add the findings of a program's own check."""
     for name, count in report["findings"].items():
         example = next((text for text in report["examples"] if text.startswith(name)), "no example")
         stage.find(name, f"{count}, the first: {example.removeprefix(f'{name}: ')}")
@@ -249,7 +249,7 @@ def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def require_progress() -> Iterator[None]:
-    """For controls: a program that gets stuck is inconclusive, and must not count as the violation."""
+    """For controls: a program that stalls is inconclusive, and must not count as the violation."""
     try:
         yield
     except StalledError as error:
@@ -266,7 +266,7 @@ class Sums:
 
 
 def output_sums(stage: CellEnvironment) -> Sums:
-    """The output as a `read_committed` reader sees it."""
+    """Return the sums of the output as a `read_committed` reader sees it."""
     orders = cents = cups = 0
     for _partition, _offset, _key, value, *_ in stage.records(stage.names.output):
         order = json.loads(value or b"")
@@ -277,7 +277,7 @@ def output_sums(stage: CellEnvironment) -> Sums:
 
 
 def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
-    """Orders and cents of all tiers together, from the latest record of each in the topic of results."""
+    """Return orders and cents of all tiers together, from the latest records in the topic of results."""
     rows = stage.records(topic)
     latest = {key: json.loads(value) for _, _, key, value, *_ in rows if value is not None}
     tiers = [total for key, total in latest.items() if (key or b"").startswith(b"tier/")]
@@ -286,10 +286,10 @@ def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
 
 def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
     """
-    One row of the database.
+    Return one row of the database.
 
     Raises:
-        Refused: it can't be asked.
+        Refused: it can't be queried.
     """
     try:
         with psycopg.connect(url, options=f"-c search_path={schema}", connect_timeout=_CONNECT_S) as session:
@@ -301,7 +301,7 @@ def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
 
 
 def positions(url: str, schema: str) -> dict[int, int]:
-    """The ledger's position in each partition; empty while the database can't tell."""
+    """Return the ledger's position in each partition; empty while the database does not respond."""
     try:
         by_partition = query_row(url, schema, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
     except Refused:
@@ -310,13 +310,13 @@ def positions(url: str, schema: str) -> dict[int, int]:
 
 
 def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted: object) -> None:
-    """Keep a finding where a sum is not what it has to be."""
+    """Add a finding if a sum differs from the expected one."""
     if actual != wanted:
         stage.find(name, f"{what}: {actual} instead of {wanted}")
 
 
 def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
-    """Rows and balances in the database against the output, to the cent."""
+    """Compare rows and balances in the database with the output, to the cent."""
     stage, wanted = ledger.stage, output_sums(ledger.stage)
     rows, cents = query_row(url, schema, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
     name = "ledger-missing" if rows < wanted.orders else "ledger-duplicate"
@@ -328,7 +328,7 @@ def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
 
 
 def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
-    """Effects and points in the database against the output."""
+    """Compare effects and points in the database with the output."""
     stage, wanted = receiver.stage, output_sums(receiver.stage)
     effects, messages = query_row(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
     compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)

@@ -1,8 +1,7 @@
 """
-Frames that come late, lost replies, slow networks: the wire proxy stands between the writer and its brokers.
+Late frames, lost replies and slow networks: the wire proxy is between the writer and its brokers.
 
-And the proxy's own experiments, try after try, one writer against the other: a control that has to break, and ours that
-must not.
+Also the proxy's own experiments, which run both writers repeatedly: a control that must break, and ours that must not.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ CELLS = CellTable(path="proxy", limit_s=240.0)
 _ROUNDS = 10
 _TRIES_PER_KILL = 10
 _CAUGHT_S = 30.0
-# Of 20 s, the time-out of the other cells, a first transaction spends 16 on the round trips before its confirmation.
+# Of 20 s, the other cells' time-out, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
 _SLOW_START_S = 120.0
-"""A run makes some sixty round trips before its first fence: 40 s with 600 ms each."""
+"""A run makes some sixty round trips before its first fence: 40 s at 600 ms each."""
 _SLOW_S, _NOTICED_S = 20.0, 0.025
 SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
@@ -41,7 +40,7 @@ _RANGES = ("--max-records-per-transaction", "100")
 
 @contextmanager
 def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iterator[WireProxy]:
-    """A block in which writers reach the brokers through the proxy; readers and the checker do not."""
+    """Within the block, writers reach the brokers through the proxy; readers and the checker do not."""
     with WireProxy(stage.cluster.bootstrap, shape=shape, seed=stage.seed) as proxy:
         stage.bootstrap = proxy.bootstrap
         try:
@@ -56,7 +55,7 @@ def late(api: Api, stage: CellEnvironment) -> None:
     """
     Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
 
-    A broker can't tell a late frame from a new one unless the epoch does; ours changes with every transaction.
+    A broker can't tell a late frame from a new one unless the epoch differs; ours changes with every transaction.
     """
     answers: Counter[str] = Counter()
     ours = stage.names.transactional_id(stage.partition)
@@ -97,7 +96,7 @@ for _row, _word, _api in (
 
 
 def lost_reply(api: Api, stage: CellEnvironment) -> None:
-    """The broker did what it was asked, and the connection breaks before it can say so."""
+    """The broker executes the request, and the connection breaks before it can respond."""
     ours = stage.names.transactional_id(stage.partition)
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
@@ -132,7 +131,7 @@ _IN_COMMIT: dict[str, Any] = {
 
 
 @CELLS(
-    "F02-commit-released-control",  # its position is no part of the records' transaction: they come out again
+    "F02-commit-released-control",  # its position is not part of the records' transaction: they are written again
     "SIGKILL, then the commit is released",
     *("a writer that sends offsets in a transaction of their own (control)", True),
     bug="offset-in-a-transaction-of-its-own",
@@ -142,9 +141,9 @@ _IN_COMMIT: dict[str, Any] = {
 @CELLS("F02-commit-dropped", "SIGKILL, then the commit is dropped", "writer", False, **_IN_COMMIT)
 @CELLS("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, **_IN_COMMIT)
 def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
-    """The writer dies with its commit on the way; the commit arrives, or does not: the next one sees which."""
+    """The writer dies with its commit in flight; the commit arrives, or does not: the next one sees which."""
     ours = stage.names.transactional_id(stage.partition)
-    if stage.cell.bug:  # without any committed position the next run would refuse, and break nothing
+    if stage.cell.bug:  # without any committed position, the next run would refuse, and break nothing
         stage.orders(200)
         stage.drain()
     with between(stage) as proxy, stage.feeding(300):
@@ -166,7 +165,7 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
 
 
 def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
-    """A slow network delays every step, and all orders still come out once."""
+    """A slow network delays every step, and still all orders come out once."""
     with between(stage, shape), stage.feeding(100):
         stage.orders(500, "--transactional")
         stage.writer("--follow", *_DEFAULT_TIMEOUT)
@@ -177,7 +176,7 @@ def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
 
 
 def slowed(entries: Iterable[Entry], shape: NetworkConditions) -> int:
-    """Steps that took as long as the network asks for, there and back, at the least."""
+    """Count the steps that took at least the shortest round trip under these conditions."""
     wait = max(2 * (shape.latency_s - shape.jitter_s), shape.retransmit_s if shape.loss else 0.0, _NOTICED_S)
     begun: dict[tuple[int, int, Step], float] = {}
     count = 0

@@ -1,4 +1,4 @@
-"""The writer dies, hangs and comes back at every point of its transaction, and fights with another one."""
+"""The writer crashes, hangs and restarts at every point of its transaction, and competes with another one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CELLS = CellTable()
 
 _PER_TRANSACTION = 20
 _PROBABILITY = 0.1
-# How many orders a loop uses up for each kill, with room to spare; what is missing is seeded when it shows.
+# How many orders a loop uses per kill, with a margin; missing ones are seeded on demand.
 _PER_KILL = 1.5 * _PER_TRANSACTION / _PROBABILITY
 _RESERVE = 1000
-# Before the first record is in the log there is nothing that could be aborted, after the commit nothing any more.
+# Before the first record is in the log, and after the commit, there is nothing to abort.
 _LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 ROWS = dict.fromkeys(CrashPoint, "F01") | {
     CrashPoint.COMMIT_IN_FLIGHT: "F02",
@@ -31,7 +31,7 @@ ROWS = dict.fromkeys(CrashPoint, "F01") | {
 
 
 def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
-    """Start the writer again and again until it has died so often at ``point``; each start recovers the last death."""
+    """Restart the writer until it has died often enough at ``point``; each start recovers the last death."""
     stage.orders(int(_RESERVE + _PER_KILL * stage.kills), "--transactional")
     while stage.fired["kills"] < stage.kills:
         writer = stage.writer(
@@ -70,7 +70,7 @@ def died(stage: CellEnvironment, writer: Program) -> None:
 _TRIES = 2000
 _ROUNDS = 8
 _RANGES = ("--max-records-per-transaction", "1000")
-# The last line of a partition that tells how far its transaction is.
+# The last journal line of a partition that shows how far its transaction is.
 _MOMENTS = {
     "mid-produce": {(Step.BEGIN, Phase.DONE), (Step.FLUSH, Phase.INTENT)},
     "sending-offsets": {(Step.SEND_OFFSETS, Phase.INTENT)},
@@ -79,7 +79,7 @@ _MOMENTS = {
 
 
 def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, float]:
-    """SIGSTOP the writer, again and again, until it is at ``moment``; its partitions there, and since when."""
+    """Stop the writer repeatedly until it is at ``moment``; return its partitions there, and since when."""
     for _ in range(_TRIES):
         writer.signal(signal.SIGSTOP)
         stopped_at = time.time()
@@ -96,7 +96,7 @@ def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, fl
 
 
 def zombie(moment: str, stage: CellEnvironment) -> None:
-    """A writer hangs at ``moment``, another takes over, the first one wakes up and must find itself fenced."""
+    """A writer hangs at ``moment``, another takes over; the first one wakes up and must find itself fenced."""
     with stage.feeding(600):
         stage.orders(2000, "--transactional")
         for _ in range(_ROUNDS):
@@ -133,7 +133,7 @@ for _moment in _MOMENTS:
     bound_s=15.0,
 )
 def overslept(stage: CellEnvironment) -> None:
-    """The writer hangs for longer than its transaction lives; the broker aborts it, and the writer starts over."""
+    """The writer hangs past its transaction time-out; the broker aborts the transaction, and the writer starts over."""
     with stage.feeding():
         writer = stage.writer("--follow", *_RANGES, "--transaction-timeout", "5")
         stage.await_commits(4)
