@@ -283,7 +283,7 @@ def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
     """Return an option with a default and an environment variable; ``flags`` may end with the parameter's name."""
-    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
+    return option(*flags.split(), envvar=env, default=default, help=text, **more)
 
 
 bootstrap_option = with_client_config(

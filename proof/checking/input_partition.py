@@ -82,7 +82,7 @@ def at(source: SourcePosition) -> str:
     return f"{source.topic}[{source.partition}] offset {source.offset}"
 
 
-class Stretches:
+class OffsetRanges:
     """A set of offsets, added in ascending order; each contiguous range takes 16 bytes."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class InputPartition:
         self.early: dict[int, Early] = {}
         self.behind: set[int] = set()
         self.read = first
-        self._gaps = Stretches()
+        self._gaps = OffsetRanges()
 
     def skip_to(self, offset: int) -> None:
         """Continue at ``offset``; the offsets skipped hold no visible record."""

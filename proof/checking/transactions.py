@@ -74,13 +74,13 @@ class Endings:
         """Record the end of a transaction; ``counted``: its log holds records, not offset commits."""
         new = not self._has(status, attempt.key)
         self._ended[status, attempt.producer_id] |= 1 << attempt.epoch
-        fate = "committed" if status == COMMIT else "aborted"
+        outcome = "committed" if status == COMMIT else "aborted"
         if new:
             self.counts["fences"] += status == ABORT and marker.producer_epoch > attempt.epoch
         if new or attempt.reused is not None:
-            self.counts[f"{fate}_transactions"] += 1
+            self.counts[f"{outcome}_transactions"] += 1
         if counted:
-            self.counts[f"{fate}_records"] += attempt.records
+            self.counts[f"{outcome}_records"] += attempt.records
         if attempt.reused is not None:
             self._reused.add(attempt.key)
         if self.both(attempt.key):

@@ -18,7 +18,7 @@ from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, tak
 from brew.record import Record as Given
 from brew.records import ERROR_REASON
 from proof.checking.comparison import Comparison, wrong_letter_frame, wrong_time
-from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Row, Stream, Stretches, at
+from proof.checking.input_partition import BrokerFacts, InputPartition, OffsetRanges, Record, Row, Stream, at
 from proof.findings import Findings, Name
 
 Answer = tuple[Given, ...] | Reject
@@ -116,7 +116,7 @@ class TransformComparison(Comparison):
         self._pending: dict[int, dict[int, _Pending]] = {p: {} for p in lanes}
         self._early: dict[int, dict[tuple[int, int], tuple[Stream, Record]]] = {p: {} for p in lanes}
         self._ahead: set[SourcePosition] = set()
-        self._dropped: dict[int, Stretches] = defaultdict(Stretches)
+        self._dropped: dict[int, OffsetRanges] = defaultdict(OffsetRanges)
         self._last: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.transformed = self.dropped = self.untellable = self.oversized = 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
-from proof.checking.input_partition import InputPartition, Layout, Row, Stretches
+from proof.checking.input_partition import InputPartition, Layout, OffsetRanges, Row
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name
@@ -62,9 +62,9 @@ def test_a_stretch_that_was_read_already_is_no_gap() -> None:
     assert (made.read, made.held_bytes, made.visible(5), made.visible(6)) == (6, 16, False, True)
 
 
-def test_offsets_are_kept_as_stretches() -> None:
-    """The last one of a stretch, and the first one behind it."""
-    kept = Stretches()
+def test_offsets_are_kept_as_ranges() -> None:
+    """The last offset of a range is in it, the next one is not."""
+    kept = OffsetRanges()
     assert 0 not in kept
     for offset in (3, 4, 7):
         kept.add(offset, offset + 1)
