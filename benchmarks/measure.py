@@ -329,7 +329,7 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     with ExitStack() as ended:
         tree = ended.enter_context(Tree(command, place.home))
         if contender.stands_by:
-            tree, other = _roles(tree, ended.enter_context(Tree(command, place.home / "second")))
+            tree, other = roles(tree, ended.enter_context(Tree(command, place.home / "second")))
         waiting = _await_moment(tree, ends, transactions=contender.exactly_once)
         started = time.monotonic()
         tree.kill()
@@ -354,18 +354,29 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     )
 
 
-def _roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """Return (active, standby) of two instances started together, once one of them is a warm standby."""
-    deadline = Deadline(_WARM_S)
-    while not any(_STANDS_BY in tree.tail() for tree in (first, other)):
-        deadline.check("one that stands by")
-        time.sleep(_LOOK_S)
-    works, stands_by = (first, other) if _STANDS_BY in other.tail() else (other, first)
-    deadline = Deadline(_WARM_S)
-    while _IS_WARM not in stands_by.tail():
-        deadline.check("one that stands by and is warm")
-        time.sleep(_LOOK_S)
-    return works, stands_by
+def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
+    """
+    Return (active, standby) of two instances started together, once one of them is a warm standby.
+
+    Raises:
+        Refused: one ended first; more orders would give more time.
+    """
+
+    def await_note(note: str, what: str, *trees: Tree) -> Tree:
+        deadline = Deadline(_WARM_S)
+        while True:
+            for tree in trees:
+                if note in tree.tail():
+                    return tree
+            for tree in (first, other):
+                if not tree.running():
+                    raise Refused(f"it ended before there was {what}; its last lines:\n{tree.tail()}")
+            deadline.check(what)
+            time.sleep(_LOOK_S)
+
+    stands_by = await_note(_STANDS_BY, "one that stands by", first, other)
+    await_note(_IS_WARM, "one that stands by and is warm", stands_by)
+    return first if stands_by is other else other, stands_by
 
 
 def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:

@@ -6,6 +6,7 @@ import mmap
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from checker import sizes_of, summed
 from contenders import java_options
 from growth import longest_pause_s, median_ratio
 from harness.waiting import await_ends, until
+from measure import roles
 from micro_batches import committed
 from results import draw, lines, panels, together, write
 from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
@@ -111,6 +113,30 @@ def test_killing_a_tree_leaves_none_of_it(tmp_path: Path) -> None:
         found = tree.processes()
         tree.kill()
     assert not [p for p in found if _lives(p)]
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Tree]:
+    """A driver that reports that it stands by and is warm, and waits."""
+    script = "import time\nprint('b stands by, a works')\nprint('b is warm', flush=True)\ntime.sleep(60)"
+    with Tree([sys.executable, "-c", script], tmp_path / "waiting") as tree:
+        yield tree
+
+
+def test_the_standby_is_the_one_that_says_so(waiting: Tree, tmp_path: Path) -> None:
+    """Whichever instance was started first."""
+    with Tree(["sleep", "60"], tmp_path / "active") as active:
+        assert roles(active, waiting) == (active, waiting)
+        assert roles(waiting, active) == (active, waiting)
+
+
+def test_a_drain_that_ends_before_the_standby_is_warm_is_refused(tmp_path: Path) -> None:
+    """At once and by name; without this check the benchmark waited a minute and blamed the standby."""
+    script = "import time\nprint('c stands by, b works', flush=True)\ntime.sleep(60)"
+    with Tree([sys.executable, "-c", script], tmp_path / "cold") as cold, Tree(["true"], tmp_path / "ended") as ended:
+        until(lambda: not ended.running(), "the drain's end", 10)
+        with pytest.raises(Refused, match="ended before"):
+            roles(ended, cold)
 
 
 def _lives(process: psutil.Process) -> bool:
