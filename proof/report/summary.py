@@ -65,6 +65,8 @@ _STORES = ("ledger", "postgres", "redis-script", "redis")
 _READERS = ("connector", "direct")
 _LATE_TRIES = 1000
 _WRITER_KILLS, _SPARK_KILLS, _POINT_KILLS, _TIMES, _STORE_KILLS = 200, 20, 100, 20, 200
+_SINKS = {"tasks": "tasks write", "one": "one task writes"}
+"""End of a sink cell's name, and how its rows are written."""
 _SPARK_S = {"connector": 10.0, "direct": 6.0}
 
 
@@ -128,6 +130,7 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
         _volume(mine),
         *(_each_point(f"Kills at each crash point, {reader} reader", _writer(mine, reader)) for reader in _READERS),
         *(_each_point(f"The same through Spark, {reader} reader", _spark(mine, reader)) for reader in _READERS),
+        *(_each_point(f"The same of the sink's driver, {words}", _sink(mine, way)) for way, words in _SINKS.items()),
         _late_frames("Late EndTxn, producer reused (control)", results, control=True),
         _late_frames("Late EndTxn, a producer per transaction", results, control=False),
         *(_often(title, kind, _TIMES, mine) for title, kind in _HELD.items()),
@@ -163,6 +166,10 @@ def _writer(results: Iterable[Result], reader: str) -> list[Result]:
 def _spark(results: Iterable[Result], reader: str) -> list[Result]:
     paths = _of(reader, "spark")
     return [result for result in results if result.path in paths]
+
+
+def _sink(results: Iterable[Result], way: str) -> list[Result]:
+    return [result for result in results if result.path == "sink" and result.cell.endswith(f"-{way}")]
 
 
 def _store(results: Iterable[Result], store: str) -> list[Result]:

@@ -118,12 +118,19 @@ def test_seconds_read_as_people_say_them(seconds: float | None, told: str) -> No
     assert say_seconds(seconds) == told
 
 
+_KILLED_SINK = {"row": "F39", "fault": "SIGKILL", "target": "sink's driver and its JVM", "path": "sink"}
 DIRECT, DIRECT_S = "direct writer", "direct spark"
 
 
 def _kills(path: str, count: int, **fields: Any) -> list[Result]:
     base = {"fault": "SIGKILL", "target": "writer", "path": path, "fired": {"kills": count}}
     return [_result(moment=point, **(base | fields)) for point in CrashPoint]
+
+
+def _sink(way: str, count: int) -> list[Result]:
+    return [
+        _result(cell=f"F39-{point}-{way}", **_KILLED_SINK, moment=point, fired={"kills": count}) for point in CrashPoint
+    ]
 
 
 def _one_id(transactions: int, **fields: Any) -> list[Result]:
@@ -184,6 +191,7 @@ STORE = [_result(path="store kills", target="ledger", fired={"kills": 200})]
         ("Kills at each crash point, direct reader", _kills(DIRECT, 100), _spoilt(_kills(DIRECT, 100))),
         ("The same through Spark, connector reader", _kills("spark", 100), _spoilt(_kills("spark", 100))),
         ("The same through Spark, direct reader", _kills(DIRECT_S, 100), _spoilt(_kills(DIRECT_S, 100))),
+        ("The same of the sink's driver, tasks write", _sink("tasks", 100), _spoilt(_sink("tasks", 100))),
         ("Lease lost", _times("leases_lost", 20), _spoilt(_times("leases_lost", 20))),
         ("Two drivers on one group, direct reader", _times("meetings", 20), _spoilt(_times("meetings", 20))),
         ("Rounds of eight claimants racing", RACES, _spoilt(RACES)),
@@ -208,6 +216,7 @@ def test_a_bar_is_met_at_its_number_and_missed_beyond(title: str, met: list[Resu
         ("All runs together", _volume(10**6, 10**4, 2999)),
         ("Kills at each crash point, connector reader", [*_kills("writer", 100)[1:], *_kills("writer", 99)[:1]]),
         ("The same through Spark, direct reader", _kills(DIRECT_S, 100)[1:]),
+        ("The same of the sink's driver, one task writes", [*_sink("one", 99), *_sink("tasks", 1)]),
         ("Lease lost", _times("leases_lost", 19)),
         ("Rounds of eight claimants racing", [_result(path="claims races", fired={"rounds": 999})]),
     ],
