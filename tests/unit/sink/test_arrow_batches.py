@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from aiokafka.record import MemoryRecords
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +23,8 @@ Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, i
 NAMES: list[Place] = [("out", 0), ("out", 3), ("late", 0)]
 OWN = [("brew.sink.name", b"revenue"), ("none", None)]
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_SEQUENCE = 53
-"""Where a batch's first sequence number is, which aiokafka does not tell."""
+_SEQUENCE, _HEADER = 53, 61
+"""Where a batch's first sequence number is, which aiokafka does not tell, and where its records begin."""
 NOW = 1_764_000_000_000
 CELLS = st.none() | st.binary(max_size=200)
 ROWS = st.lists(
@@ -31,13 +33,14 @@ ROWS = st.lists(
 
 
 def columns(rows: Sequence[Row], *, before: int = 0) -> Records:
-    """``before``: the columns are slices that begin behind so many other rows, as Arrow hands them out."""
-    filled: list[Row] = [(b"other", b"x", [("o", b"y")], 0)] * before + list(rows)
+    """Return columns that are slices after ``before`` other rows and before one more, as Arrow may pass them."""
+    others: list[Row] = [(b"other", b"x", [("o", b"y")], 0)]
+    filled = others * before + list(rows) + others
     headers = [None if one is None else [{"key": k, "value": v} for k, v in one] for _, _, one, _ in filled]
     return Records(
-        pa.array([value for value, *_ in filled], pa.binary()).slice(before),
-        pa.array([key for _, key, *_ in filled], pa.binary()).slice(before),
-        pa.array(headers, HEADERS).slice(before),
+        pa.array([value for value, *_ in filled], pa.large_binary()).slice(before, len(rows)),
+        pa.array([key for _, key, *_ in filled], pa.binary()).slice(before, len(rows)),
+        pa.array(headers, HEADERS).slice(before, len(rows)),
         np.array([place for *_, place in rows], np.int64),
         NAMES,
     )
@@ -77,13 +80,31 @@ def test_a_batch_is_as_long_as_allowed_but_for_a_single_longer_record(rows: list
         assert [(at, when) for *_, when, at in read(batch)] == [(at, NOW) for at in range(batch.count)]
 
 
-def test_one_more_record_that_fits_is_in_the_same_batch() -> None:
-    """A bound of what records take: 12 bytes more than they need at most."""
+def test_a_batch_ends_before_the_record_that_may_be_too_long() -> None:
+    """A record counts with 12 bytes for lengths and attributes; these records need 5."""
     rows: list[Row] = [(b"v" * 100, b"k", None, 0)] * 10
     (whole,) = sent(columns(rows), 100_000, ())
-    each = len(whole.records) // 10
-    assert [one.count for one in sent(columns(rows), 5 * (each + 12), ())] == [5, 5]
-    assert [one.count for one in sent(columns(rows), 5 * each - 1, ())] != [5, 5]
+    bound = len(whole.records) // 10 + 7
+    assert [one.count for one in sent(columns(rows), 5 * bound, ())] == [5, 5]
+    assert [one.count for one in sent(columns(rows), 5 * bound - 1, ())] == [4, 4, 2]
+
+
+def test_places_that_alternate_are_one_batch_each() -> None:
+    """Not a batch for each change of place; the limit is of the records that are in a batch."""
+    rows: list[Row] = [(b"v" * (1000 if at % 2 else 1), None, None, at % 2) for at in range(20)]
+    rows_of_two = replace(columns(rows), names=NAMES[:2])
+    assert [(one.partition, one.count) for one in sent(rows_of_two, 100_000)] == [(0, 10), (3, 10)]
+    assert [(one.partition, one.count) for one in sent(rows_of_two, 2500, ())] == [(0, 10), *[(3, 2)] * 5]
+
+
+def test_records_are_as_short_as_aiokafkas_own() -> None:
+    """Byte for byte, with lengths of one to three bytes."""
+    own = DefaultRecordBatchBuilder(2, 0, True, -1, -1, -1, 10**6)
+    rows: list[Row] = [(b"v" * size, b"k", [("h", b"x")], 0) for size in (0, 1, 63, 64, 8191, 8192)] * 20
+    for at, (value, key, headers, _) in enumerate(rows):
+        assert own.append(at, NOW, key, value, headers or []) is not None
+    (batch,) = sent(columns(rows), 10**6, ())
+    assert bytes(batch.records) == bytes(own.build())[_HEADER:]
 
 
 def test_a_batch_tells_brokers_its_transaction_producer_and_sequence_number() -> None:
