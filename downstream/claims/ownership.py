@@ -196,23 +196,23 @@ FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
 
 
 CLAIMS = (
-    option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="The log of claims; made if missing."),
+    option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic; created if missing."),
     click.option(
         "--client-id",
         metavar="NAME",
-        help="Stable over restarts, to take partitions back at once  [default: a fresh one]",
+        help="Name of this member; keep it across restarts to reclaim partitions at once.  [default: a new one]",
     ),
     option(
         "--heartbeat-interval-s",
         type=float,
         default=INTERVAL_S,
-        help="Claims: others take over two of these after the last heartbeat.",
+        help="Claims: seconds between heartbeats; others take over after two without one.",
     ),
     option(
         "--flow",
         type=click.Choice([str(deliverysemantic) for deliverysemantic in DeliverySemantics]),
         default=str(DeliverySemantics.AT_LEAST_ONCE),
-        help="Claims: whether a crash repeats an interval's work, or drops what was begun.",
+        help="Claims: whether a crash repeats the work of one interval, or skips the work it interrupted.",
     ),
 )
 

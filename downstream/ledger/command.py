@@ -299,10 +299,10 @@ GROUP = "brew-ledger"
 
 @click.command("ledger")
 @loop_options
-@option("--group", default=GROUP, metavar="NAME", help="Owner of the positions.")
+@option("--group", default=GROUP, metavar="NAME", help="Consumer group; the database keeps its positions.")
 @database_options
 @option("--schema", default="brew_ledger", help="PostgreSQL schema of the ledger's tables.")
-@click.option("--accept-weaker", is_flag=True, help="Go on although the server can lose what it has committed.")
+@click.option("--accept-weaker", is_flag=True, help="Run even if the server can lose committed transactions.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options
 def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
@@ -314,16 +314,16 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
 
     \b
     Exactly once: the rows and balances in this database.
-    Not covered:  whatever else reads the rows and acts outside of the database.
-    Refused:      a server with fsync, full_page_writes or synchronous_commit off (--accept-weaker goes on).
-    Restored dump (Kafka ahead of the database): alarm `ledger-rollback`, and what is missing is read again.
+    Not covered:  programs that read the rows and act outside the database.
+    Refused:      a server with fsync, full_page_writes or synchronous_commit off (unless --accept-weaker).
+    Restored dump (Kafka ahead of the database): alarm `ledger-rollback`, and the missing orders are read again.
 
     \b
     Examples:
       python -m downstream ledger --database postgresql://brew@localhost:5432/brew
-      python -m downstream ledger --follow                        one of many; the group spreads partitions
-      python -m downstream ledger --partitions 0,1                these, without group assignment
-      python -m downstream ledger --check --json                  rows = outputs, money to the cent
+      python -m downstream ledger --follow                        one of several; the group assigns partitions
+      python -m downstream ledger --partitions 0,1                these partitions, without group assignment
+      python -m downstream ledger --check --json                  compare rows and amounts with the topic
     """  # noqa: D301 - click's own mark
     settings, database = loop_settings(given, group), database_settings(given, schema)
     if only_check:
