@@ -127,11 +127,11 @@ def run_as_a_process(bootstrap: str, folder: Path, *, die: bool) -> None:
 
 
 @click.command()
-@click.option("--bootstrap", required=True, help="Brokers, host:port[,...].")
-@click.option("--run", "folder", type=Path, help="Only run both queries, with their checkpoints below this folder.")
-@click.option("--die", is_flag=True, help="With --run: end by SIGKILL.")
+@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers, host:port[,...].")
+@click.option("--run", "folder", type=Path, help="Only run both queries, with their checkpoints in this folder.")
+@click.option("--die", is_flag=True, help="With --run: kill the driver with SIGKILL at the end.")
 def main(bootstrap: str, folder: Path | None, *, die: bool) -> None:
-    """One query, two sinks, one kill."""
+    """Run one query with two sinks, and kill it."""
     if folder is not None:
         run_both(bootstrap, folder, die=die)
         return

@@ -317,10 +317,12 @@ def tell(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("module", nargs="*", help="areas or modules of tests/mutation/areas.toml; none: all")
-    parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
-    parser.add_argument("--again", action="store_true", help="only what the last run did not kill or did not come to")
-    parser.add_argument("--no-store", action="store_true", help="print only, leave docs/proof/mutation.* alone")
+    parser.add_argument("module", nargs="*", help="areas or modules of tests/mutation/areas.toml (default: all)")
+    parser.add_argument("--workers", type=int, default=1, help="number of mutants tested at a time (default: 1)")
+    parser.add_argument(
+        "--again", action="store_true", help="test only mutants that the last run did not kill or did not reach"
+    )
+    parser.add_argument("--no-store", action="store_true", help="print only, do not write docs/proof/mutation.*")
     options = parser.parse_args(arguments)
     areas, explained = Area.all(), Explained.all()
     known = {name for area in areas for name in (area.name, *area.modules)}
