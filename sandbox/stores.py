@@ -69,8 +69,8 @@ def stores() -> None:
     Run PostgreSQL and Redis, in which the patterns of `python -m downstream` keep their effects.
 
     `make setup-stores` installs Debian's packages. `registry` is a Schema Registry in memory, for `brew.formats`; its
-    first start fetches it (142 MB). Without names, `up` starts PostgreSQL and Redis; other commands apply to all servers
-    that were started.
+    first start fetches it (142 MB). Without names, `up` starts PostgreSQL and Redis; other commands apply to all
+    servers that were started.
 
     \b
     Examples:
