@@ -115,7 +115,7 @@ def _text(counted: Count) -> str:
             f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(examples)}" for kind, examples in again.items()
         ]
     elif counted.duplicates:
-        lines.append("duplicates are no fault here: this reader also sees attempts that were aborted")
+        lines.append("duplicates are expected here: this reader also sees aborted records")
     return "\n".join(lines)
 
 

@@ -210,10 +210,10 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
     with administrator(_connected(bootstrap, claims), claims, group, claims) as member:
         if end:
             member.pause_group(0, Deadline(_ASK_S))
-            click.echo(f"{group} goes on")
+            click.echo(f"{group} is resumed")
         else:
             pause(member, Filter(group), for_s, wait_s)
-            click.echo(f"{group} has given everything back, and claims nothing for {for_s:g} s")
+            click.echo(f"{group} has released all partitions and claims none for {for_s:g} s")
     return ExitCode.DONE
 
 
@@ -281,9 +281,9 @@ def _target(
 ) -> Callable[[], Mapping[int, int]]:
     """Check the usage, then return a function that finds the positions once all members have stopped."""
     if (moment is None) is (to == "timestamp"):
-        raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
+        raise UsageError("--at TIME is required with --to timestamp, and allowed only there")
     if (offset is None) is (to == "offset"):
-        raise UsageError("--offset N goes with --to offset, and with nothing else")
+        raise UsageError("--offset N is required with --to offset, and allowed only there")
     time_ms = 0 if moment is None else _milliseconds(moment)
     client = admin(connection)
 
@@ -305,6 +305,6 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--at is {text!r}: a time is written as 2026-01-31T06:00:00Z") from error
+        raise UsageError(f"--at is {text!r}: give a time such as 2026-01-31T06:00:00Z") from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)

@@ -115,7 +115,7 @@ class AtLeastOnce:
         offsets = []
         for assignment in assignments:
             if assignment.partition not in held:
-                raise RetryLater(f"partition {assignment.partition} was claimed, and is not surely ours any more")
+                raise RetryLater(f"partition {assignment.partition} was claimed, but may no longer be ours")
             holding = self._held.setdefault(assignment.partition, held[assignment.partition])
             if holding.token != held[assignment.partition].token:
                 holding = self._held[assignment.partition] = held[assignment.partition]
@@ -136,7 +136,7 @@ class AtLeastOnce:
         held = self._heartbeater.held()
         for batch in batches:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
-                raise NotOwned(f"partition {batch.partition} is not surely ours: two intervals without a heartbeat")
+                raise NotOwned(f"partition {batch.partition} may no longer be ours: two intervals without a heartbeat")
 
     def _telling(self, context: HandlerContext) -> HandlerContext:
         """Return a context whose reports also go to the claims log."""

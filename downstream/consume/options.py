@@ -120,7 +120,7 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
     """
     if not given["database"]:
         raise UsageError(
-            "--database (DATABASE_URL) is missing; `python -m sandbox stores up postgres` starts a server and prints it"
+            "--database (DATABASE_URL) is missing; `python -m sandbox stores up postgres` starts one and prints its URL"
         )
     settings = DatabaseSettings(
         given["database"],
@@ -135,7 +135,7 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
 
 
 def _loudly(text: str) -> None:
-    click.echo(f"weaker than promised: {text}", err=True)
+    click.echo(f"weaker guarantee: {text}", err=True)
 
 
 def crash_of(given: dict[str, Any]) -> StoreCrash:

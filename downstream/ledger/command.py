@@ -62,24 +62,24 @@ def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     where = f"{assignment.topic}[{assignment.partition}]"
     if row.topic_id != assignment.topic_id:
         raise Refused(
-            f"topic-recreated: the ledger's position in {where} belongs to the topic with id {row.topic_id}, and the "
-            f"topic there now is {assignment.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
+            f"topic-recreated: the ledger's position in {where} belongs to the topic with id {row.topic_id}, but the "
+            f"topic now has id {assignment.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
         )
     if row.next_offset < assignment.first:
         raise Refused(
-            f"input-lost: the ledger stands at {row.next_offset} of {where}, and retention has taken what lies before "
-            f"{assignment.first}; if these orders are to be left out, set next_offset to {assignment.first}"
+            f"input-lost: the ledger is at offset {row.next_offset} of {where}, and retention has deleted the records "
+            f"before {assignment.first}; to skip these orders, set next_offset to {assignment.first}"
         )
     if row.next_offset > assignment.last_stable:
         raise Refused(
-            f"offset-ahead: the ledger stands at {row.next_offset} of {where}, whose readers see up to "
-            f"{assignment.last_stable}; is this another cluster, or was its log cut? Restore the one that fits"
+            f"offset-ahead: the ledger is at offset {row.next_offset} of {where}, whose last stable offset is "
+            f"{assignment.last_stable}; is this another cluster, or was its log truncated? Restore the matching one"
         )
     if assignment.committed is not None and assignment.committed > row.next_offset:
         return Start(
             row.next_offset,
-            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.committed} and the database stands at "
-            f"{row.next_offset}: it was set back; reading again from there",
+            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.committed} and the database is at "
+            f"{row.next_offset}: it was restored to an earlier state; reading again from there",
         )
     return Start(row.next_offset)
 
@@ -168,7 +168,7 @@ class Ledger:
         if foreign is not None:
             raise Refused(
                 f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
-                f"{self._names[0]!r} on {self._names[1]!r}; give this one tables of its own with --schema"
+                f"{self._names[0]!r} on {self._names[1]!r}; give this one its own tables with --schema"
             )
         columns = (
             [s.partition for s in assignments],
@@ -194,7 +194,7 @@ class Ledger:
             if row is None or row.next_offset != batch.start:
                 stands = "nowhere" if row is None else str(row.next_offset)
                 raise RetryLater(
-                    f"partition {batch.partition} stands at {stands} and not at {batch.start}: another was here", 0.1
+                    f"partition {batch.partition} is at {stands}, not at {batch.start}: another process moved it", 0.1
                 )
 
     def book(self, connection: Connection, entries: Sequence[Entry]) -> None:
@@ -212,7 +212,7 @@ class Ledger:
         columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
         if moved != len(batches):
-            raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another", 0.1)
+            raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another process", 0.1)
 
 
 @dataclass
@@ -336,7 +336,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(booked) | dataclasses.asdict(result), indent=2))
     else:
-        click.echo(f"{quantity(booked.entries, 'order')} booked, {booked.problems} of them without moving a balance")
+        click.echo(f"{quantity(booked.entries, 'order')} booked, {booked.problems} of them without a change of balance")
         for alarm in booked.alarms:
             click.echo(alarm)
     return ExitCode.DONE

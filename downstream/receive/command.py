@@ -209,7 +209,7 @@ def _print_result(receiver: Receiver, deliverer: Deliverer | None, result: LoopR
     done = f"{quantity(received.messages, 'message')}, {quantity(received.effects, 'effect')}"
     click.echo(f"{done}, {received.repeated} known already{rejected}")
     if deliverer is not None:
-        click.echo(f"{quantity(deliverer.sent, 'request')} sent, {deliverer.refused} refused by the other side")
+        click.echo(f"{quantity(deliverer.sent, 'request')} sent, {deliverer.refused} refused by the receiver")
 
 
 def _receiver(
@@ -226,7 +226,7 @@ def _receiver(
 
 def _deliverer(receiver_settings: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
     if not given["effect_url"]:
-        raise UsageError("--effect-url is missing: the outbox has to know where its requests go")
+        raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
     settings = database_settings(given, given["schema"])
     return Deliverer(receiver_settings.group, settings, CallSettings(given["effect_url"]), receiver_settings.crash)
 
@@ -240,9 +240,11 @@ def _effects(store: str, given: dict[str, Any]) -> Effects:
 
 def _redis(given: dict[str, Any], keeping: ClaimRetention) -> RedisSettings:
     if not given["redis_url"]:
-        raise UsageError("--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints it")
+        raise UsageError(
+            "--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints its URL"
+        )
     if keeping.keep_s is None:
-        raise UsageError("--keep-days is 0, for ever, and Redis keeps claims in memory; give a number of days")
+        raise UsageError("--keep-days is 0, forever, but Redis keeps claims in memory; give a number of days")
     return RedisSettings(given["redis_url"], keeping.keep_s, given["claim_s"])
 
 

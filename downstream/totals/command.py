@@ -48,7 +48,7 @@ class Difference:
     found: str | None
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.key} is {self.found or 'missing'}, wanted {self.wanted or 'none'}"
+        return f"{self.where}: {self.key} is {self.found or 'missing'}, expected {self.wanted or 'none'}"
 
 
 @dataclass
@@ -126,7 +126,7 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
         _compare_states(topics.changelog.topic_id, home, by_partition, standings, comparison)
     after = [reading.offsets(topic).positions for topic in (topics.input, topics.deltas)]
     if [orders.positions, sums.positions] != after:
-        raise Refused(f"group {settings.group!r} counts while it is looked at; end that program, then compare")
+        raise Refused(f"group {settings.group!r} is counting during the comparison; stop that program, then compare")
     return comparison
 
 
@@ -195,7 +195,7 @@ def _compare_with_orders(
         if counted_to.began < orders.logs[p].first:
             raise Refused(
                 f"range-lost: {settings.input}[{p}] begins at {orders.logs[p].first} and was counted from "
-                f"{counted_to.began} on; what retention took can't be computed again"
+                f"{counted_to.began} on; what retention deleted can't be computed again"
             )
         ranges[p] = counted_to.began, counted_to.offset
     wanted: Totals = {}
@@ -226,14 +226,14 @@ def _compare_states(
     for p, wanted in changelog.items():
         place = home / str(p)
         if not RocksStore.trusted(place, topic_id):
-            comparison.notes.append(f"state {place}: none that was closed in good order; it will be restored")
+            comparison.notes.append(f"state {place}: not closed cleanly; it will be restored")
             continue
         with closing(RocksStore(place, topic_id)) as store:
             until = -1 if store.checkpoint is None else store.checkpoint.until
             if until == standings.get(p, -1):
                 comparison.compare(f"state {place}", wanted, dict(store.items()))
             else:
-                comparison.notes.append(f"state {place}: stands at {until}; it will be restored from there")
+                comparison.notes.append(f"state {place}: at offset {until}; it will be restored from there")
 
 
 def _total_text(value: bytes | None) -> str | None:

@@ -90,7 +90,7 @@ class Caller:
             DeadlineExceeded: they did not acknowledge it in time.
         """
         source = message_id(self._topic, record)
-        why = f"failed {quantity(attempts, 'time')}, at last with {type(error).__name__}: {error}"
+        why = f"failed {quantity(attempts, 'time')}; last error: {type(error).__name__}: {error}"
         errors = {
             ERROR_REASON: REASON,
             ERROR_EXCEPTION: type(error).__name__,
@@ -117,7 +117,7 @@ class Caller:
         if left or failures:
             raise DeadlineExceeded(
                 f"dead letter of {self._topic}[{record.partition()}] offset {record.offset()}: "
-                f"{failures[0] if failures else f'not taken within {_WRITE_S:g} s'}"
+                f"{failures[0] if failures else f'not acknowledged within {_WRITE_S:g} s'}"
             )
 
     def close(self) -> None:

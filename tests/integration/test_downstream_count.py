@@ -138,7 +138,7 @@ def test_an_uncommitted_reader_counts_aborted_and_committed_attempts_alike(
     markers_written(Connection(broker.bootstrap), names.output)
     assert counted(broker, names, capsys, "--isolation", "read_uncommitted").splitlines() == [
         "6 records, 1 unique key, 3 duplicates (read_uncommitted, by source position)",
-        "duplicates are no fault here: this reader also sees attempts that were aborted",
+        "duplicates are expected here: this reader also sees aborted records",
     ]
     assert counted(broker, names, capsys) == (
         "3 records, 1 unique key, 0 duplicates (read_committed, by source position)\n"

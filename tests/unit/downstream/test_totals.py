@@ -730,7 +730,7 @@ def test_a_contradiction_counts_only_while_the_offset_stays() -> None:
     def goes_on() -> None:
         broker.committed = Committed(7, "topic-id=id began=3")
 
-    with pytest.raises(Fenced, match=r"^in\[4\]: somebody else went on"):
+    with pytest.raises(Fenced, match=r"^in\[4\]: another process continued"):
         attempt(Task("it stands elsewhere", goes_on), FakeTransaction(broker), 8)
 
 
