@@ -258,7 +258,7 @@ class Loop:
         if now is not None and now.topic_id != self._topic.topic_id:
             raise Refused(
                 f"topic-recreated: {self._topic.name} had id {self._topic.topic_id} when this program started, and has "
-                f"{now.topic_id} now: it was deleted and recreated; restart the program, which says where to continue"
+                f"id {now.topic_id} now: it was deleted and recreated; a restart says where to continue"
             )
 
     # Waiting partitions.

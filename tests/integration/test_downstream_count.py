@@ -78,13 +78,13 @@ def test_aborted_records_and_markers_are_no_records_for_a_committed_reader(
 
 
 def test_duplicates_alarm_a_committed_reader_only(broker: Broker, names: Names, capsys: Capture) -> None:
-    """Exit 1 with the first keys; the uncommitted reader says why it is no fault there."""
+    """Exit 1 with the first keys; the uncommitted reader says why they are expected there."""
     filled(broker, names, "--count", "5", "--start", "0")
     filled(broker, names, "--count", "2", "--start", "0")
     found = document(broker, names, capsys, code=1)
     assert (found["records"], found["unique"], found["duplicates"]) == (7, 5, 2)
     assert sorted(found["examples"]) == ["gold-000000", "silver-000001"]
-    assert "no fault" in counted(broker, names, capsys, "--isolation", "read_uncommitted")
+    assert "duplicates are expected" in counted(broker, names, capsys, "--isolation", "read_uncommitted")
 
 
 def written(broker: Broker, names: Names, offsets: list[int | None], ends: str | None = None) -> None:
