@@ -214,7 +214,7 @@ def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     layout = Layout.read(directory.resolve())
     if layout is None or broker not in {node.number for node in layout.nodes}:
-        raise Refused(f"there is no broker {broker} in {directory}; `python -m sandbox status` tells what there is")
+        raise Refused(f"no broker {broker} in {directory}; `python -m sandbox status` shows the brokers")
     log = str(layout.log(layout.node(broker)))
     _become(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
 
@@ -260,16 +260,16 @@ def _own_networks(place: str) -> bool:
     if place == "loopback":
         return False
     if not isolation.may_isolate():
-        click.echo("no root here: all brokers on the loopback device, `cut` will be refused", err=True)
+        click.echo("not running as root: all brokers use the loopback device, and `cut` is refused", err=True)
         return False
     for gone in isolation.sweep():
-        click.echo(f"removed the network that was left of {gone}", err=True)
+        click.echo(f"removed the network left over from {gone}", err=True)
     return True
 
 
 def _limit(size_mb: int | None) -> int:
     if size_mb is not None and not isolation.may_mount():
-        click.echo("no root here: no broker's disk is limited, `fill` will be refused", err=True)
+        click.echo("not running as root: no broker's disk is limited, and `fill` is refused", err=True)
         return 0
     return size_mb or 0
 
@@ -324,7 +324,7 @@ def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
     """
     cluster = Cluster.open(directory)
     if cluster is None or not set(numbers) <= {node.number for node in cluster.layout.nodes}:
-        raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` tells what there is")
+        raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` shows the brokers")
     return cluster
 
 
@@ -343,7 +343,7 @@ _STOPPED = "Send SIGSTOP to brokers: connections stay open, nothing responds."
 for _name, _summary, _example, _act, _done in (
     ("kill", _LOST_POWER, "kill 1 2 3", Cluster.kill, "is killed"),
     ("pause", _STOPPED, "pause 2", Cluster.pause, "is paused"),
-    ("resume", "Send SIGCONT to paused brokers.", "resume 2", Cluster.resume, "goes on"),
+    ("resume", "Send SIGCONT to paused brokers.", "resume 2", Cluster.resume, "is resumed"),
 ):
     cli.add_command(each_command(_name, _summary, _example, _brokers, _on_broker(_act), _done))
 
@@ -424,7 +424,7 @@ def heal(directory: Path) -> None:
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with exclusive(directory):
         cuts = _cluster(directory, []).heal()
-    click.echo(f"healed: {cuts} routes given back")
+    click.echo(f"healed: {cuts} routes restored")
 
 
 for command in (stores, spark, setup):

@@ -62,7 +62,7 @@ class Jvm:
     def tool(self, name: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one of Kafka's tools; raise `UsageError`, naming all, if ``name`` is unknown."""
         if name not in TOOLS:
-            raise UsageError(f"no tool {name!r}; there are: {' '.join(TOOLS)}")
+            raise UsageError(f"no tool {name!r}; choose one of: {' '.join(TOOLS)}")
         log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         return self.command(TOOLS[name], arguments, flags=[*QUICK, log])
 

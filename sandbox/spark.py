@@ -178,7 +178,7 @@ class SparkCluster:
         identity = self.state.processes.get(name)
         process = identity.process() if identity else None
         if identity is None or process is None:
-            raise Refused(f"{_title(name)} does not run; `python -m sandbox spark status` tells what does")
+            raise Refused(f"{_title(name)} is not running; `python -m sandbox spark status` shows what is")
         return [identity, *(Identity(child.pid, child.create_time()) for child in process.children(recursive=True))]
 
     def _stop(self, name: str) -> None:
@@ -227,7 +227,7 @@ class SparkCluster:
         wanted = _LEADER if name == MASTER else _REGISTERED
         while not wanted.search(self.log(name).read_bytes()):
             if not self.alive(name) or deadline.expired():
-                why = "it ended while starting" if not self.alive(name) else f"not ready within {deadline.budget_s:g} s"
+                why = "exited during startup" if not self.alive(name) else f"not ready within {deadline.budget_s:g} s"
                 last = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-_LAST_LINES:])
                 raise Refused(f"Spark's {_title(name)} did not start: {why}; last lines of {self.log(name)}:\n{last}")
             time.sleep(_POLL_S)
@@ -258,7 +258,7 @@ def _read(directory: Path) -> State | None:
         processes = {name: fields and Identity(**fields) for name, fields in kept.pop("processes").items()}
         return State(**kept, processes=processes)
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{file} is not readable as the state of a cluster ({error}); remove {directory}") from error
+        raise Refused(f"{file} is not a valid state file of a cluster ({error}); remove {directory}") from error
 
 
 # Commands.
@@ -308,7 +308,7 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
         settings = Settings(cores, memory_mb, leashed=False)
         cluster = SparkCluster.start(directory, workers=workers, port=port or None, settings=settings)
     click.echo(f"Spark is up at {cluster.url} with {len(cluster.workers)} workers ({cluster.directory}/*.log)")
-    click.echo(f"Run on it: make run-pipeline MASTER={cluster.url}")
+    click.echo(f"To run on it: make run-pipeline MASTER={cluster.url}")
 
 
 @spark.command()
@@ -387,7 +387,7 @@ def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
         cluster = _unleashed(directory)
         known = (MASTER, *cluster.workers)
         if name not in known:
-            raise UsageError(f"{name!r} is no process of this cluster; there are: {' '.join(known)}")
+            raise UsageError(f"{name!r} is not a process of this cluster; choose one of: {' '.join(known)}")
         act(cluster, name)
         yield _title(name)
 
@@ -397,7 +397,7 @@ def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
 for _what, _summary, _act, _done in (
     ("kill", "Send SIGKILL to the master or a worker, with its executors.", SparkCluster.kill, "is killed"),
     ("pause", "Send SIGSTOP to the master or a worker, with its executors.", SparkCluster.pause, "is paused"),
-    ("resume", "Send SIGCONT to a paused one.", SparkCluster.resume, "goes on"),
+    ("resume", "Send SIGCONT to a paused one.", SparkCluster.resume, "is resumed"),
     ("restart", "Restart the master or a worker.", SparkCluster.restart, "is up"),
 ):
     spark.add_command(each_command(_what, _summary, f"spark {_what} 2", _name, _on_process(_act), _done))

@@ -47,7 +47,7 @@ def settings_of(properties: Sequence[str]) -> dict[str, str]:
     """
     for text in properties:
         if "=" not in text:
-            raise UsageError(f"--property {text!r}: a setting is written NAME=VALUE")
+            raise UsageError(f"--property {text!r}: give a setting as NAME=VALUE")
     return dict(text.split("=", 1) for text in properties)
 
 
@@ -101,7 +101,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     more = settings_of(properties) or None
     if len(names) != 1 and (port or properties):
-        raise UsageError("--port and --property belong to one server; name it")
+        raise UsageError("--port and --property apply to one server; name it")
     with exclusive(directory):
         for name in names or USUAL:
             store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
@@ -204,7 +204,7 @@ _AGAIN = "Restart servers with their data; running ones are shut down cleanly fi
 for _name, _summary, _example, _act, _done in (
     ("kill", _LOST_POWER, "stores kill postgres", Store.kill, "is killed"),
     ("pause", _STOPPED, "stores pause redis", Store.pause, "is paused"),
-    ("resume", "Send SIGCONT to paused servers.", "stores resume redis", Store.resume, "goes on"),
+    ("resume", "Send SIGCONT to paused servers.", "stores resume redis", Store.resume, "is resumed"),
     ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(leashed=False), "is up"),
 ):
     stores.add_command(each_command(_name, _summary, _example, _named, _on_store(_act), _done))
