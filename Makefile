@@ -234,7 +234,7 @@ reference: setup ## write every option into docs/reference          make referen
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
 #            TEST_WORKERS of make test: parallel workers, each with its own broker; 0: one test after another
 #            KEY          of make explain: an order's key, or TOPIC/PARTITION/OFFSET
-#            DATABASE_URL REDIS_URL EFFECT_URL  URLs of the stores    STORE  of make run-receive: postgres outbox redis redis-script
+#            DATABASE_URL REDIS_URL EFFECT_URL  URLs of stores, receiver    STORE  of make run-receive: postgres outbox redis redis-script
 #            KILLS STORES of make kills: number, stores   KILLS_OUT RACES_OUT  result files of make kills and claims-races
 #            RESTARTS     of make restarts: number of restarts    RESTART_BY  kill or stop
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: folder for results, cells to run

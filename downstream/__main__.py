@@ -107,8 +107,8 @@ def _text(counted: Count) -> str:
     if counted.waiting:
         total = sum(counted.waiting.values())
         where = f"partition{'s' if len(counted.waiting) > 1 else ''} {', '.join(map(str, counted.waiting))}"
-        verb = "records wait" if total > 1 else "record waits"
-        lines.append(f"{total} {verb} behind the last stable offset in {where}")
+        verb = "records are" if total > 1 else "record is"
+        lines.append(f"{total} {verb} above the last stable offset in {where}")
     if counted.alarming:
         again = {kind: examples for kind, examples in counted.examples.items() if examples}
         lines += [

@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "JAVA_HOME": "Java of Spark's JVM and of the set-up; if unset, the first `java` on `PATH`",
     "PYSPARK_PYTHON": "Python of the workers; if unset, `local` masters use the driver's own",
     "PYSPARK_DRIVER_PYTHON": "Python of the driver of the spark-submit from pip; if unset, the one of `submit`",
-    "XDG_CACHE_HOME": "folder for the jars of an installed package; if unset, `~/.cache`; `BREW_JVM_DIR` has precedence",
+    "XDG_CACHE_HOME": "folder for the jars of an installed package; if unset, `~/.cache`; `BREW_JVM_DIR` comes first",
 }
 # Makefile variables that are not an option of a program.
 MAKE = {

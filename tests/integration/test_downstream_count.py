@@ -60,7 +60,7 @@ def test_records_behind_the_last_stable_offset_are_counted_as_waiting(
     filled(broker, names, "--count", "0", "--leave-open")
     assert counted(broker, names, capsys).splitlines() == [
         "0 records, 0 unique keys, 0 duplicates (read_committed, by source position)",
-        "3 records wait behind the last stable offset in partitions 0, 1, 2",
+        "3 records are above the last stable offset in partitions 0, 1, 2",
     ]
     assert document(broker, names, capsys, "--isolation", "read_uncommitted")["records"] == 3
 
