@@ -105,7 +105,7 @@ def up(
     is_secure: bool,
 ) -> None:
     """
-    Start Kafka with the data it had; does nothing if it is up.
+    Start Kafka with the data it had; does nothing if it is running.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def up(
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
-    Stop Kafka; does nothing if nothing is up.
+    Stop Kafka; does nothing if it is not running.
 
     \b
     Examples:

@@ -297,7 +297,7 @@ def spark() -> None:
 @directory_option
 def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> None:
     """
-    Start the cluster; does nothing if it is up.
+    Start the cluster; does nothing if it is running.
 
     \b
     Examples:
@@ -316,7 +316,7 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
-    Stop the cluster; does nothing if nothing is up.
+    Stop the cluster; does nothing if it is not running.
 
     \b
     Example:

@@ -92,7 +92,7 @@ def stores() -> None:
 @directory_option
 def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
     """
-    Start servers with the data they had; does nothing if they are up.
+    Start servers with the data they had; does nothing if they are running.
 
     \b
     Examples:
@@ -114,7 +114,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
 @directory_option
 def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     """
-    Stop servers; does nothing if nothing is up.
+    Stop servers; does nothing if none is running.
 
     \b
     Examples:

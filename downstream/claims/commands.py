@@ -46,7 +46,7 @@ def tables(view: ClaimsSnapshot, title: str) -> Group:
     shown = Table(title=escape(title), title_justify="left")
     for name in ("group", "topic", "partition", "owner", "state"):
         shown.add_column(name)
-    for name in ("heard ago", "position", "token"):
+    for name in ("heartbeat age", "position", "token"):
         shown.add_column(name, justify="right")
     for row in view.rows:
         shown.add_row(*_cells(row))
@@ -58,7 +58,7 @@ def tables(view: ClaimsSnapshot, title: str) -> Group:
     owners = {(row.group, row.topic, row.owner) for row in view.rows if row.state != "free"}
     idle = [member.client for member in view.members if (member.group, member.topic, member.client) not in owners]
     if idle:
-        lines.append(f"standing by: {', '.join(idle)}")
+        lines.append(f"members without partitions: {', '.join(idle)}")
     return Group(shown, *(escape(as_called(line)) for line in lines))
 
 

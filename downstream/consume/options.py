@@ -62,7 +62,7 @@ database_options = options(
         "--database",
         envvar="DATABASE_URL",
         metavar="URL",
-        help="postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
+        help="Database: postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
     ),
     option("--lock-timeout-s", type=float, default=3.0, help="Maximum seconds to wait for a lock."),
     option("--statement-timeout-s", type=float, default=10.0, help="Maximum seconds for one statement."),

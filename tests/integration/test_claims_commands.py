@@ -107,7 +107,7 @@ def test_the_world_is_shown_as_a_table_and_as_json(desk: Desk, at_work: tuple[He
     assert [one["client"] for one in found["members"]] == ["a", "b"]
     assert found["pauses"] == []
     table = desk.call("status")
-    assert all(word in table for word in ("owner", "heard ago", desk.topic, "fresh"))
+    assert all(word in table for word in ("owner", "heartbeat age", desk.topic, "fresh"))
     assert json.loads(desk.call("status", "--json", "--group", "another"))["partitions"] == []
     assert len(at_work) == 2
 
