@@ -1,7 +1,7 @@
-# Every command of the house. `make` lists those of users, `make help-all` all of them.
+# Every command of the project. `make` lists those for users, `make help-all` all of them.
 #
-# Variables come from the command line or the environment. What is empty is not passed on: the programs' own defaults
-# (brew/names.py, each program's --help) hold. Only these belong to the targets alone:
+# Variables come from the command line or the environment. Empty ones are not passed on, so that the programs' own defaults
+# (brew/names.py, each program's --help) apply. Only these belong to the targets:
 seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
 prove: CELLS ?= prove
