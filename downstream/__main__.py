@@ -30,7 +30,7 @@ _PATTERNS = {
 @click.group(cls=LazyGroup, later=_PATTERNS, context_settings=CONTEXT)
 def downstream() -> None:
     """
-    Consumers of the output.
+    Consumers of the output topic.
 
     \b
     Examples:
@@ -45,29 +45,29 @@ def downstream() -> None:
 
 @downstream.command("count")
 @bootstrap_option
-@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="What to count.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic to count.")
 @option(
     "--isolation",
     type=click.Choice([READ_COMMITTED, READ_UNCOMMITTED]),
     default=READ_COMMITTED,
-    help="Which kind of reader to be.",
+    help="Isolation level of the reader.",
 )
 @option(
     "--unique-by",
     type=click.Choice([SOURCE, KEY]),
     default=SOURCE,
-    help="What makes two records the same: the source position in their headers (without one, the key), or the key.",
+    help="Identity of a record: the source position in its headers (if it has none, its key), or its key.",
 )
-@click.option("--progress", is_flag=True, help="Show a bar on stderr.")
+@click.option("--progress", is_flag=True, help="Show a progress bar on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, progress: bool, as_json: bool) -> int:
     """
-    Count records, unique keys and duplicates, as one kind of reader sees them; exit 1 on duplicates.
+    Count the records, unique keys and duplicates that a reader sees; exit 1 on duplicates.
 
-    Keys may repeat by right, source positions may not: two records of one source position are duplicates. Records
-    without a readable one are counted by key, and the output says so.
+    Keys may repeat, source positions may not: two records with the same source position are duplicates. Records
+    without a readable source position are counted by key, and the output says so.
 
-    A read_uncommitted reader also sees attempts that were aborted, so duplicates are no fault there.
+    A read_uncommitted reader also sees aborted records, so duplicates are not an error there.
 
     \b
     Examples:
@@ -107,15 +107,15 @@ def _text(counted: Count) -> str:
     if counted.waiting:
         total = sum(counted.waiting.values())
         where = f"partition{'s' if len(counted.waiting) > 1 else ''} {', '.join(map(str, counted.waiting))}"
-        verb = "records wait" if total > 1 else "record waits"
-        lines.append(f"{total} {verb} behind the last stable offset in {where}")
+        verb = "records are" if total > 1 else "record is"
+        lines.append(f"{total} {verb} above the last stable offset in {where}")
     if counted.alarming:
         again = {kind: examples for kind, examples in counted.examples.items() if examples}
         lines += [
             f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(examples)}" for kind, examples in again.items()
         ]
     elif counted.duplicates:
-        lines.append("duplicates are no fault here: this reader also sees attempts that were aborted")
+        lines.append("duplicates are expected here: this reader also sees aborted records")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ _WHO = re.compile(r"(?:[\w.~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 def invalid_address(option: str, example: str) -> UsageError:
     """Return an error that does not quote the address, because any part of it may be the password."""
     return UsageError(
-        f"{option} can't be read, and is not shown, as it may hold a password; give {example}, with %XX for each of "
+        f"{option} is invalid, and not shown because it may hold a password; give {example}, with %XX for each of "
         "@ : / ? # [ ] % and spaces in a password"
     )
 

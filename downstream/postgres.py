@@ -66,8 +66,8 @@ class DatabaseSettings:
         ):
             if not 0 < value < max_poll_interval_s:
                 raise UsageError(
-                    f"{name} is {value:g} s and has to be above 0 and shorter than --max-poll-interval-s, "
-                    f"{max_poll_interval_s:g} s, or a partition is given away while we wait; change one of them"
+                    f"{name} is {value:g} s and must be above 0 and below --max-poll-interval-s, "
+                    f"{max_poll_interval_s:g} s, or a partition is reassigned while we wait; change one of them"
                 )
 
 
@@ -104,7 +104,7 @@ class Database:
             self._forget()
             if passing:
                 raise RetryLater(f"database: {_server_message(error)}") from error
-            raise Refused(f"the database refused, and would again: {_server_message(error)}") from error
+            raise Refused(f"the database refused, and a retry would not help: {_server_message(error)}") from error
         except BaseException:
             if self._connection is not None and self._connection.closed:
                 self._forget()
@@ -134,11 +134,11 @@ class Database:
         off = [row[0] for row in connection.execute(_FORGETS, [list(_DURABLE)])]
         if not off:
             return
-        why = f"the database has {' and '.join(f'{name}=off' for name in off)}, so its crash loses what it committed"
+        why = f"the database has {' and '.join(f'{name}=off' for name in off)}, so a crash can lose what it committed"
         if self.settings.weaker is None:
             raise Refused(
-                f"{why}; needed is on (ALTER SYSTEM SET {off[0]} = on, then reload; look at the role's and the "
-                "database's own settings, too). --accept-weaker goes on all the same"
+                f"{why}; set it to on (ALTER SYSTEM SET {off[0]} = on, then reload; check the role's and the "
+                "database's own settings, too), or run with --accept-weaker"
             )
         self.settings.weaker(why)
 

@@ -31,7 +31,7 @@ def in_euros(payment: Any, record: brew.Record) -> dict[str, Any]:
     except (TypeError, KeyError, InvalidOperation) as error:
         raise brew.Reject("no-amount", "a payment has an amount and a currency") from error
     if not amount.is_finite():
-        raise brew.Reject("no-amount", f"{amount} is no amount")
+        raise brew.Reject("no-amount", f"{amount} is not an amount")
     rate = Decimal(1) if currency == "EUR" else _rate(currency, record.timestamp)
     return {**payment, "eur": str((amount * rate).quantize(CENT)), "rate": str(rate)}
 

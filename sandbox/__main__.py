@@ -36,18 +36,18 @@ FIRST_PORT = 9092
 @click.group("sandbox", cls=LazyGroup, context_settings=CONTEXT)
 def cli() -> None:
     """
-    Real servers on this machine, without containers.
+    Run real servers on this machine, without containers.
 
     \b
     Examples:
       python -m sandbox up                     one Kafka broker on localhost:9092
       python -m sandbox up --brokers 3         three, replication 3, min ISR 2
-      python -m sandbox up --secure            TLS, users, rights; prints how to use it (docs/SECURITY.md)
+      python -m sandbox up --secure            TLS, users, ACLs; prints how to use it (docs/SECURITY.md)
       python -m sandbox status --json
       python -m sandbox logs --follow
       python -m sandbox tool kafka-topics --bootstrap-server localhost:9092 --list
       python -m sandbox kill 2                 break it: kill pause resume restart cut fill heal
-      python -m sandbox down --wipe            stop, and forget all data
+      python -m sandbox down --wipe            stop and remove all data
       python -m sandbox stores up              PostgreSQL and Redis
       python -m sandbox spark up               a Spark master and three workers
     """  # noqa: D301 - \b is click's mark for "keep these lines"
@@ -55,21 +55,27 @@ def cli() -> None:
 
 @cli.command()
 @click.option(
-    "--brokers", type=click.IntRange(1, 9), default=1, show_default=True, help="Nodes, each broker and controller."
+    "--brokers",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="Number of nodes, each broker and controller.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65_000),
     default=FIRST_PORT,
     show_default=True,
-    help="The first broker's port, each next one's is 2 higher; 0 takes free ones.",
+    help="Port of the first broker, 2 higher for each next one; 0: free ports.",
 )
 @click.option(
     "--kafka",
     type=click.Choice(list(KAFKAS)),
-    help=f"Version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
+    help=f"Kafka version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
 )
-@click.option("--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker.")
+@click.option(
+    "--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker in MiB."
+)
 @click.option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
 @click.option(
     "--network",
@@ -77,11 +83,13 @@ def cli() -> None:
     type=click.Choice(["loopback", "namespaces"]),
     default="loopback",
     show_default=True,
-    help="namespaces: each broker in a network of its own, so that it can be cut off; needs root.",
+    help="namespaces: each broker in its own network, so that `cut` can isolate it; needs root.",
 )
-@click.option("--data-size-mb", type=click.IntRange(16), help="End of the last broker's disk; needs root.")
-@click.option("--secure", "is_secure", is_flag=True, help="TLS, users with passwords or certificates, and rights.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A broker setting, repeatable.")
+@click.option(
+    "--data-size-mb", type=click.IntRange(16), help="Size limit of the last broker's disk in MiB; needs root."
+)
+@click.option("--secure", "is_secure", is_flag=True, help="Enable TLS, users with passwords or certificates, and ACLs.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
 @directory_option
 def up(
     brokers: int,
@@ -97,12 +105,12 @@ def up(
     is_secure: bool,
 ) -> None:
     """
-    Start Kafka, with the data it had; harmless when it is up.
+    Start Kafka with the data it had; does nothing if it is running.
 
     \b
     Examples:
       python -m sandbox up
-      python -m sandbox up --brokers 3 --port 0     free ports; `status` tells them
+      python -m sandbox up --brokers 3 --port 0     free ports; `status` shows them
       python -m sandbox up --secure --dir other
       python -m sandbox up --kafka 3.9.2 --dir other
     """  # noqa: D301 - \b is click's mark for "keep these lines"
@@ -135,11 +143,11 @@ def up(
 
 
 @cli.command()
-@click.option("--wipe", is_flag=True, help="Remove the data too.")
+@click.option("--wipe", is_flag=True, help="Also remove the data.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
-    Stop Kafka; harmless when nothing is up.
+    Stop Kafka; does nothing if it is not running.
 
     \b
     Examples:
@@ -161,11 +169,11 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
-    Tell what runs where; exit code 3 when something does not.
+    Show each broker's state; exit code 3 unless all are up.
 
     \b
     Examples:
@@ -191,11 +199,9 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--broker", type=int, default=1, show_default=True, help="Whose log.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option(
-    "--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="How many of the last lines."
-)
+@click.option("--broker", type=int, default=1, show_default=True, help="Broker whose log is printed.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl-C.")
+@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="Number of lines to print.")
 @directory_option
 def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """
@@ -208,7 +214,7 @@ def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     layout = Layout.read(directory.resolve())
     if layout is None or broker not in {node.number for node in layout.nodes}:
-        raise Refused(f"there is no broker {broker} in {directory}; `python -m sandbox status` tells what there is")
+        raise Refused(f"no broker {broker} in {directory}; `python -m sandbox status` shows the brokers")
     log = str(layout.log(layout.node(broker)))
     _become(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
 
@@ -234,7 +240,7 @@ def tool(name: str, arguments: Sequence[str]) -> None:
 @cli.command()
 def archive() -> None:
     """
-    Make the file that halves the brokers' start (make setup does).
+    Create the class-data archive that halves the brokers' start time (`make setup` does this).
 
     \b
     Example:
@@ -254,16 +260,16 @@ def _own_networks(place: str) -> bool:
     if place == "loopback":
         return False
     if not isolation.may_isolate():
-        click.echo("no root here: all brokers on the loopback device, `cut` will be refused", err=True)
+        click.echo("not running as root: all brokers use the loopback device, and `cut` is refused", err=True)
         return False
     for gone in isolation.sweep():
-        click.echo(f"removed the network that was left of {gone}", err=True)
+        click.echo(f"removed the network left over from {gone}", err=True)
     return True
 
 
 def _limit(size_mb: int | None) -> int:
     if size_mb is not None and not isolation.may_mount():
-        click.echo("no root here: no broker's disk is limited, `fill` will be refused", err=True)
+        click.echo("not running as root: no broker's disk is limited, and `fill` is refused", err=True)
         return 0
     return size_mb or 0
 
@@ -278,11 +284,13 @@ def _become(command: Sequence[str]) -> None:
 
 
 @cli.command()
-@click.option("--expired", is_flag=True, help="Break it: they ended an hour ago, until the next `certify`.")
+@click.option(
+    "--expired", is_flag=True, help="Break it: issue certificates that expired an hour ago, until the next `certify`."
+)
 @directory_option
 def certify(directory: Path, *, expired: bool) -> None:
     """
-    Give brokers of a secure cluster new certificates while they run; returns once new connections by password see them.
+    Replace the brokers' certificates in a running secure cluster; returns once new connections by password see them.
 
     \b
     Examples:
@@ -316,7 +324,7 @@ def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
     """
     cluster = Cluster.open(directory)
     if cluster is None or not set(numbers) <= {node.number for node in cluster.layout.nodes}:
-        raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` tells what there is")
+        raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` shows the brokers")
     return cluster
 
 
@@ -330,12 +338,12 @@ def _on_broker(act: Callable[[Cluster, int], None]) -> Act:
     return apply
 
 
-_LOST_POWER = "SIGKILL brokers, as when their machines lose power."
-_STOPPED = "SIGSTOP brokers: connections stay open, nothing answers."
+_LOST_POWER = "Send SIGKILL to brokers, as if their machines lost power."
+_STOPPED = "Send SIGSTOP to brokers: connections stay open, nothing responds."
 for _name, _summary, _example, _act, _done in (
     ("kill", _LOST_POWER, "kill 1 2 3", Cluster.kill, "is killed"),
     ("pause", _STOPPED, "pause 2", Cluster.pause, "is paused"),
-    ("resume", "SIGCONT to paused brokers.", "resume 2", Cluster.resume, "goes on"),
+    ("resume", "Send SIGCONT to paused brokers.", "resume 2", Cluster.resume, "is resumed"),
 ):
     cli.add_command(each_command(_name, _summary, _example, _brokers, _on_broker(_act), _done))
 
@@ -345,7 +353,7 @@ for _name, _summary, _example, _act, _done in (
 @directory_option
 def restart(numbers: Sequence[int], directory: Path) -> None:
     """
-    Start brokers again with their data, all together; what runs is ended in good order before.
+    Restart brokers with their data, all together; running ones are shut down cleanly first.
 
     \b
     Example:
@@ -363,18 +371,18 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
     "others",
     multiple=True,
     metavar="N|clients",
-    help="Another broker's number, or `clients`; repeatable  [default: all of them]",
+    help="Broker to cut it off from, or `clients`; repeatable.  [default: all of them]",
 )
 @directory_option
 def cut(number: int, others: Sequence[str], directory: Path) -> None:
     """
-    Let nothing pass between a broker and others: connections stay open and starve.
+    Block all traffic between a broker and others; connections stay open.
 
     Needs a cluster that was started with `up --network namespaces`.
 
     \b
     Examples:
-      python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 do not hear of 1 any more
+      python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 can't reach broker 1
       python -m sandbox cut 1 --from clients
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     wrong = [other for other in others if other != CLIENTS and not other.isdigit()]
@@ -393,7 +401,7 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
 @directory_option
 def fill(number: int, directory: Path) -> None:
     """
-    Fill a broker's disk; needs `up --data-size-mb`, which limits the last broker's.
+    Fill a broker's disk; needs `up --data-size-mb`, which limits the last broker's disk.
 
     \b
     Example:
@@ -408,7 +416,7 @@ def fill(number: int, directory: Path) -> None:
 @directory_option
 def heal(directory: Path) -> None:
     """
-    Take all cuts away and give full disks their room again; brokers that ended need `restart`.
+    Remove all cuts and free the space on full disks; brokers that stopped need `restart`.
 
     \b
     Example:
@@ -416,7 +424,7 @@ def heal(directory: Path) -> None:
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with exclusive(directory):
         cuts = _cluster(directory, []).heal()
-    click.echo(f"healed: {cuts} routes given back")
+    click.echo(f"healed: {cuts} routes restored")
 
 
 for command in (stores, spark, setup):

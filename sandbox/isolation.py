@@ -33,7 +33,7 @@ _RANGE = ipaddress.IPv4Network("10.213.0.0/16")
 _HOST_PART = 254
 _COMMAND_S = 10
 _TRIES = 50
-_NO_DISK = "leave --data-size-mb out"
+_NO_DISK = "omit --data-size-mb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,9 @@ class Network:
     def _existing(self) -> ipaddress.IPv4Network:
         hosts = self._addresses()
         if hosts is None:
-            raise Refused(f"the brokers of {self.directory} have no network of their own; `up --network namespaces`")
+            raise Refused(
+                f"the brokers of {self.directory} have no networks of their own; use `up --network namespaces`"
+            )
         return hosts
 
 
@@ -195,14 +197,14 @@ def limit_disk(directory: Path, size_mb: int) -> None:
 def fill_disk(directory: Path) -> int:
     """Remove all free space, so that the next write fails; return the bytes in use."""
     if directory.resolve() not in _mounted():
-        raise Refused(f"{directory} is no file system of its own; `up --data-size-mb 512` as root makes one")
+        raise Refused(f"{directory} is not a file system of its own; `up --data-size-mb 512` as root creates one")
     for _ in range(_TRIES):
         used = shutil.disk_usage(directory).used
         # A write in between makes the size too small, which the kernel refuses.
         with contextlib.suppress(Refused):
             _mount("-o", f"remount,size={used}", str(directory))
             return used
-    raise Refused(f"{directory} fills faster than it can be shrunk; pause its broker, and fill again")
+    raise Refused(f"{directory} fills faster than it can be shrunk; pause its broker and retry")
 
 
 def release_disks(below: Path) -> None:

@@ -62,18 +62,18 @@ class Jvm:
     def tool(self, name: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one of Kafka's tools; raise `UsageError`, naming all, if ``name`` is unknown."""
         if name not in TOOLS:
-            raise UsageError(f"no tool {name!r}; there are: {' '.join(TOOLS)}")
+            raise UsageError(f"no tool {name!r}; choose one of: {' '.join(TOOLS)}")
         log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         return self.command(TOOLS[name], arguments, flags=[*QUICK, log])
 
 
-_TEXT = """Fetch a Kafka broker and Kafka's own tools, and compare them with the checksums of this version.
+_TEXT = """Fetch a Kafka broker and Kafka's own tools, and verify their checksums.
 
 \b
 Examples:
   brew-sandbox setup                            into the user's cache, from a Maven repository
   brew-sandbox setup --from /media/jars         on a machine without a network
-  brew-sandbox setup --kafka 3.9.2              an older one, for `sandbox up --kafka 3.9.2`
+  brew-sandbox setup --kafka 3.9.2              an older version, for `sandbox up --kafka 3.9.2`
 """
 
 
@@ -83,7 +83,7 @@ def _nothing_else(_place: Path) -> None:
 
 setup = setup_command(Part.KAFKA, _TEXT, _nothing_else, KAFKAS)
 
-_YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 70 MB), and compare them with their checksums.
+_YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 70 MB), and verify their checksums.
 
 \b
 Example:

@@ -111,7 +111,7 @@ def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) ->
     log = layout.log(node)
     while not (_STARTED in _lines_from(log, begin) and _listens(node)):
         if not node.alive():
-            raise _not_started(node, "it ended while starting", log, begin)
+            raise _not_started(node, "it exited during startup", log, begin)
         if deadline.expired():
             raise _not_started(node, f"it was not ready within {deadline.budget_s:g} s", log, begin)
         time.sleep(_POLL_S)
@@ -366,11 +366,11 @@ def _check_fits(kept: Layout, brokers: int, settings: Settings) -> None:
     if len(kept.nodes) != brokers:
         raise Refused(
             f"{kept.directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
-            "ask for that number, or remove the old one with `make down WIPE=1`"
+            "start it with that number, or remove it with `make down WIPE=1`"
         )
     if settings.secure and not kept.secure:
         raise Refused(
-            f"{kept.directory} holds a cluster that asks nobody who is there; remove it and its data with "
+            f"{kept.directory} holds a cluster without authentication; remove it and its data with "
             "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir) for a secure one"
         )
     if settings.kafka not in {None, kept.kafka}:
@@ -398,7 +398,7 @@ def make_archive(directory: Path) -> Path:
     with Cluster.start(directory, settings=_Recording()) as cluster:
         cluster.stop()  # cleanly: the file is written at the very end
     if not fresh.exists():
-        raise Refused("the JVM has written no class-data archive")
+        raise Refused("the JVM wrote no class-data archive")
     return fresh.replace(jvm.archive)
 
 

@@ -120,7 +120,7 @@ class Layout:
             return cls(directory, kept["cluster_id"], nodes, kept.get("launched", {}))
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(
-                f"{file} is not readable as the state of a cluster ({error}); "
+                f"{file} is not a valid state file of a cluster ({error}); "
                 f"if none of its servers runs, remove {directory}"
             ) from error
 
@@ -189,7 +189,7 @@ def plan(directory: Path, cluster_id: str, ports: Sequence[int], controller_port
 def on_ports(directory: Path, cluster_id: str, brokers: int, ports: Sequence[int] | None) -> Layout:
     """Return a cluster on the given ports, or on free ones; controllers always get free ones."""
     if brokers < 1 or (ports is not None and len(ports) != brokers):
-        raise UsageError(f"{brokers} brokers need as many ports, got {list(ports or ())}")
+        raise UsageError(f"{brokers} brokers need {brokers} ports, got {list(ports or ())}")
     ports_found = free(2 * brokers if ports is None else brokers, apart_from=ports or ())
     return plan(directory, cluster_id, ports or ports_found[brokers:], ports_found[:brokers])
 

@@ -73,7 +73,7 @@ def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
         if port not in apart_from and is_free(port):
             ports.append(port)
     if len(ports) < count:
-        raise Refused(f"{count} free ports are needed and {len(ports)} were found from {_CANDIDATES[0]} on")
+        raise Refused(f"{count} free ports are needed, but only {len(ports)} were found from {_CANDIDATES[0]} on")
     return ports
 
 

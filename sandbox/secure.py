@@ -121,9 +121,7 @@ class Security:
             (self.config(user, certificate=True), by_certificate),
         ):
             text = "".join(f"{name}={value}\n" for name, value in settings.items())
-            write_private(
-                path, f"# Who `{user}` is to this cluster: --client-config, docs/SECURITY.md\n{text}".encode()
-            )
+            write_private(path, f"# Credentials of `{user}` for --client-config, see docs/SECURITY.md\n{text}".encode())
         config = load(self.config(user))
         java = java_settings(Connection("", config.properties, config.secrets))
         write_private(self.java_config(user), java_properties(java).encode())
@@ -174,9 +172,9 @@ def usage_text(layout: Layout) -> Sequence[str]:
     home = Security.of(layout)
     where = home.folder.relative_to(Path.cwd()) if home.folder.is_relative_to(Path.cwd()) else home.folder
     return (
-        f"by password at {layout.bootstrap}, by certificate at {layout.bootstrap_mutual}",
+        f"with a password: {layout.bootstrap}, with a certificate: {layout.bootstrap_mutual}",
         *(f"  {user:<13} --client-config {where}/{user}.properties" for user in USERS),
-        "  topics and orders first, then a run:",
+        "  create topics and orders, then run the pipeline:",
         f"  BREW_CLIENT_CONFIG={where}/{ADMIN}.properties make topic-create-all seed BOOTSTRAP={layout.bootstrap}",
         f"  BREW_CLIENT_CONFIG={where}/pipeline.properties make run-pipeline BOOTSTRAP={layout.bootstrap}",
     )

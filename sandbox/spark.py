@@ -178,7 +178,7 @@ class SparkCluster:
         identity = self.state.processes.get(name)
         process = identity.process() if identity else None
         if identity is None or process is None:
-            raise Refused(f"{_title(name)} does not run; `python -m sandbox spark status` tells what does")
+            raise Refused(f"{_title(name)} is not running; `python -m sandbox spark status` shows what is")
         return [identity, *(Identity(child.pid, child.create_time()) for child in process.children(recursive=True))]
 
     def _stop(self, name: str) -> None:
@@ -227,7 +227,7 @@ class SparkCluster:
         wanted = _LEADER if name == MASTER else _REGISTERED
         while not wanted.search(self.log(name).read_bytes()):
             if not self.alive(name) or deadline.expired():
-                why = "it ended while starting" if not self.alive(name) else f"not ready within {deadline.budget_s:g} s"
+                why = "exited during startup" if not self.alive(name) else f"not ready within {deadline.budget_s:g} s"
                 last = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-_LAST_LINES:])
                 raise Refused(f"Spark's {_title(name)} did not start: {why}; last lines of {self.log(name)}:\n{last}")
             time.sleep(_POLL_S)
@@ -258,7 +258,7 @@ def _read(directory: Path) -> State | None:
         processes = {name: fields and Identity(**fields) for name, fields in kept.pop("processes").items()}
         return State(**kept, processes=processes)
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{file} is not readable as the state of a cluster ({error}); remove {directory}") from error
+        raise Refused(f"{file} is not a valid state file of a cluster ({error}); remove {directory}") from error
 
 
 # Commands.
@@ -269,7 +269,7 @@ _name = click.argument("name")
 @click.group()
 def spark() -> None:
     """
-    A standalone Spark cluster: one master, some workers, as processes of this machine.
+    Run a standalone Spark cluster on this machine: one master, some workers.
 
     \b
     Examples:
@@ -282,16 +282,22 @@ def spark() -> None:
 
 
 @spark.command()
-@click.option("--workers", type=click.IntRange(1, 9), default=3, show_default=True, help="How many workers.")
-@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="What each worker offers.")
-@click.option("--memory-mb", type=click.IntRange(512), default=1024, show_default=True, help="What each worker offers.")
+@click.option("--workers", type=click.IntRange(1, 9), default=3, show_default=True, help="Number of workers.")
+@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Cores of each worker.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=FIRST_PORT, show_default=True, help="The master's; 0: a free one."
+    "--memory-mb", type=click.IntRange(512), default=1024, show_default=True, help="Memory of each worker in MiB."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=FIRST_PORT,
+    show_default=True,
+    help="Port of the master; 0: a free one.",
 )
 @directory_option
 def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> None:
     """
-    Start the cluster; harmless when it is up.
+    Start the cluster; does nothing if it is running.
 
     \b
     Examples:
@@ -302,15 +308,15 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
         settings = Settings(cores, memory_mb, leashed=False)
         cluster = SparkCluster.start(directory, workers=workers, port=port or None, settings=settings)
     click.echo(f"Spark is up at {cluster.url} with {len(cluster.workers)} workers ({cluster.directory}/*.log)")
-    click.echo(f"Run on it: make run-pipeline MASTER={cluster.url}")
+    click.echo(f"To run on it: make run-pipeline MASTER={cluster.url}")
 
 
 @spark.command()
-@click.option("--wipe", is_flag=True, help="Remove logs and the executors' folders too.")
+@click.option("--wipe", is_flag=True, help="Also remove the logs and the executors' folders.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
-    Stop the cluster; harmless when nothing is up.
+    Stop the cluster; does nothing if it is not running.
 
     \b
     Example:
@@ -326,11 +332,11 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @spark.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
-    Tell what runs; exit code 3 when something that was started does not.
+    Show each process's state; exit code 3 unless all that were started are up.
 
     \b
     Example:
@@ -381,7 +387,7 @@ def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
         cluster = _unleashed(directory)
         known = (MASTER, *cluster.workers)
         if name not in known:
-            raise UsageError(f"{name!r} is no process of this cluster; there are: {' '.join(known)}")
+            raise UsageError(f"{name!r} is not a process of this cluster; choose one of: {' '.join(known)}")
         act(cluster, name)
         yield _title(name)
 
@@ -389,9 +395,9 @@ def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
 
 
 for _what, _summary, _act, _done in (
-    ("kill", "SIGKILL to the master or a worker, with its executors.", SparkCluster.kill, "is killed"),
-    ("pause", "SIGSTOP to the master or a worker, with its executors.", SparkCluster.pause, "is paused"),
-    ("resume", "SIGCONT to a paused one.", SparkCluster.resume, "goes on"),
-    ("restart", "Start the master or a worker again.", SparkCluster.restart, "is up"),
+    ("kill", "Send SIGKILL to the master or a worker, with its executors.", SparkCluster.kill, "is killed"),
+    ("pause", "Send SIGSTOP to the master or a worker, with its executors.", SparkCluster.pause, "is paused"),
+    ("resume", "Send SIGCONT to a paused one.", SparkCluster.resume, "is resumed"),
+    ("restart", "Restart the master or a worker.", SparkCluster.restart, "is up"),
 ):
     spark.add_command(each_command(_what, _summary, f"spark {_what} 2", _name, _on_process(_act), _done))

@@ -102,7 +102,7 @@ class Store:
             identity = Identity(**kept["identity"]) if kept["identity"] else None
             return cls(directory, State(kept["port"], kept["properties"], identity))
         except (ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{file} is not readable as a server's state ({error}); remove it if none runs") from error
+            raise Refused(f"{file} is not a valid state file of a server ({error}); remove it if none runs") from error
 
     # Defined by subclasses.
 
@@ -237,9 +237,9 @@ class Store:
     def _await_answer(self, deadline: Deadline) -> None:
         while not self.answers():
             if not self.running():
-                raise self._not_started("it ended while starting")
+                raise self._not_started("it exited during startup")
             if deadline.expired():
-                raise self._not_started(f"no answer within {deadline.budget_s:g} s")
+                raise self._not_started(f"it did not respond within {deadline.budget_s:g} s")
             time.sleep(_POLL_S)
 
     def _not_started(self, why: str) -> Refused:
@@ -354,7 +354,7 @@ def _account() -> pwd.struct_passwd:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise Refused("PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`; add one")
+    raise Refused("PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody`; add one")
 
 
 def _as_user() -> list[str]:
@@ -463,7 +463,7 @@ class Registry(Store):
             shutil.unpack_archive(archive, fresh)  # its checksum was verified
             fresh.rename(self.data)
         except (OSError, shutil.ReadError) as error:
-            raise Refused(f"{archive} can't be unpacked into {self.data}: {error}; make room there") from error
+            raise Refused(f"{archive} can't be unpacked into {self.data}: {error}; free space there") from error
 
     def answers(self) -> bool:
         try:

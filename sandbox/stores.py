@@ -26,7 +26,7 @@ directory_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=DIRECTORY,
     show_default=True,
-    help="Where the servers keep state, logs and data.",
+    help="Folder of the servers' state, logs and data.",
 )
 
 
@@ -47,7 +47,7 @@ def settings_of(properties: Sequence[str]) -> dict[str, str]:
     """
     for text in properties:
         if "=" not in text:
-            raise UsageError(f"--property {text!r}: a setting is written NAME=VALUE")
+            raise UsageError(f"--property {text!r}: give a setting as NAME=VALUE")
     return dict(text.split("=", 1) for text in properties)
 
 
@@ -66,30 +66,33 @@ _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list
 @click.group()
 def stores() -> None:
     """
-    PostgreSQL and Redis, which the patterns of `python -m downstream` keep their effects in.
+    Run PostgreSQL and Redis, in which the patterns of `python -m downstream` keep their effects.
 
     `make setup-stores` installs Debian's packages. `registry` is a Schema Registry in memory, for `brew.formats`; its
-    first start fetches it (142 MB). Without names a command means all servers that were started, and `up` the two.
+    first start fetches it (142 MB). Without names, `up` starts PostgreSQL and Redis; other commands apply to all
+    servers that were started.
 
     \b
     Examples:
       python -m sandbox stores up                  both, on free ports, data kept
       python -m sandbox stores up postgres --port 5432
       python -m sandbox stores up registry --port 8081
-      python -m sandbox stores status --json       where they are, as URLs
+      python -m sandbox stores status --json       with their URLs
       python -m sandbox stores kill postgres       break it: kill pause resume restart
-      python -m sandbox stores down --wipe         stop, and forget all data
+      python -m sandbox stores down --wipe         stop and remove all data
     """  # noqa: D301 - \b is click's mark for "keep these lines"
 
 
 @stores.command()
 @_names
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="0 takes a free one.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A server setting, repeatable.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="Port of the server; 0: a free one."
+)
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Server setting; repeatable.")
 @directory_option
 def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
     """
-    Start servers, with the data they had; harmless when they are up.
+    Start servers with the data they had; does nothing if they are running.
 
     \b
     Examples:
@@ -98,7 +101,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     more = settings_of(properties) or None
     if len(names) != 1 and (port or properties):
-        raise UsageError("--port and --property belong to one server; name it")
+        raise UsageError("--port and --property apply to one server; name it")
     with exclusive(directory):
         for name in names or USUAL:
             store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
@@ -107,11 +110,11 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
 
 @stores.command()
 @_names
-@click.option("--wipe", is_flag=True, help="Remove the data too.")
+@click.option("--wipe", is_flag=True, help="Also remove the data.")
 @directory_option
 def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     """
-    Stop servers; harmless when nothing is up.
+    Stop servers; does nothing if none is running.
 
     \b
     Examples:
@@ -131,11 +134,11 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
 
 
 @stores.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
-    Tell what runs where; exit code 3 when something that was started does not.
+    Show each server's state; exit code 3 unless all that were started are up.
 
     \b
     Example:
@@ -195,13 +198,13 @@ def _on_store(act: Callable[[Store], object]) -> Act:
     return apply
 
 
-_LOST_POWER = "SIGKILL servers with all their children, as when their machine loses power."
-_STOPPED = "SIGSTOP servers: connections stay open, nothing answers."
-_AGAIN = "Start servers again with their data; what runs is ended in good order before."
+_LOST_POWER = "Send SIGKILL to servers and all their children, as if their machine lost power."
+_STOPPED = "Send SIGSTOP to servers: connections stay open, nothing responds."
+_AGAIN = "Restart servers with their data; running ones are shut down cleanly first."
 for _name, _summary, _example, _act, _done in (
     ("kill", _LOST_POWER, "stores kill postgres", Store.kill, "is killed"),
     ("pause", _STOPPED, "stores pause redis", Store.pause, "is paused"),
-    ("resume", "SIGCONT to paused servers.", "stores resume redis", Store.resume, "goes on"),
+    ("resume", "Send SIGCONT to paused servers.", "stores resume redis", Store.resume, "is resumed"),
     ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(leashed=False), "is up"),
 ):
     stores.add_command(each_command(_name, _summary, _example, _named, _on_store(_act), _done))

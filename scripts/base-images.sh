@@ -42,7 +42,7 @@ stand_in_of_python() {
     command -v debootstrap >/dev/null || { say "debootstrap is missing; run scripts/setup-packages.sh containers"; exit 3; }
     [[ $EUID -eq 0 ]] || { say "debootstrap needs root, and $python_image can't be pulled"; exit 3; }
     local root=$place/root
-    say "$python_image can't be pulled; making a stand-in of Debian's packages"
+    say "$python_image can't be pulled; building a stand-in from Debian's packages"
     debootstrap --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv "$suite" "$root" >"$place/log" 2>&1 ||
         { tail -n 5 "$place/log" >&2; say "debootstrap failed"; exit 3; }
     ln -s python3 "$root/usr/bin/python"
@@ -63,7 +63,7 @@ stand_in_of_python() {
 
 stand_in_of_kafka() {
     there "$python_image" || stand_in_of_python
-    say "$kafka_image can't be pulled; making a stand-in of the sandbox's jars"
+    say "$kafka_image can't be pulled; building a stand-in from the sandbox's jars"
     mkdir "$place/kafka" "$place/kafka/libs"
     cp -L .jvm/kafka/*.jar "$place/kafka/libs/" || { say "no jars in .jvm/kafka; run make setup first"; exit 3; }
     cp scripts/base-images/* "$place/kafka/"

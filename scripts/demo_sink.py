@@ -110,9 +110,9 @@ def table(spark: Rows, ours: Rows) -> str:
     return "\n".join(
         (
             line("", "Spark's own sink", "brew.ExactlyOnceSink"),
-            line("rows that a reader gets", spark.total(), ours.total()),
-            line("different rows", len(spark), len(ours)),
-            line("rows that are there again", twice(spark), twice(ours)),
+            line("rows that a reader sees", spark.total(), ours.total()),
+            line("distinct rows", len(spark), len(ours)),
+            line("duplicate rows", twice(spark), twice(ours)),
         )
     )
 
@@ -127,11 +127,11 @@ def run_as_a_process(bootstrap: str, folder: Path, *, die: bool) -> None:
 
 
 @click.command()
-@click.option("--bootstrap", required=True, help="Brokers, host:port[,...].")
-@click.option("--run", "folder", type=Path, help="Only run both queries, with their checkpoints below this folder.")
-@click.option("--die", is_flag=True, help="With --run: end by SIGKILL.")
+@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers, host:port[,...].")
+@click.option("--run", "folder", type=Path, help="Only run both queries, with their checkpoints in this folder.")
+@click.option("--die", is_flag=True, help="With --run: kill the driver with SIGKILL at the end.")
 def main(bootstrap: str, folder: Path | None, *, die: bool) -> None:
-    """One query, two sinks, one kill."""
+    """Run one query with two sinks, and kill it."""
     if folder is not None:
         run_both(bootstrap, folder, die=die)
         return
@@ -144,14 +144,14 @@ def main(bootstrap: str, folder: Path | None, *, die: bool) -> None:
         before = visible(connection, SPARKS), visible(connection, OURS)
         print(f"\n{table(*before)}\n")
         last = {name: forget_last_commit(Path(place, name)) for name in ("spark", "brew")}
-        print(f"2. Batch {last['spark']} is written, but Spark's commit log does not have it: what a kill between")
-        print("   the write and the entry leaves. Both queries start again, and Spark runs the batch again.")
+        print(f"2. Batch {last['spark']} is written, but not in Spark's commit log, as after a kill between")
+        print("   the write and the log entry. Both queries restart, and Spark runs the batch again.")
         run_as_a_process(bootstrap, Path(place), die=False)
     spark, ours = visible(connection, SPARKS), visible(connection, OURS)
     print(f"\n{table(spark, ours)}\n")
     if ours != before[1] or set(ours.values()) != {1} or spark.total() == before[0].total():
-        raise SystemExit("the demo FAILED: this is not what the page says")
-    print(f"Spark's own sink wrote batch {last['spark']} twice. brew found it in Kafka, and wrote nothing.")
+        raise SystemExit("the demo FAILED: the result differs from docs/guide/sink.md")
+    print(f"Spark's own sink wrote batch {last['spark']} twice. brew found it in Kafka and wrote nothing.")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ export NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true
 # Not --quiet: then --strict would not hear of warnings.
 if ! .venv/bin/python -m mkdocs build --strict --config-file "$place/mkdocs.yml" --site-dir "$out" >"$place/log" 2>&1; then
     grep -v '^INFO' "$place/log" >&2
-    printf 'docs: the pages have faults, see above; no site was made\n' >&2
+    printf 'docs: the pages have errors, see above; no site was built\n' >&2
     exit 1
 fi
 printf '%s\n' "$out/index.html"

@@ -10,7 +10,7 @@ find_engine() {
             return
         fi
     done
-    say "no container engine answers here (asked: ${ENGINE:-docker podman})."
+    say "no container engine responds (tried: ${ENGINE:-docker podman})."
     say "Start Docker or Podman, or name another one with ENGINE=...; on Debian, scripts/setup-packages.sh containers installs Podman."
     return 1
 }

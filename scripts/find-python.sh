@@ -13,7 +13,7 @@ judged=0
 if [[ -n ${PYTHON:-} ]]; then
     judge "$PYTHON" || judged=$?
     [[ $judged -eq 0 || $judged -eq 10 ]] ||
-        refuse "PYTHON is '$PYTHON', which is no Python 3.11 or later with ensurepip (Debian: python3-venv); unset it, or set it to one."
+        refuse "PYTHON is '$PYTHON', which is not Python 3.11 or later with ensurepip (Debian: python3-venv); unset it, or set it to one."
     command -v "$PYTHON"
     exit
 fi
@@ -29,5 +29,5 @@ while read -r candidate; do
 done < <(type -aP python3 python3.13 python3.12 python3.11 python)
 [[ -n $slow ]] ||
     refuse "Python 3.11 or later with ensurepip was not found on PATH; install one (Debian: python3-venv), or set PYTHON to it."
-say "$slow was built without --enable-optimizations, and PATH has no other: a record costs about a sixth more processor"
+say "$slow was built without --enable-optimizations, and PATH has no other: each record takes about a sixth more CPU time"
 printf '%s\n' "$slow"

@@ -18,5 +18,5 @@ END {
     if (!wanted) exit
     printf "\nVariables, from the command line or the environment\n"
     for (i = 1; i <= lines; i++) print first[i]
-    printf "\n  make help-all       every target and variable: tests, proofs, databases\n"
+    printf "\n  make help-all       list every target and variable: tests, proofs, databases\n"
 }

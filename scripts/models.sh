@@ -30,7 +30,7 @@ try() {
     if grep -q 'max search depth too small\|out of memory' "$work/out.txt"; then found='not searched to the end'; fi
     printf '%-12s %-16s %10s states  %s\n' "$model" "${*:-as it is}" "$states" "$found"
     if [[ $found != "$wanted" ]]; then
-        printf 'models: wanted %s\n' "$wanted" >&2
+        printf 'models: expected %s\n' "$wanted" >&2
         sed 's/^/    /' "$work/out.txt" >&2
         failed=1
     fi

@@ -149,7 +149,7 @@ def run(area: Area, only: list[str], workers: int, log: Path, *, again: bool) ->
     if done.returncode or not results.exists():
         tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
         print(
-            f"{tail}\nmutation: {area.name}: mutmut ended with {done.returncode}; its whole output is in {log}",
+            f"{tail}\nmutation: {area.name}: mutmut exited with {done.returncode}; its full output is in {log}",
             file=sys.stderr,
         )
         raise SystemExit(3)
@@ -311,22 +311,24 @@ def tell(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
             print(f"    {survivor['status']}: {survivor['function']}")
             print(f"      - {survivor['was']}\n      + {survivor['now']}")
     for entry in unused:
-        print(f"    explained, but no survivor any more: {entry.function}: {entry.now}")
+        print(f"    explained, but no longer a survivor: {entry.function}: {entry.now}")
     return row["unexplained"] == 0 and row["score"] >= BAR
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("module", nargs="*", help="areas or modules of tests/mutation/areas.toml; none: all")
-    parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
-    parser.add_argument("--again", action="store_true", help="only what the last run did not kill or did not come to")
-    parser.add_argument("--no-store", action="store_true", help="print only, leave docs/proof/mutation.* alone")
+    parser.add_argument("module", nargs="*", help="areas or modules of tests/mutation/areas.toml (default: all)")
+    parser.add_argument("--workers", type=int, default=1, help="number of mutants tested at a time (default: 1)")
+    parser.add_argument(
+        "--again", action="store_true", help="test only mutants that the last run did not kill or did not reach"
+    )
+    parser.add_argument("--no-store", action="store_true", help="print only, do not write docs/proof/mutation.*")
     options = parser.parse_args(arguments)
     areas, explained = Area.all(), Explained.all()
     known = {name for area in areas for name in (area.name, *area.modules)}
     if unknown := set(options.module) - known:
         has, wrong = ", ".join(sorted(known)), ", ".join(sorted(unknown))
-        print(f"mutation: {wrong} is not in {TABLE.relative_to(ROOT)}; it has {has}", file=sys.stderr)
+        print(f"mutation: {wrong} is not in {TABLE.relative_to(ROOT)}; it lists {has}", file=sys.stderr)
         return 64
     passed = True
     for area in areas:

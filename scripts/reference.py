@@ -29,46 +29,46 @@ PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstre
 
 # Environment variables without a corresponding option.
 ENVIRONMENT = {
-    "BREW_CLIENT_LOG": "`1`: what the Kafka client says goes to stderr; for whoever looks for a fault",
-    "JAVA_HOME": "which Java runs Spark's JVM and the set-up; else the first `java` of `PATH`",
-    "PYSPARK_PYTHON": "which Python the workers run; with `local` masters the driver's own where it is not set",
-    "PYSPARK_DRIVER_PYTHON": "which Python runs the driver of the spark-submit from pip; else the one of `submit`",
-    "XDG_CACHE_HOME": "an installed package keeps the jars below it, else below `~/.cache`; `BREW_JVM_DIR` goes before",
+    "BREW_CLIENT_LOG": "`1`: write the Kafka client's log to stderr, for debugging",
+    "JAVA_HOME": "Java of Spark's JVM and of the set-up; if unset, the first `java` on `PATH`",
+    "PYSPARK_PYTHON": "Python of the workers; if unset, `local` masters use the driver's own",
+    "PYSPARK_DRIVER_PYTHON": "Python of the driver of the spark-submit from pip; if unset, the one of `submit`",
+    "XDG_CACHE_HOME": "folder for the jars of an installed package; if unset, `~/.cache`; `BREW_JVM_DIR` comes first",
 }
 # Makefile variables that are not an option of a program.
 MAKE = {
-    "CELLS": "cells, rows or marks with spaces between",
-    "CONTENDERS": "who runs: names with commas between",
-    "ENGINE": "docker or podman; none: the first that answers",
+    "CELLS": "cells, rows or marks, separated by spaces",
+    "CONTENDERS": "contenders to run, separated by commas",
+    "ENGINE": "docker or podman; empty: the first that responds",
     "KEY": "an order's key, or TOPIC/PARTITION/OFFSET",
     "KILLS": "kills per store",
-    "MODULE": "areas or modules; none: all",
-    "MUTANTS": "names; none: all",
-    "MUTATION_WORKERS": "mutants at a time",
-    "MUTATION_AGAIN": "only mutants that the last run left alive or did not come to",
-    "ORDERS": "backlogs, with commas between",
-    "PAIRED": "`1`: side by side, round by round",
+    "MODULE": "areas or modules; empty: all",
+    "MUTANTS": "names; empty: all",
+    "MUTATION_WORKERS": "number of mutants tested at a time",
+    "MUTATION_AGAIN": "only mutants that the last run left alive or did not reach",
+    "ORDERS": "backlogs, separated by commas",
+    "PAIRED": "`1`: run contenders in pairs, round by round",
     "PROVE_OUT": "folder for results",
-    "REPEAT": "rounds",
-    "RESTARTS": "how often the broker goes; 2 where it is not set",
-    "RESTART_BY": "how the broker goes: kill, or stop",
+    "REPEAT": "number of rounds",
+    "RESTARTS": "number of broker restarts; 2 if unset",
+    "RESTART_BY": "how the broker is stopped: kill or stop",
     "RESULTS": "result files",
-    "STORES": "which stores; none: all",
-    "TESTS": "files or folders; none: all",
-    "TEST_WORKERS": "how many run at once; `0`: one after another in one process",
+    "STORES": "stores; empty: all",
+    "TESTS": "files or folders; empty: all",
+    "TEST_WORKERS": "parallel workers; `0`: one test after another in one process",
 }
 _OWN = {"PY", "SHELL", "MAKEFILE_LIST"}
 _HUGE = 1e300
 
 _INTRODUCTION = """# Configuration
 
-Every option of every program, written by `make reference` from the programs themselves; a test holds it equal to them.
+Every option of every program. `make reference` generates this page from the programs; a test checks that it is current.
 
-- `python -m pipeline` of a checkout is `brew-pipeline` where pip put it; so with `downstream`, `proof`, `sandbox`.
-- An option goes before its variable of the environment, that before the default.
-- `make` hands on what its command line or the environment gives a value: `make run-pipeline MASTER=none`.
-- A flag's variable is on with `1`, `true`, `yes` or `on`.
-- What is out of its limits is refused with exit code 64, in a sentence that names value, limit and option.
+- `python -m pipeline` in a checkout is `brew-pipeline` when installed; likewise `downstream`, `proof` and `sandbox`.
+- An option takes precedence over its environment variable, and that over the default.
+- `make` passes on variables set on its command line or in the environment: `make run-pipeline MASTER=none`.
+- A flag's variable enables it with `1`, `true`, `yes` or `on`.
+- A value outside its limits is refused with exit code 64; the message names value, limit and option.
 """
 
 
@@ -163,7 +163,7 @@ def _brew() -> str:
         for section, commands in SECTIONS.items()
     ]
     rows += [["not in `brew`", "", ", ".join(f"`{program} {name}`" for name, (program, _) in LEFT_OUT.items())]]
-    head = "## brew\n\nOne command for all four programs; the sections below tell options, variables and defaults.\n"
+    head = "## brew\n\nOne command for all four programs; the sections below list options, variables and defaults.\n"
     return head + "\n" + _table(["section", "command", "the same as `python -m ...`"], rows)
 
 

@@ -34,7 +34,7 @@ def of_environment() -> dict[str, Any]:
     command = [*tool, *how, "--output-format", "JSON", sys.executable]
     done = subprocess.run(command, capture_output=True, check=False, timeout=_TOOL_S)
     if done.returncode:
-        sys.exit(f"sbom: cyclonedx-py failed ({done.returncode}); make setup brings it\n{done.stderr.decode()}")
+        sys.exit(f"sbom: cyclonedx-py failed ({done.returncode}); make setup installs it\n{done.stderr.decode()}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

@@ -70,7 +70,7 @@ done
 [[ ${#missing[@]} -gt 0 || -n $settings_needed ]] || exit 0
 
 by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres, redis-server, chromium, prometheus, promtool, spin, gcc, podman are on PATH"
-command -v apt-get >/dev/null || { say "there is no apt-get here; $by_hand"; exit 3; }
+command -v apt-get >/dev/null || { say "apt-get is missing; $by_hand"; exit 3; }
 as_root=()
 if [[ $EUID -ne 0 ]]; then
     { command -v sudo >/dev/null && sudo -n true 2>/dev/null; } || { say "apt-get needs root; $by_hand"; exit 3; }

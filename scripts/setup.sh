@@ -39,30 +39,30 @@ make_python() {
         python=$(scripts/find-python.sh) || exit 3
         "$python" -m venv .venv
     fi
-    say "Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
+    say "installing Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
     printf '%s' "$python_now" >$python_stamp
-    say "Python packages are there (${SECONDS} s)"
+    say "Python packages are up to date (${SECONDS} s)"
 }
 
 fetch_jvm() {
-    say "Kafka connector, broker and tools into .jvm (about 60 MB on the first run)"
+    say "fetching the Kafka connector, broker and tools into .jvm (about 60 MB on the first run)"
     rm -f $jvm_stamp
     .venv/bin/python -m pipeline setup --jvm-dir .jvm >&2 || exit 3
     .venv/bin/python -m sandbox setup --jvm-dir .jvm >&2 || exit 3
     printf '%s' "$jvm_now" >$jvm_stamp
-    say "JVM parts are there (${SECONDS} s)"
+    say "JVM parts are up to date (${SECONDS} s)"
 }
 
 # Class-data archives only save start-up time: whoever uses one starts without it when it is missing or does not fit.
 make_archives() {
     rm -f $archive_stamp
     .venv/bin/python -m pipeline setup --jvm-dir .jvm >/dev/null 2>&1 || true # asks this java's launcher
-    say "class-data archive of the broker (${SECONDS} s)"
-    .venv/bin/python -m sandbox archive >&2 || say "no archive for the broker; it starts without, a little slower"
+    say "creating the broker's class-data archive (${SECONDS} s)"
+    .venv/bin/python -m sandbox archive >&2 || say "no archive for the broker; it starts a little slower without one"
     if [[ -x scripts/archive.sh ]]; then
-        say "class-data archive of Spark (${SECONDS} s)"
-        scripts/archive.sh >&2 || say "no archive for Spark; it starts without, a little slower"
+        say "creating Spark's class-data archive (${SECONDS} s)"
+        scripts/archive.sh >&2 || say "no archive for Spark; it starts a little slower without one"
     fi
     printf '%s' "$archive_now" >$archive_stamp
 }

@@ -15,7 +15,7 @@ own_broker() {
     own_place "$1"
     told=$(.venv/bin/python -m sandbox up --quick --port 0 --dir "$place")
     bootstrap=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' <<<"$told")
-    [[ -n $bootstrap ]] || { echo "the sandbox did not say where Kafka is" >&2 && exit 1; }
+    [[ -n $bootstrap ]] || { echo "the sandbox did not print Kafka's address" >&2 && exit 1; }
 }
 
 if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
@@ -27,7 +27,7 @@ fi
 tell() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
 fail() {
-    printf '%s✗ the story says otherwise: %s%s\n' "$red" "$*" "$plain" >&2
+    printf '%s✗ not as expected: %s%s\n' "$red" "$*" "$plain" >&2
     exit 1
 }
 

@@ -28,7 +28,7 @@ trap 'exit 143' TERM
 
 $python -m sandbox up --quick --port 0 --dir "$place" | tee "$place/output"
 BOOTSTRAP=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' "$place/output")
-[[ -n $BOOTSTRAP ]] || { echo "the sandbox did not say where Kafka is" >&2 && exit 1; }
+[[ -n $BOOTSTRAP ]] || { echo "the sandbox did not print Kafka's address" >&2 && exit 1; }
 export BOOTSTRAP
 
 seed() { $python -m proof seed "$@" >/dev/null; }
@@ -45,7 +45,7 @@ address() { # of the file that a program in the background writes to: the first 
         [[ -z $found ]] || { echo "$found" && return; }
         sleep 0.1
     done
-    echo "no address came: $(<"$1")" >&2
+    echo "no address was printed: $(<"$1")" >&2
     return 1
 }
 

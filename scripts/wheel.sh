@@ -13,7 +13,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 parts=(pyproject.toml README.md LICENSE brew pipeline operations downstream proof sandbox)
 python=$PWD/.venv/bin/python
-[[ -x $python ]] || { say "there is no .venv here; run make setup first"; exit 3; }
+[[ -x $python ]] || { say "there is no .venv; run make setup first"; exit 3; }
 
 place=$(mktemp -d "${TMPDIR:-/tmp}/brew-wheel-XXXXXX")
 trap 'rm -rf "$place"' EXIT
@@ -40,7 +40,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1767225600}
 if ! "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation \
     --wheel-dir "$place/built" "$place/sources" >"$place/log" 2>&1; then
     cat "$place/log" >&2
-    say "the wheel could not be built; run make setup, which brings the pinned setuptools"
+    say "the wheel could not be built; run make setup, which installs the pinned setuptools"
     exit 3
 fi
 name=$(basename "$place"/built/*.whl)

@@ -147,8 +147,8 @@ def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
         if deadline.expired():
             member.pause_group(0, Deadline(READ_S))
             raise Refused(
-                f"{wanted.group} still works after {deadline.budget_s:g} s: {', '.join(sorted(held))}; the pause was "
-                "ended again. End these members, or wait longer (--wait-s)"
+                f"{wanted.group} still owns partitions after {deadline.budget_s:g} s: {', '.join(sorted(held))}; "
+                "the pause was ended. Stop these members, or wait longer (--wait-s)"
             )
         time.sleep(_LOOK_S)
         member.read_new(Deadline(READ_S))
@@ -187,7 +187,7 @@ def set_position(
         member.claim(sorted(asked), Deadline(READ_S))
         missing = sorted(asked.keys() - member.holdings.keys())
         if missing:
-            raise Refused(f"partitions {missing} could not be claimed; somebody else ended the pause. Try again")
+            raise Refused(f"partitions {missing} could not be claimed: another process ended the pause; try again")
         member.release_partitions(
             {p: replace(member.holdings[p], position=offset) for p, offset in asked.items()}, Deadline(READ_S)
         )

@@ -46,7 +46,7 @@ def tables(view: ClaimsSnapshot, title: str) -> Group:
     shown = Table(title=escape(title), title_justify="left")
     for name in ("group", "topic", "partition", "owner", "state"):
         shown.add_column(name)
-    for name in ("heard ago", "position", "token"):
+    for name in ("heartbeat age", "position", "token"):
         shown.add_column(name, justify="right")
     for row in view.rows:
         shown.add_row(*_cells(row))
@@ -58,7 +58,7 @@ def tables(view: ClaimsSnapshot, title: str) -> Group:
     owners = {(row.group, row.topic, row.owner) for row in view.rows if row.state != "free"}
     idle = [member.client for member in view.members if (member.group, member.topic, member.client) not in owners]
     if idle:
-        lines.append(f"standing by: {', '.join(idle)}")
+        lines.append(f"members without partitions: {', '.join(idle)}")
     return Group(shown, *(escape(as_called(line)) for line in lines))
 
 
@@ -81,20 +81,20 @@ _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
 
-_claims = option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="The log of claims.")
+_claims = option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 _wait = option(
     "--wait-s",
     type=click.FloatRange(0, min_open=True),
     default=30.0,
-    help="How long the members have to give everything back.",
+    help="Seconds that the members have to release their partitions.",
 )
 
 
 @click.group("claims")
 def claims_group() -> None:
     """
-    Who owns which partition, by claim (docs/CLAIMS.md).
+    Show and change which member owns which partition, by claims (docs/CLAIMS.md).
 
     \b
     Examples:
@@ -120,14 +120,14 @@ def _console() -> Console:
 @claims_group.command("status")
 @bootstrap_option
 @_claims
-@click.option("--group", metavar="GROUP", help="Only this group.")
-@click.option("--topic", metavar="TOPIC", help="Only partitions of this topic.")
+@click.option("--group", metavar="GROUP", help="Show only this group.")
+@click.option("--topic", metavar="TOPIC", help="Show only partitions of this topic.")
 @_json
 def status_command(bootstrap: str, claims: str, group: str | None, topic: str | None, *, as_json: bool) -> int:
     """
-    The world of claims as it is now.
+    Show the current claims.
 
-    Nothing is written, so the brokers' clock is guessed by this machine's: a clock that goes wrong shows wrong ages.
+    Nothing is written, so ages are measured with this machine's clock: a wrong clock shows wrong ages.
 
     \b
     Examples:
@@ -146,12 +146,12 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
 @claims_group.command("watch")
 @bootstrap_option
 @_claims
-@click.option("--group", metavar="GROUP", help="Only this group.")
-@click.option("--topic", metavar="TOPIC", help="Only partitions of this topic.")
+@click.option("--group", metavar="GROUP", help="Show only this group.")
+@click.option("--topic", metavar="TOPIC", help="Show only partitions of this topic.")
 @_json
 def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | None, *, as_json: bool) -> int:
     """
-    The same, live until Ctrl-C or SIGTERM; as JSON a line for each change.
+    Show the claims live until Ctrl-C or SIGTERM; with --json, one line per change.
 
     \b
     Examples:
@@ -192,15 +192,15 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 @claims_group.command("release")
 @bootstrap_option
 @_claims
-@click.option("--group", required=True, metavar="GROUP", help="Whose members pause.")
-@option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="How long.")
-@click.option("--end", is_flag=True, help="End a pause before its time.")
+@click.option("--group", required=True, metavar="GROUP", help="Group to pause.")
+@option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="Length of the pause in seconds.")
+@click.option("--end", is_flag=True, help="End the pause now.")
 @_wait
 def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_s: float, *, end: bool) -> int:
     """
-    Pause a group: every member finishes what it has in hand, gives back, and claims nothing until the time is over.
+    Pause a group: each member finishes its current work, releases its partitions, and claims none during the pause.
 
-    Returns once nobody owns anything.
+    Returns once no member owns a partition.
 
     \b
     Examples:
@@ -210,27 +210,27 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
     with administrator(_connected(bootstrap, claims), claims, group, claims) as member:
         if end:
             member.pause_group(0, Deadline(_ASK_S))
-            click.echo(f"{group} goes on")
+            click.echo(f"{group} is resumed")
         else:
             pause(member, Filter(group), for_s, wait_s)
-            click.echo(f"{group} has given everything back, and claims nothing for {for_s:g} s")
+            click.echo(f"{group} has released all partitions and claims none for {for_s:g} s")
     return ExitCode.DONE
 
 
 @claims_group.command("set-position")
 @bootstrap_option
 @_claims
-@click.option("--group", required=True, metavar="GROUP", help="Whose positions.")
-@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="The topic worked on.")
-@click.option("--partitions", metavar="N,N", help="Only these.  [default: all]")
+@click.option("--group", required=True, metavar="GROUP", help="Group whose positions are set.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic that the group reads.")
+@click.option("--partitions", metavar="N,N", help="Partitions to set.  [default: all]")
 @click.option(
     "--to",
     type=click.Choice(["earliest", "latest", "timestamp", "offset"]),
     required=True,
-    help="The log's start, its last stable offset, the first record from --at on, or --offset.",
+    help="Log start, last stable offset, first record at or after --at, or --offset.",
 )
-@click.option("--at", "moment", metavar="TIME", help="For --to timestamp: 2026-01-31T06:00:00Z.")
-@click.option("--offset", type=click.IntRange(0), help="For --to offset.")
+@click.option("--at", "moment", metavar="TIME", help="Time for --to timestamp, such as 2026-01-31T06:00:00Z.")
+@click.option("--offset", type=click.IntRange(0), help="Offset for --to offset.")
 @_wait
 @_json
 def set_position_command(
@@ -245,7 +245,7 @@ def set_position_command(
     **target: Any,
 ) -> int:
     """
-    Set a group's position: pause it, wait until nobody owns anything, write the positions, let it go on.
+    Set a group's positions: pause it, wait until no member owns a partition, write the positions, resume it.
 
     \b
     Examples:
@@ -281,9 +281,9 @@ def _target(
 ) -> Callable[[], Mapping[int, int]]:
     """Check the usage, then return a function that finds the positions once all members have stopped."""
     if (moment is None) is (to == "timestamp"):
-        raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
+        raise UsageError("--at TIME is required with --to timestamp, and allowed only there")
     if (offset is None) is (to == "offset"):
-        raise UsageError("--offset N goes with --to offset, and with nothing else")
+        raise UsageError("--offset N is required with --to offset, and allowed only there")
     time_ms = 0 if moment is None else _milliseconds(moment)
     client = admin(connection)
 
@@ -305,6 +305,6 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--at is {text!r}: a time is written as 2026-01-31T06:00:00Z") from error
+        raise UsageError(f"--at is {text!r}: give a time such as 2026-01-31T06:00:00Z") from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)

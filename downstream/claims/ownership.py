@@ -115,7 +115,7 @@ class AtLeastOnce:
         offsets = []
         for assignment in assignments:
             if assignment.partition not in held:
-                raise RetryLater(f"partition {assignment.partition} was claimed, and is not surely ours any more")
+                raise RetryLater(f"partition {assignment.partition} was claimed, but may no longer be ours")
             holding = self._held.setdefault(assignment.partition, held[assignment.partition])
             if holding.token != held[assignment.partition].token:
                 holding = self._held[assignment.partition] = held[assignment.partition]
@@ -136,7 +136,7 @@ class AtLeastOnce:
         held = self._heartbeater.held()
         for batch in batches:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
-                raise NotOwned(f"partition {batch.partition} is not surely ours: two intervals without a heartbeat")
+                raise NotOwned(f"partition {batch.partition} may no longer be ours: two intervals without a heartbeat")
 
     def _telling(self, context: HandlerContext) -> HandlerContext:
         """Return a context whose reports also go to the claims log."""
@@ -196,23 +196,23 @@ FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
 
 
 CLAIMS = (
-    option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="The log of claims; made if missing."),
+    option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic; created if missing."),
     click.option(
         "--client-id",
         metavar="NAME",
-        help="Stable over restarts, to take partitions back at once  [default: a fresh one]",
+        help="Name of this member; keep it across restarts to reclaim partitions at once.  [default: a new one]",
     ),
     option(
         "--heartbeat-interval-s",
         type=float,
         default=INTERVAL_S,
-        help="Claims: others take over two of these after the last heartbeat.",
+        help="Claims: seconds between heartbeats; others take over after two without one.",
     ),
     option(
         "--flow",
         type=click.Choice([str(deliverysemantic) for deliverysemantic in DeliverySemantics]),
         default=str(DeliverySemantics.AT_LEAST_ONCE),
-        help="Claims: whether a crash repeats an interval's work, or drops what was begun.",
+        help="Claims: whether a crash repeats the work of one interval, or skips the work it interrupted.",
     ),
 )
 

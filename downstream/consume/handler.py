@@ -157,10 +157,10 @@ class HandlerContext:
         """
         for partition in partitions:
             if partition not in self.partitions:
-                raise NotOwned(f"partition {partition} is not ours any more")
+                raise NotOwned(f"partition {partition} is no longer ours")
             if self.deadline.expired():
                 raise NotOwned(
-                    f"partition {partition} may be somebody else's: {self.deadline.budget_s:g} s without a poll; "
+                    f"partition {partition} may belong to another member: {self.deadline.budget_s:g} s without a poll; "
                     "make batches smaller (--batch) or raise --max-poll-interval-s"
                 )
 
@@ -225,12 +225,12 @@ def start(assignment: AssignedPartition) -> int:
     if assignment.committed_topic_id not in {None, assignment.topic_id}:
         raise Refused(
             f"topic-recreated: the group's offset {assignment.committed} of {where} belongs to the topic with id "
-            f"{assignment.committed_topic_id}, and the topic there now is {assignment.topic_id}; "
+            f"{assignment.committed_topic_id}, but the topic now has id {assignment.topic_id}; "
             f"read it with another --group, or set the group's offset to {assignment.first}"
         )
     if assignment.committed < assignment.first:
         raise Refused(
-            f"input-lost: {where} was left at {assignment.committed}, and retention has taken what lies before "
-            f"{assignment.first}; if these are to be left out, set the group's offset to {assignment.first}"
+            f"input-lost: {where} has committed offset {assignment.committed}, and retention has deleted the records "
+            f"before {assignment.first}; to skip them, set the group's offset to {assignment.first}"
         )
     return assignment.committed

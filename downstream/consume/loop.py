@@ -96,7 +96,7 @@ class Loop:
             self._topic: Topic = topics.describe_one(self._admin, settings.topic, Deadline(_ASK_S))
             self._check_partitions()
             self._member = self._make_member()
-            waits = "this member waits, and goes on where it was"
+            waits = "this member waits, and will continue where it was"
             watch = broker_watch(settings.connection, settings.topic, waits, None, self._tell)
             try:
                 with watch if settings.follow else nullcontext():
@@ -201,7 +201,7 @@ class Loop:
         ours = [p for p in partitions if self._places.pop(p, None)]
         self._unreported = {p: position for p, position in self._unreported.items() if p in self._places}
         self._settled = Deadline(self._settings.settle_s)  # the group reassigns; this does not count as drained
-        self._tell(f"partitions {sorted(partitions)} were lost: the group has given them to somebody else")
+        self._tell(f"partitions {sorted(partitions)} were lost: the group has assigned them to another member")
         self._handler.lost(ours)
 
     def _take_over(self, partitions: Collection[int], deadline: Deadline) -> Mapping[int, int]:
@@ -233,7 +233,7 @@ class Loop:
         """Make partitions wait whose offsets cannot be read, like those whose store is down."""
         places = {p: self._places.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
         self._places |= places
-        self._postpone(partitions, RetryLater(f"the brokers do not tell where they stand: {error}"))
+        self._postpone(partitions, RetryLater(f"their offsets can't be read: {error}"))
         return {p: place.position for p, place in places.items()}
 
     def _describe_assigned(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
@@ -258,7 +258,7 @@ class Loop:
         if now is not None and now.topic_id != self._topic.topic_id:
             raise Refused(
                 f"topic-recreated: {self._topic.name} had id {self._topic.topic_id} when this program started, and has "
-                f"id {now.topic_id} now: it was deleted and made again; start again, which says where to read on"
+                f"id {now.topic_id} now: it was deleted and recreated; a restart says where to continue"
             )
 
     # Waiting partitions.
@@ -272,7 +272,7 @@ class Loop:
             place.patience = place.patience or Deadline(self._settings.patience_s)
             if place.patience.expired():
                 raise Refused(
-                    f"{self._settings.topic}[{partition}] could not be worked on for "
+                    f"{self._settings.topic}[{partition}] made no progress for "
                     f"{self._settings.patience_s:g} s (--patience-s): {error}"
                 ) from error
             place.retry_at = Deadline(delay_s)

@@ -18,33 +18,40 @@ from downstream.postgres import DatabaseSettings
 
 loop_options = options(
     bootstrap_option,
-    option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="What to read."),
-    click.option("--partitions", metavar="N,N", help="Exactly these, without group assignment  [default: the group's]"),
-    click.option("--follow", is_flag=True, envvar="FOLLOW", help="Go on until SIGTERM; else until the end as it is."),
+    option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic to read."),
+    click.option(
+        "--partitions", metavar="N,N", help="Partitions to read, without group assignment.  [default: the group's]"
+    ),
+    click.option(
+        "--follow",
+        is_flag=True,
+        envvar="FOLLOW",
+        help="Run until SIGTERM; without it, stop at the topic's current end.",
+    ),
     option("--batch", type=click.IntRange(1), default=5000, help="Records per transaction."),
     option(
         "--max-poll-interval-s",
         type=click.FloatRange(1),
         default=60.0,
-        help="A member that works longer on a batch loses its partitions.",
+        help="Maximum seconds between two polls; a member that takes longer loses its partitions.",
     ),
     option(
         "--session-timeout-s",
         type=click.FloatRange(1),
         default=10.0,
-        help="Until others get a dead member's partitions.",
+        help="Seconds after which the group reassigns a dead member's partitions.",
     ),
     option(
         "--patience-s",
         type=click.FloatRange(1),
         default=60.0,
-        help="How long a store, or the brokers in a take-over, may be away before this gives up.",
+        help="Seconds to wait for an unavailable store, or for brokers in a takeover, before giving up.",
     ),
     option(
         "--ownership",
         type=click.Choice(["group", "claims"]),
         default="group",
-        help="Who gives out partitions: Kafka's group coordinator, or claims on a topic of their own.",
+        help="Who assigns partitions: Kafka's group coordinator, or claims in a topic of their own.",
     ),
     *CLAIMS,
     *PROBE_OPTIONS,
@@ -55,31 +62,31 @@ database_options = options(
         "--database",
         envvar="DATABASE_URL",
         metavar="URL",
-        help="postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
+        help="Database: postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
     ),
-    option("--lock-timeout-s", type=float, default=3.0, help="Wait for a lock at most."),
-    option("--statement-timeout-s", type=float, default=10.0, help="One statement at most."),
+    option("--lock-timeout-s", type=float, default=3.0, help="Maximum seconds to wait for a lock."),
+    option("--statement-timeout-s", type=float, default=10.0, help="Maximum seconds for one statement."),
     option(
         "--idle-timeout-s",
         type=float,
         default=20.0,
-        help="A transaction whose client has stopped loses its locks after this.",
+        help="Seconds until PostgreSQL ends an idle transaction and releases its locks.",
     ),
 )
 crash_options = options(
     click.option(
         "--crash-point",
         type=click.Choice([moment.value for moment in CrashMoment]),
-        help="Die on purpose there, as by SIGKILL.",
+        help="Point at which the process crashes on purpose.",
     ),
-    option("--crash-prob", type=float, default=1.0, help="0 to 1, per batch."),
+    option("--crash-prob", type=float, default=1.0, help="Probability of a crash per batch, 0 to 1."),
     option(
         "--crash-how",
         type=click.Choice([how.value for how in CrashSignal]),
         default=CrashSignal.KILL.value,
-        help="SIGKILL or SIGSTOP.",
+        help="Signal that the process sends itself: SIGKILL or SIGSTOP.",
     ),
-    click.option("--crash-seed", type=int, help="Equal seeds die at the same batches."),
+    click.option("--crash-seed", type=int, help="Seed of the random crashes; equal seeds crash at the same batches."),
 )
 
 
@@ -113,7 +120,7 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
     """
     if not given["database"]:
         raise UsageError(
-            "--database (DATABASE_URL) is missing; `python -m sandbox stores up postgres` starts a server and prints it"
+            "--database (DATABASE_URL) is missing; `python -m sandbox stores up postgres` starts one and prints its URL"
         )
     settings = DatabaseSettings(
         given["database"],
@@ -128,7 +135,7 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
 
 
 def _loudly(text: str) -> None:
-    click.echo(f"weaker than promised: {text}", err=True)
+    click.echo(f"weaker guarantee: {text}", err=True)
 
 
 def crash_of(given: dict[str, Any]) -> StoreCrash:

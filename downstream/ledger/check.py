@@ -84,7 +84,7 @@ class CheckResult(Findings):
         below = f"{quantity(self.records, 'record')} below the ledger's position"
         head = f"{below}, {quantity(self.rows, 'row')}, {quantity(self.waiting, 'record')} waiting"
         sums = f"{quantity(self.total.cents, 'cent')} in the topic, {self.booked.cents} in the balances"
-        return "\n".join([head, sums, *self.lines("every output one row, money to the cent")])
+        return "\n".join([head, sums, *self.lines("every output one row, amounts exact to the cent")])
 
 
 def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
@@ -128,7 +128,7 @@ def _compare(
         offset, where = record.offset(), f"partition {partition} offset {record.offset()}"
         while row is not None and row[0] < offset:
             checked.rows += 1
-            checked.found(DRIFT, f"partition {partition} has a row for offset {row[0]}, where no record is")
+            checked.found(DRIFT, f"partition {partition} has a row for offset {row[0]}, where there is no record")
             row = next(rows, None)
         rows_here = 0
         expected = _expected(record)
@@ -136,12 +136,12 @@ def _compare(
             rows_here += 1
             checked.rows += 1
             if expected.differs(row[1:]):
-                checked.found(DRIFT, f"{where}: the row says {row[1:]}, the record {tuple(expected)}")
+                checked.found(DRIFT, f"{where}: the row has {row[1:]}, the record {tuple(expected)}")
             row = next(rows, None)
         if offset >= stands:
             checked.waiting += 1
             if rows_here:
-                checked.found(DRIFT, f"{where} has a row, and the position is {stands}")
+                checked.found(DRIFT, f"{where} has a row, but the position is {stands}")
             continue
         checked.records += 1
         if rows_here != 1:
@@ -152,7 +152,7 @@ def _compare(
             checked.total = checked.total.plus(money)
     for left in [row, *rows] if row is not None else rows:
         checked.rows += 1
-        checked.found(DRIFT, f"partition {partition} has a row for offset {left[0]}, where no record is")
+        checked.found(DRIFT, f"partition {partition} has a row for offset {left[0]}, where there is no record")
 
 
 def _compare_balances(checked: CheckResult, balances: dict[tuple[str, str], Money], connection: Connection) -> None:

@@ -62,24 +62,24 @@ def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     where = f"{assignment.topic}[{assignment.partition}]"
     if row.topic_id != assignment.topic_id:
         raise Refused(
-            f"topic-recreated: the ledger's position in {where} belongs to the topic with id {row.topic_id}, and the "
-            f"topic there now is {assignment.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
+            f"topic-recreated: the ledger's position in {where} belongs to the topic with id {row.topic_id}, but the "
+            f"topic now has id {assignment.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
         )
     if row.next_offset < assignment.first:
         raise Refused(
-            f"input-lost: the ledger stands at {row.next_offset} of {where}, and retention has taken what lies before "
-            f"{assignment.first}; if these orders are to be left out, set next_offset to {assignment.first}"
+            f"input-lost: the ledger is at offset {row.next_offset} of {where}, and retention has deleted the records "
+            f"before {assignment.first}; to skip these orders, set next_offset to {assignment.first}"
         )
     if row.next_offset > assignment.last_stable:
         raise Refused(
-            f"offset-ahead: the ledger stands at {row.next_offset} of {where}, whose readers see up to "
-            f"{assignment.last_stable}; is this another cluster, or was its log cut? Restore the one that fits"
+            f"offset-ahead: the ledger is at offset {row.next_offset} of {where}, whose last stable offset is "
+            f"{assignment.last_stable}; is this another cluster, or was its log truncated? Restore the matching one"
         )
     if assignment.committed is not None and assignment.committed > row.next_offset:
         return Start(
             row.next_offset,
-            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.committed} and the database stands at "
-            f"{row.next_offset}: it was set back; reading again from there",
+            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.committed} and the database is at "
+            f"{row.next_offset}: it was restored to an earlier state; reading again from there",
         )
     return Start(row.next_offset)
 
@@ -168,7 +168,7 @@ class Ledger:
         if foreign is not None:
             raise Refused(
                 f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
-                f"{self._names[0]!r} on {self._names[1]!r}; give this one tables of its own with --schema"
+                f"{self._names[0]!r} on {self._names[1]!r}; give this one its own tables with --schema"
             )
         columns = (
             [s.partition for s in assignments],
@@ -194,7 +194,7 @@ class Ledger:
             if row is None or row.next_offset != batch.start:
                 stands = "nowhere" if row is None else str(row.next_offset)
                 raise RetryLater(
-                    f"partition {batch.partition} stands at {stands} and not at {batch.start}: another was here", 0.1
+                    f"partition {batch.partition} is at {stands}, not at {batch.start}: another process moved it", 0.1
                 )
 
     def book(self, connection: Connection, entries: Sequence[Entry]) -> None:
@@ -212,7 +212,7 @@ class Ledger:
         columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
         if moved != len(batches):
-            raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another", 0.1)
+            raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another process", 0.1)
 
 
 @dataclass
@@ -299,10 +299,10 @@ GROUP = "brew-ledger"
 
 @click.command("ledger")
 @loop_options
-@option("--group", default=GROUP, metavar="NAME", help="Owner of the positions.")
+@option("--group", default=GROUP, metavar="NAME", help="Consumer group; the database keeps its positions.")
 @database_options
 @option("--schema", default="brew_ledger", help="PostgreSQL schema of the ledger's tables.")
-@click.option("--accept-weaker", is_flag=True, help="Go on although the server can lose what it has committed.")
+@click.option("--accept-weaker", is_flag=True, help="Run even if the server can lose committed transactions.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options
 def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
@@ -314,16 +314,16 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
 
     \b
     Exactly once: the rows and balances in this database.
-    Not covered:  whatever else reads the rows and acts outside of the database.
-    Refused:      a server with fsync, full_page_writes or synchronous_commit off (--accept-weaker goes on).
-    Restored dump (Kafka ahead of the database): alarm `ledger-rollback`, and what is missing is read again.
+    Not covered:  programs that read the rows and act outside the database.
+    Refused:      a server with fsync, full_page_writes or synchronous_commit off (unless --accept-weaker).
+    Restored dump (Kafka ahead of the database): alarm `ledger-rollback`, and the missing orders are read again.
 
     \b
     Examples:
       python -m downstream ledger --database postgresql://brew@localhost:5432/brew
-      python -m downstream ledger --follow                        one of many; the group spreads partitions
-      python -m downstream ledger --partitions 0,1                these, without group assignment
-      python -m downstream ledger --check --json                  rows = outputs, money to the cent
+      python -m downstream ledger --follow                        one of several; the group assigns partitions
+      python -m downstream ledger --partitions 0,1                these partitions, without group assignment
+      python -m downstream ledger --check --json                  compare rows and amounts with the topic
     """  # noqa: D301 - click's own mark
     settings, database = loop_settings(given, group), database_settings(given, schema)
     if only_check:
@@ -336,7 +336,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(booked) | dataclasses.asdict(result), indent=2))
     else:
-        click.echo(f"{quantity(booked.entries, 'order')} booked, {booked.problems} of them without moving a balance")
+        click.echo(f"{quantity(booked.entries, 'order')} booked, {booked.problems} of them without a change of balance")
         for alarm in booked.alarms:
             click.echo(alarm)
     return ExitCode.DONE

@@ -72,7 +72,7 @@ class CheckResult(Findings):
         head = f"{quantity(self.messages, 'message')} below the group's position, {self.waiting} waiting, "
         head += f"{quantity(self.effects, 'effect')}, {self.duplicates} of them duplicates"
         if self.rejected:
-            head += f"; {self.rejected} rejected, which give no points"
+            head += f"; {self.rejected} rejected, without points"
         return "\n".join([head, *self.rejections, *self.lines("one effect for every message")])
 
 
@@ -123,7 +123,7 @@ def _judge(checked: CheckResult, name: str, count: int, *, below: bool) -> None:
         checked.duplicates += count - 1
         checked.found(DUPLICATE, f"message {name} had {quantity(count, 'effect')}", count - 1)
     elif below and count == 0:
-        checked.found(LOST, f"message {name} had none")
+        checked.found(LOST, f"message {name} had no effect")
 
 
 class PostgresEffects:

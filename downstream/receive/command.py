@@ -115,19 +115,23 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 
 
 @click.command("receive")
-@option("--store", type=click.Choice(_STORES), default="postgres", help="See above.")
+@option("--store", type=click.Choice(_STORES), default="postgres", help="Store of the claims; see above.")
 @loop_options
-@option("--group", default=GROUP, metavar="NAME", help="Owner of positions and claims.")
-@option("--message-id", default=SOURCE, help="`source` headers, or `field:NAME` of the value.")
-@option("--keep-days", type=float, default=21.0, help="How long claims are known; 0: for ever.")
-@click.option("--again", is_flag=True, help="Read from the log's start; what was processed does nothing.")
+@option("--group", default=GROUP, metavar="NAME", help="Consumer group; owns the positions and claims.")
+@option("--message-id", default=SOURCE, help="Id of a message: its `source` headers, or `field:NAME` of its value.")
+@option("--keep-days", type=float, default=21.0, help="Days for which claims are kept; 0: forever.")
+@click.option("--again", is_flag=True, help="Read from the log's start; messages already processed have no effect.")
 @database_options
 @option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
-@click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="redis://host:port/0")
-@option("--claim-s", type=float, default=30.0, help="redis: longer than any effect takes.")
-@click.option("--accept-weaker", is_flag=True, help="Go on although a store can lose what it was told.")
-@click.option("--effect-url", metavar="URL", help="outbox: where requests are posted to.")
-@click.option("--check", "only_check", is_flag=True, help="Compare effects with the topic; exit 1 if not one each.")
+@click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="Redis server: redis://host:port/0.")
+@option(
+    "--claim-s", type=float, default=30.0, help="redis: seconds until a claim expires; longer than any effect takes."
+)
+@click.option("--accept-weaker", is_flag=True, help="Run even if the store can lose acknowledged writes.")
+@click.option("--effect-url", metavar="URL", help="outbox: URL to post requests to.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Compare effects with the topic; exit 1 unless each message has one."
+)
 @crash_options
 def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
     """
@@ -135,17 +139,17 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
 
     \b
     postgres      Exactly once, for effects in that database: claim and effect are one transaction.
-    outbox        Exactly once that a request is decided on, at least once that it is sent; once in effect where the
-                  other side honours `Idempotency-Key`.
+    outbox        A request is enqueued exactly once and sent at least once; it takes effect once if the receiver
+                  honours `Idempotency-Key`.
     redis-script  Exactly once, for effects in that Redis: claim and effect are one script. Refused where Redis can
-                  evict or lose claims. A fail-over to a lagging replica loses effects with their claims; read --again.
-    redis         At least once, for an effect anywhere: SET NX, effect, done. A crash behind the effect, an expired
-                  claim, eviction and fail-over each lead to duplicates.
+                  evict or lose claims. A failover to a lagging replica loses effects and their claims; use --again.
+    redis         At least once, for an effect anywhere: SET NX, effect, done. A crash after the effect, an expired
+                  claim, eviction and failover each lead to duplicates.
 
-    Positions are Kafka's, stored after the effect. Claims outlive the topic's records (--keep-days), or a message
-    could come again when nobody knows it any more: longer than retention.ms and segment.ms together, since a record
-    stays until its segment is full or old, and that one is kept for its time. What is older is cleaned up in the
-    background. Also refused: PostgreSQL with fsync, full_page_writes or synchronous_commit off.
+    Positions are stored in Kafka after the effect. Claims must outlive the topic's records, or a message could be
+    redelivered after its claim was deleted: --keep-days must exceed retention.ms plus segment.ms, because Kafka
+    deletes a segment as a whole, once its last record has expired. Older claims are deleted in the background.
+    Also refused: PostgreSQL with fsync, full_page_writes or synchronous_commit off.
 
     \b
     Examples:
@@ -205,7 +209,7 @@ def _print_result(receiver: Receiver, deliverer: Deliverer | None, result: LoopR
     done = f"{quantity(received.messages, 'message')}, {quantity(received.effects, 'effect')}"
     click.echo(f"{done}, {received.repeated} known already{rejected}")
     if deliverer is not None:
-        click.echo(f"{quantity(deliverer.sent, 'request')} sent, {deliverer.refused} refused by the other side")
+        click.echo(f"{quantity(deliverer.sent, 'request')} sent, {deliverer.refused} refused by the receiver")
 
 
 def _receiver(
@@ -222,7 +226,7 @@ def _receiver(
 
 def _deliverer(receiver_settings: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
     if not given["effect_url"]:
-        raise UsageError("--effect-url is missing: the outbox has to know where its requests go")
+        raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
     settings = database_settings(given, given["schema"])
     return Deliverer(receiver_settings.group, settings, CallSettings(given["effect_url"]), receiver_settings.crash)
 
@@ -236,9 +240,11 @@ def _effects(store: str, given: dict[str, Any]) -> Effects:
 
 def _redis(given: dict[str, Any], keeping: ClaimRetention) -> RedisSettings:
     if not given["redis_url"]:
-        raise UsageError("--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints it")
+        raise UsageError(
+            "--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints its URL"
+        )
     if keeping.keep_s is None:
-        raise UsageError("--keep-days is 0, for ever, and Redis keeps claims in memory; give a number of days")
+        raise UsageError("--keep-days is 0, forever, but Redis keeps claims in memory; give a number of days")
     return RedisSettings(given["redis_url"], keeping.keep_s, given["claim_s"])
 
 
@@ -256,11 +262,11 @@ def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRete
 
 
 @click.command("sink")
-@option("--port", type=click.IntRange(0, 65_535), default=0, help="0 takes a free one.")
-@click.option("--fail-every", type=click.IntRange(0), default=0, help="Answer every n-th request with 503.")
+@option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on; 0: a free one.")
+@click.option("--fail-every", type=click.IntRange(0), default=0, help="Answer every n-th request with 503; 0: none.")
 def sink_command(port: int, fail_every: int) -> int:
     """
-    Answer POSTs until SIGTERM, with one effect per `Idempotency-Key`; GET tells the counts. For demonstrations.
+    Answer POSTs until SIGTERM, with one effect per `Idempotency-Key`; GET returns the counts. For demonstrations.
 
     \b
     Example:

@@ -94,14 +94,14 @@ class TopicRetention:
     @property
     def way_out(self) -> str:
         """The settings to change so that claims outlive records."""
-        forever = "give 0 to keep claims for ever"
+        forever = "give 0 to keep claims forever"
         if self.longest_s is None:
             return forever
         return f"raise --keep-days above {self.longest_s / _SECONDS_A_DAY:g}, lower segment.ms, or {forever}"
 
     def __str__(self) -> str:
         if self.longest_s is None or self.retention_s is None:
-            return "for ever"
+            return "forever"
         parts = (("", self.longest_s), ("retention.ms ", self.retention_s), ("segment.ms ", self.segment_s))
         whole, retention, segment = (f"{name}{seconds / _SECONDS_A_DAY:g} days" for name, seconds in parts)
         return f"for up to {whole} ({retention}, {segment})"
@@ -123,13 +123,13 @@ class ClaimRetention:
             Refused: a claim would be deleted while its message can still be redelivered.
         """
         if days < 0:
-            raise UsageError(f"--keep-days is {days:g}: give days, or 0 for ever")
+            raise UsageError(f"--keep-days is {days:g}: give days, or 0 for forever")
         if days == 0:
             return cls(None)
         if kept.longest_s is None or days * _SECONDS_A_DAY <= kept.longest_s:
             raise Refused(
-                f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could come "
-                f"again when nobody knows it any more; {kept.way_out}"
+                f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could be "
+                f"redelivered after its claim was deleted; {kept.way_out}"
             )
         return cls(days * _SECONDS_A_DAY)
 
@@ -254,7 +254,7 @@ class Deliverer(BackgroundThread):
                 if deadline.expired():
                     raise Refused(
                         f"{left} outbox rows could not be sent to {masked_url(self._calls.url)} within "
-                        f"{deadline.budget_s:g} s; they stay in the outbox, and the next run goes on with them"
+                        f"{deadline.budget_s:g} s; they stay in the outbox, and the next run sends them"
                     )
                 time.sleep(_LOOK_S)
         finally:

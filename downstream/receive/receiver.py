@@ -116,7 +116,7 @@ def points_grant(value: bytes) -> PointsGrant:
         return PointsGrant(NOBODY, 1)
     if not isinstance(cups, int) or isinstance(cups, bool) or not 0 < cups < 2**31:
         return PointsGrant(
-            customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, a whole number from 1 to {2**31 - 1} is needed"
+            customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, must be an integer from 1 to {2**31 - 1}"
         )
     return PointsGrant(customer, cups)
 
@@ -226,7 +226,7 @@ class Receiver:
         raise NotImplementedError
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
-        deadline.check("taking partitions over")
+        deadline.check("taking over partitions")
         self._get_ready()
         return {assignment.partition: self._start(assignment) for assignment in assignments}
 

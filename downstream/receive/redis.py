@@ -104,7 +104,7 @@ class _InRedis(Receiver):
             unsafe = self._unsafe()
         if unsafe and not self._accept_weaker:
             raise Refused(
-                f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
+                f"Redis can lose claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
             )
         for setting in unsafe:
             self.settings.tell(f"at least once only: {setting}")
@@ -114,9 +114,9 @@ class _InRedis(Receiver):
         try:
             settings = {name: str(self._client.config_get(name).get(name)) for name in _SAFE}
         except redis.ResponseError:
-            return ["CONFIG GET is not allowed, so nobody knows whether claims can be forgotten"]
+            return ["CONFIG GET is not allowed, so it is unknown whether claims can be lost"]
         return [
-            f"{name} is {settings[name]!r}, needed is {wanted!r}"
+            f"{name} is {settings[name]!r}, must be {wanted!r}"
             for name, wanted in _SAFE.items()
             if settings[name] != wanted
         ]
@@ -128,7 +128,7 @@ class _InRedis(Receiver):
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
             raise RetryLater(f"redis: {error}") from error
         except redis.RedisError as error:
-            raise Refused(f"redis refused, and would again: {error}") from error
+            raise Refused(f"redis refused, and a retry would not help: {error}") from error
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
         self._client.close()
@@ -168,7 +168,7 @@ class RedisReceiver(_InRedis):
                 return False
             left_s = max(0, int(client.pttl(key))) / 1000
             raise RetryLater(
-                f"message {message.message_id} is being worked on, for {left_s:.1f} s at most", left_s + 0.01
+                f"message {message.message_id} is being processed, for {left_s:.1f} s at most", left_s + 0.01
             )
         self.settings.crash.at(CrashMoment.AFTER_CLAIM)
         try:

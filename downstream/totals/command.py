@@ -48,7 +48,7 @@ class Difference:
     found: str | None
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.key} is {self.found or 'missing'}, wanted {self.wanted or 'none'}"
+        return f"{self.where}: {self.key} is {self.found or 'missing'}, expected {self.wanted or 'none'}"
 
 
 @dataclass
@@ -126,7 +126,7 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
         _compare_states(topics.changelog.topic_id, home, by_partition, standings, comparison)
     after = [reading.offsets(topic).positions for topic in (topics.input, topics.deltas)]
     if [orders.positions, sums.positions] != after:
-        raise Refused(f"group {settings.group!r} counts while it is looked at; end that program, then compare")
+        raise Refused(f"group {settings.group!r} is counting during the comparison; stop that program, then compare")
     return comparison
 
 
@@ -195,7 +195,7 @@ def _compare_with_orders(
         if counted_to.began < orders.logs[p].first:
             raise Refused(
                 f"range-lost: {settings.input}[{p}] begins at {orders.logs[p].first} and was counted from "
-                f"{counted_to.began} on; what retention took can't be computed again"
+                f"{counted_to.began} on; what retention deleted can't be computed again"
             )
         ranges[p] = counted_to.began, counted_to.offset
     wanted: Totals = {}
@@ -226,14 +226,14 @@ def _compare_states(
     for p, wanted in changelog.items():
         place = home / str(p)
         if not RocksStore.trusted(place, topic_id):
-            comparison.notes.append(f"state {place}: none that was closed in good order; it will be restored")
+            comparison.notes.append(f"state {place}: not closed cleanly; it will be restored")
             continue
         with closing(RocksStore(place, topic_id)) as store:
             until = -1 if store.checkpoint is None else store.checkpoint.until
             if until == standings.get(p, -1):
                 comparison.compare(f"state {place}", wanted, dict(store.items()))
             else:
-                comparison.notes.append(f"state {place}: stands at {until}; it will be restored from there")
+                comparison.notes.append(f"state {place}: at offset {until}; it will be restored from there")
 
 
 def _total_text(value: bytes | None) -> str | None:
@@ -248,48 +248,57 @@ HOME = Path(".brew-state")
 
 @click.command("totals")
 @bootstrap_option
-@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Enriched orders.")
-@option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Results, compacted.")
-@option("--group", default=GROUP, help="Also names GROUP.deltas and GROUP.changelog.")
-@click.option("--follow", is_flag=True, help="Go on until SIGTERM; else stop at the end that the log has now.")
+@option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic of enriched orders.")
+@option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Topic for the results, compacted.")
+@option("--group", default=GROUP, help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.")
+@click.option("--follow", is_flag=True, help="Run until SIGTERM; without it, stop at the topic's current end.")
 @option(
     "--store",
     type=click.Choice([ROCKSDB, MEMORY]),
     default=ROCKSDB,
-    help="Where totals are between transactions; both are restored from the changelog.",
+    help="State store of the totals; both kinds are restored from the changelog.",
 )
 @option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=HOME,
-    help="Where RocksDB keeps its files; may be lost at any time.",
+    help="Folder of RocksDB's files; may be lost at any time.",
 )
-@option("--max-offsets", type=click.IntRange(1), default=20_000, help="Of one transaction.")
+@option("--max-offsets", type=click.IntRange(1), default=20_000, help="Maximum offsets per transaction.")
 @option(
     "--transaction-timeout",
     type=click.FloatRange(1, 900),
     default=30.0,
-    help="Seconds that the brokers wait for an open transaction.",
+    help="Seconds after which the brokers abort an open transaction.",
 )
-@click.option("--recompute", "compare", is_flag=True, help="Count nothing; compare and exit 1 where anything differs.")
-@click.option("--crash-point", type=click.Choice([str(point) for point in CrashPoint]), help="Die there, by SIGKILL.")
+@click.option(
+    "--recompute",
+    "compare",
+    is_flag=True,
+    help="Compare the totals with the orders, count nothing; exit 1 if they differ.",
+)
+@click.option(
+    "--crash-point",
+    type=click.Choice([str(point) for point in CrashPoint]),
+    help="Point at which the process crashes on purpose, by SIGKILL.",
+)
 @option(
     "--crash-in",
     type=click.Choice([ORDERS, DELTAS]),
     default=DELTAS,
-    help="In transactions that read orders, or in those that read deltas and write totals.",
+    help="Transactions that crash: those that read orders, or those that read deltas and write totals.",
 )
-@option("--crash-prob", type=float, default=1.0, help="Per transaction.")
+@option("--crash-prob", type=float, default=1.0, help="Probability of a crash per transaction, 0 to 1.")
 @probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(
     bootstrap: str, topic: str, output: str, group: str, *, follow: bool, as_json: bool, **given: Any
 ) -> int:
     """
-    Running totals per customer and per tier: orders, their sum, the discount given; each order counted once.
+    Keep running totals per customer and per tier: orders, their sum, the discount given; each order counted once.
 
-    State, its changelog, results and offsets move in one Kafka transaction. With --recompute the totals are computed
-    again from the orders and compared with changelog, state and results, while no totals program runs.
+    Changelog, results and offsets are committed in one Kafka transaction. With --recompute the totals are computed
+    again from the orders and compared with changelog, state and results; no totals program may run meanwhile.
 
     \b
     Examples:

@@ -107,7 +107,7 @@ class Run:
             if not follow:
                 first.goal = {p: log.last_stable for p, log in self._logs(first).items()}
             self._recorder.phase(Phase.WORKING)
-            waits = "totals wait, and go on where the group stands"
+            waits = "totals wait, and will continue at the group's offsets"
             watch = broker_watch(self._settings.connection, self._settings.input, waits, self.patience_s, self._tell)
             with (
                 watch if follow else nullcontext(),
@@ -217,7 +217,7 @@ class Run:
             )
         except Fenced:
             tell(Ending.FENCED)
-            self._failed("fenced", source, "another process counts in this group")
+            self._failed("fenced", source, "another process is counting in this group")
         except (KafkaFailure, DeadlineExceeded) as error:
             tell(Ending.ABORTED, detail=str(error))
             self._failed("failed", source, f"{type(error).__name__}: {error}")

@@ -108,8 +108,8 @@ class Aggregate:
         self.dropped()
         if fresh and position > 0:
             return (
-                f"range-lost: {self.settings.deltas}[{self.partition}] begins at {position}, and nothing of it was "
-                "ever added; what lay before is gone. Count afresh with another --group"
+                f"range-lost: {self.settings.deltas}[{self.partition}] begins at {position}, and none of it was ever "
+                "added; earlier records were deleted. Count again with another --group"
             )
         checkpoint = self.store.checkpoint
         if checkpoint is not None and checkpoint.until > position:
@@ -126,7 +126,7 @@ class Aggregate:
         return (
             f"position-moved: {self.settings.changelog}[{self.partition}] holds {holds}, and the group stands at "
             f"{'no offset' if fresh else position} of {self.settings.deltas}[{self.partition}]; "
-            "deltas would be counted twice or left out. Count afresh with another --group"
+            "deltas would be counted twice or skipped. Count again with another --group"
         )
 
     def _note_end(self, checkpoint: StoreCheckpoint) -> None:
@@ -285,7 +285,7 @@ def _make_ready(
         return
     # A newer holder may have committed during the restore; it is a contradiction only if the offset is unchanged.
     if kafka.locate(Deadline(timeout_s)) != committed:
-        raise Fenced(f"{source}: somebody else went on while the state was restored")
+        raise Fenced(f"{source}: another process continued while the state was restored")
     raise Refused(contradiction)
 
 

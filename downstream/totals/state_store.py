@@ -129,7 +129,7 @@ class RocksStore:
         except BlockingIOError as error:
             os.close(self._lock)
             raise Refused(
-                f"the state in {home} is another process's; end that one, or give this one its own --state-dir"
+                f"the state in {home} is in use by another process; stop it, or choose another --state-dir"
             ) from error
         self.wiped = self._place.exists() and not self.trusted(home, identity)
         if self.wiped:
@@ -230,7 +230,7 @@ def settled(client: AdminClient, topic: str, partitions: Iterable[int], deadline
         if deadline.remaining_s() <= _PAUSE_S:
             raise DeadlineExceeded(
                 f"{topic}{waiting} has an open transaction from offset {logs[waiting[0]].last_stable} on after "
-                f"{deadline.budget_s:g} s; nobody but this program's group may write there"
+                f"{deadline.budget_s:g} s; only this program's group may write there"
             )
         time.sleep(_PAUSE_S)
 
@@ -279,9 +279,9 @@ def restore(
     if keys != told_keys:
         store.wipe()
         raise Refused(
-            f"changelog-damaged: {topic}[{partition}] gives {keys} totals where its last transaction left {told_keys}; "
-            "its cleanup.policy has to be compact, and nobody else may write or delete there. "
-            "Count afresh with another --group, or restore the topic"
+            f"changelog-damaged: {topic}[{partition}] has {keys} totals, but its last transaction left {told_keys}; "
+            "its cleanup.policy must be compact, and no other program may write or delete there. "
+            "Count again with another --group, or restore the topic"
         )
     return done
 

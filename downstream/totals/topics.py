@@ -87,7 +87,7 @@ def _checked(all_topics: Topics) -> Topics:
         counts_text = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise Refused(
             f"partitions-differ: {counts_text}; a key's delta, state and result share one partition number, so the "
-            "counts have to be equal. Count afresh with another --group and another --output"
+            "counts must be equal. Count again with another --group and another --output"
         )
     return all_topics
 
@@ -120,17 +120,17 @@ def position(place: str, topic_id: str, committed: Committed | None, log: LogOff
     if match is None:
         raise Refused(
             f"position-moved: the offset {committed.offset} of {place} was not committed by this program "
-            f"(its metadata is {committed.metadata!r}); orders would be counted twice or left out. "
-            "Count afresh with another --group"
+            f"(its metadata is {committed.metadata!r}); orders would be counted twice or skipped. "
+            "Count again with another --group"
         )
     if match[1] != topic_id:
         raise Refused(
-            f"topic-recreated: {place} has the id {topic_id}, and what was counted lay in the topic with the id "
-            f"{match[1]}; count afresh with another --group"
+            f"topic-recreated: {place} has the id {topic_id}, but the orders counted were in the topic with the id "
+            f"{match[1]}; count again with another --group"
         )
     if committed.offset < log.first:
         raise Refused(
-            f"range-lost: {place} begins at {log.first}, and counting stands at {committed.offset}; what lay between "
-            "is gone. Count afresh with another --group, and give the topic a longer retention"
+            f"range-lost: {place} begins at {log.first}, but the group is at {committed.offset}; the orders between "
+            "were deleted. Count again with another --group, and give the topic a longer retention"
         )
     return Position(committed.offset, int(match[2]))

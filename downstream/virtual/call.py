@@ -90,7 +90,7 @@ class Caller:
             DeadlineExceeded: they did not acknowledge it in time.
         """
         source = message_id(self._topic, record)
-        why = f"failed {quantity(attempts, 'time')}, at last with {type(error).__name__}: {error}"
+        why = f"failed {quantity(attempts, 'time')}; last error: {type(error).__name__}: {error}"
         errors = {
             ERROR_REASON: REASON,
             ERROR_EXCEPTION: type(error).__name__,
@@ -117,7 +117,7 @@ class Caller:
         if left or failures:
             raise DeadlineExceeded(
                 f"dead letter of {self._topic}[{record.partition()}] offset {record.offset()}: "
-                f"{failures[0] if failures else f'not taken within {_WRITE_S:g} s'}"
+                f"{failures[0] if failures else f'not acknowledged within {_WRITE_S:g} s'}"
             )
 
     def close(self) -> None:
@@ -135,33 +135,35 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 
 
 @click.command("call")
-@click.option("--url", required=True, callback=_url, help="Where each record's value is posted to.")
+@click.option("--url", required=True, callback=_url, help="URL to post each record's value to.")
 @loop_options
-@option("--group", default=GROUP, metavar="NAME", help="Its committed offset is the position.")
-@option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, help="One call.")
-@option("--virtual-partitions", type=int, default=1, metavar="N", help="Calls at a time.")
+@option("--group", default=GROUP, metavar="NAME", help="Consumer group; its committed offset is the position.")
+@option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, help="Maximum seconds for one call.")
+@option("--virtual-partitions", type=int, default=1, metavar="N", help="Maximum number of concurrent calls.")
 @option(
     "--most-uncovered",
     type=int,
     default=1000,
-    help="Records of a partition above its position; a crash repeats them, and what was done up to 2 s before.",
+    help="Maximum records of a partition above its position; a crash repeats them, and those of the last 2 s.",
 )
-@option("--attempts", type=int, default=5, help="How often a record is tried.")
-@option("--back-off-s", type=float, default=0.1, help="Pause after the first failure.")
-@option("--most-back-off-s", type=float, default=10.0, help="Pauses double up to this.")
+@option("--attempts", type=int, default=5, help="Maximum number of attempts per record.")
+@option("--back-off-s", type=float, default=0.1, help="Seconds of back-off after the first failure.")
+@option(
+    "--most-back-off-s", type=float, default=10.0, help="Maximum back-off in seconds; it doubles with each failure."
+)
 @option(
     "--on-failure",
     type=click.Choice([str(choice) for choice in OnFailure]),
     default=str(OnFailure.DEAD_LETTER),
-    help="After the last attempt: write a dead letter and go on, or stop before the record.",
+    help="After the last attempt: write a dead letter and continue, or stop before the record.",
 )
-@option("--dead-letter", default=DEAD_LETTER, metavar="TOPIC", help="Made if it is missing.")
+@option("--dead-letter", default=DEAD_LETTER, metavar="TOPIC", help="Dead-letter topic; created if missing.")
 def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **given: Any) -> int:
     """
-    Post every record to an HTTP service, N at a time, those of one key in order.
+    Post every record to an HTTP service: N concurrent calls, in order per key.
 
-    At least once: a crash repeats calls (same Idempotency-Key), and never skips one. A record whose call keeps
-    failing holds up its own key only.
+    At least once: a crash repeats calls (with the same Idempotency-Key) and never skips one. A record whose call
+    keeps failing blocks only its own key.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ class VirtualSettings:
         if self.most_uncovered < self.count:
             raise UsageError(
                 f"--most-uncovered is {self.most_uncovered}, below --virtual-partitions {self.count}: "
-                "some workers would never have a record; raise the one or lower the other"
+                "some workers would never have a record; raise the first or lower the second"
             )
 
 
@@ -223,9 +223,9 @@ class VirtualPartitions:
             if self._settings.on_failure is OnFailure.STOP:
                 raise HandlerFailedError(
                     f"partition {record.partition()}, offset {record.offset()}: "
-                    f"failed {quantity(piece.failures, 'time')}, at last with {type(error).__name__}: {error}; "
-                    f"mend the cause and start again, the record will be tried again "
-                    f"(or let it go with --on-failure {OnFailure.DEAD_LETTER})"
+                    f"failed {quantity(piece.failures, 'time')}; last error: {type(error).__name__}: {error}; "
+                    f"fix the cause and restart, and the record is retried "
+                    f"(or skip it with --on-failure {OnFailure.DEAD_LETTER})"
                 ) from error
             self._effect.give_up(record, error, piece.failures)
             with self._changed:
@@ -296,7 +296,7 @@ class VirtualPartitionsHandler:
     def _await_workers(self, context: HandlerContext) -> None:
         while not self._virtual.idle() and not self._stop.is_set():
             if context.deadline.expired():
-                raise RetryLater("handlers are still at work", _LOOK_S)
+                raise RetryLater("handlers are still running", _LOOK_S)
             self._stop.wait(_LOOK_S)
 
     def _store(self, positions: Mapping[int, int]) -> None:

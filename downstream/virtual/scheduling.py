@@ -122,7 +122,7 @@ class OffsetTracker:
             ValueError: it was not taken or is already finished, so a worker had another's record.
         """
         if offset not in self._unfinished:
-            raise ValueError(f"offset {offset} is not in work")
+            raise ValueError(f"offset {offset} is not in progress")
         self._unfinished.discard(offset)
         while self._taken and self._taken[0] not in self._unfinished:
             self._taken.popleft()
@@ -149,11 +149,11 @@ class Retries:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise UsageError(f"--attempts is {self.attempts}: a record is tried once at least; set it to 1 or more")
+            raise UsageError(f"--attempts is {self.attempts}: a record needs at least one attempt; set it to 1 or more")
         if not 0 < self.first_s <= self.most_s:
             raise UsageError(
                 f"--back-off-s is {self.first_s:g} and --most-back-off-s {self.most_s:g}: "
-                "the first has to be above 0 and not above the second"
+                "the first must be above 0 and not above the second"
             )
 
     def after(self, failures: int) -> float | None:

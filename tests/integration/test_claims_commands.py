@@ -107,14 +107,14 @@ def test_the_world_is_shown_as_a_table_and_as_json(desk: Desk, at_work: tuple[He
     assert [one["client"] for one in found["members"]] == ["a", "b"]
     assert found["pauses"] == []
     table = desk.call("status")
-    assert all(word in table for word in ("owner", "heard ago", desk.topic, "fresh"))
+    assert all(word in table for word in ("owner", "heartbeat age", desk.topic, "fresh"))
     assert json.loads(desk.call("status", "--json", "--group", "another"))["partitions"] == []
     assert len(at_work) == 2
 
 
 def test_a_paused_group_gives_back_and_goes_on_when_told(desk: Desk, at_work: tuple[Heartbeater, Heartbeater]) -> None:
     """The command returns once nobody owns anything; nobody claims until the pause ends."""
-    assert "given everything back" in desk.call("release", "--group", desk.names.group, "--for-s", "600")
+    assert "released all partitions" in desk.call("release", "--group", desk.names.group, "--for-s", "600")
     # The log tells others of a release a moment before its writer has read it back.
     until(lambda: all(one.held() == {} for one in at_work), "they know it, too")
     found = json.loads(desk.call("status", "--json"))
@@ -122,7 +122,7 @@ def test_a_paused_group_gives_back_and_goes_on_when_told(desk: Desk, at_work: tu
     assert [one["group"] for one in found["pauses"]] == [desk.names.group]
     assert "paused by" in desk.call("status")
 
-    assert "goes on" in desk.call("release", "--group", desk.names.group, "--end")
+    assert "is resumed" in desk.call("release", "--group", desk.names.group, "--end")
     until(lambda: sum(len(one.held()) for one in at_work) == 3, "they work again")
 
 

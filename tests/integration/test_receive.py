@@ -156,7 +156,7 @@ def test_a_topic_that_only_compacts_keeps_its_records_for_ever(
     enriched.make_topic(broker.bootstrap, names.output, **{"cleanup.policy": "compact"})
     stage = ReceiveStage(broker.bootstrap, names.output, names.group, postgres.url, "r_compacted")
     done = run(stage.command("postgres", "--keep-days", "9999"))
-    assert (done.returncode, "give 0 to keep claims for ever" in done.stderr) == (3, True), done.stderr
+    assert (done.returncode, "give 0 to keep claims forever" in done.stderr) == (3, True), done.stderr
     assert run(stage.command("postgres", "--keep-days", "0")).returncode == 0
 
 

@@ -163,7 +163,7 @@ def test_eviction_forgets_claims_and_is_refused_where_the_promise_is_exact(stage
     """With an evicting policy the script's receiver says what to change; accepted all the same, it counts double."""
     with store(Redis, {"maxmemory-policy": "volatile-random"}) as evicting:
         weak = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=evicting.url)
-        with pytest.raises(Refused, match="maxmemory-policy is 'volatile-random', needed is 'noeviction'"):
+        with pytest.raises(Refused, match="maxmemory-policy is 'volatile-random', must be 'noeviction'"):
             weak.in_script().prepare()
         told: list[str] = []
         weak.receive(weak.in_script(accept=True, tell=told.append))

@@ -133,7 +133,7 @@ def test_a_folder_that_the_servers_user_cannot_enter_is_refused(directory: Path)
 
 def test_a_setting_that_the_server_does_not_take_is_told_with_its_own_words(directory: Path) -> None:
     """It ends while starting; the last lines of its log are in the refusal, and no process is left."""
-    with pytest.raises(Refused, match=r"ended while starting(?s:.)*no_such_setting"):
+    with pytest.raises(Refused, match=r"exited during startup(?s:.)*no_such_setting"):
         Postgres.start(directory, properties={"no_such_setting": "1"})
     found = Postgres.open(directory)
     assert found is not None

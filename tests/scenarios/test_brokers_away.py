@@ -43,7 +43,7 @@ def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waite
         enriched.write(alone.bootstrap, names.output, ORDERS, seed=2, first=1000)
         until(lambda: running.loop.result.postponed > 0, "the ledger waits for its database")
         alone.cluster.pause(1)
-        until(lambda: any("brokers do not tell where they stand" in note for note in notes), "and for its brokers")
+        until(lambda: any("their offsets can't be read" in note for note in notes), "and for its brokers")
         alone.cluster.resume(1)
         postgres.restart()
         until(lambda: handler.booked.entries == 2 * ORDERS, "it goes on")

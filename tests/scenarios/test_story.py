@@ -53,7 +53,7 @@ def test_a_certain_crash_leaves_what_it_says_and_the_next_run_fences_it_at_once(
 
     committed = stage.make("run-downstream")
     assert (committed.code, counted(committed)) == (0, (0, 0, 0))
-    assert f"{left} records wait behind the last stable offset" in committed.out
+    assert f"{left} records are above the last stable offset" in committed.out
     uncommitted = stage.make("run-downstream-ru")
     assert (uncommitted.code, counted(uncommitted)[0]) == (0, left)
 

@@ -203,7 +203,7 @@ def test_a_record_that_nobody_takes_becomes_a_dead_letter(stage: Stage) -> None:
         source = SourcePosition.of(one.headers())
         assert source is not None
         assert (source.topic, b"%d" % source.offset) == (stage.names.output, headers[ERROR_OFFSET])
-        assert b"failed 1 time, at last with NonRetriableError" in (headers[ERROR_MESSAGE] or b"")
+        assert b"failed 1 time; last error: NonRetriableError" in (headers[ERROR_MESSAGE] or b"")
     assert positions(stage) == ENDS
 
 

@@ -187,7 +187,7 @@ def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
         (["run", "--lanes", "x"], 64, "Try 'brew run --help'"),
         (["run", "--lanes", "0"], 64, "brew: --lanes is 0"),
         (["lagg"], 64, "No such command 'lagg'"),
-        (["sandbox", "logs", "--dir", "nowhere"], 3, "`brew sandbox status` tells"),
+        (["sandbox", "logs", "--dir", "nowhere"], 3, "`brew sandbox status` shows"),
     ],
 )
 def test_exit_codes_are_those_of_the_programs(

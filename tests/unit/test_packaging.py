@@ -399,7 +399,7 @@ def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "deaf").chmod(0o755)
     ran = _image(tmp_path, ENGINE="deaf no-such-engine")
     assert ran.returncode == 3
-    assert "no container engine answers here (asked: deaf no-such-engine)" in ran.stderr
+    assert "no container engine responds (tried: deaf no-such-engine)" in ran.stderr
     assert f"docker build --tag brew:{PROJECT['version']} ." in ran.stderr
 
 

@@ -58,7 +58,7 @@ def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_re
     found = count(records, isolation=READ_UNCOMMITTED)
     assert _text(found).splitlines() == [
         "60 records, 30 unique keys, 30 duplicates (read_uncommitted, by source position)",
-        "duplicates are no fault here: this reader also sees attempts that were aborted",
+        "duplicates are expected here: this reader also sees aborted records",
     ]
     assert not found.alarming
 

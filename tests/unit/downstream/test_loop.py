@@ -282,7 +282,7 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
     assert not loop._drained()
     _round(loop, _polled())
     assert handler.handled == []
-    assert told == [f"partitions [1] wait: the brokers do not tell where they stand: {error}"]
+    assert told == [f"partitions [1] wait: their offsets can't be read: {error}"]
     monkeypatch.setattr(loop, "_describe_assigned", answer)
     _retry(loop)
     assert loop._member.seeks == [{1: 5}]
@@ -297,7 +297,7 @@ def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeyp
     )
     loop.assigned([1])
     _lose_patience(loop)
-    with pytest.raises(Refused, match=r"t\[1\] could not be worked on for 0.05 s \(--patience-s\): the brokers do not"):
+    with pytest.raises(Refused, match=r"t\[1\] made no progress for 0.05 s \(--patience-s\): their offsets can't"):
         _retry(loop)
 
 

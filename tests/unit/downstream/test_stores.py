@@ -69,7 +69,7 @@ def test_kafka_ahead_of_the_database_is_an_alarm_and_moves_nothing_either() -> N
     begin = start(OffsetRow(3, 50, "id"), _assigned(51))
     assert begin.offset == 50
     assert begin.alarm is not None
-    assert begin.alarm.startswith("ledger-rollback: Kafka's offset of t[3] is 51 and the database stands at 50")
+    assert begin.alarm.startswith("ledger-rollback: Kafka's offset of t[3] is 51 and the database is at 50")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands
     if free:
         Ledger("g", "t").require(rows, [piece()])
     else:
-        with pytest.raises(RetryLater, match="another was here"):
+        with pytest.raises(RetryLater, match="another process moved it"):
             Ledger("g", "t").require(rows, [piece()])
 
 
@@ -450,9 +450,9 @@ def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> N
 
 def test_an_offset_that_is_none_of_this_log_is_refused() -> None:
     """Of a topic that was made again, an offset below the new log's end would skip records without a word."""
-    with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now is id;"):
+    with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now has id id;"):
         start_at(_assigned(50, topic_id_in(Committed(50, metadata("other")))))
-    with pytest.raises(Refused, match=r"^input-lost: .* left at 9,"):
+    with pytest.raises(Refused, match=r"^input-lost: .* committed offset 9,"):
         start_at(_assigned(9, "id"))
 
 
@@ -559,7 +559,7 @@ def test_claims_have_to_outlive_retention_and_segment_together() -> None:
 def test_records_that_stay_for_ever_need_claims_that_do() -> None:
     """0 days stand for that."""
     for_ever = TopicRetention(None, 3 * DAY)
-    with pytest.raises(Refused, match="give 0 to keep claims for ever"):
+    with pytest.raises(Refused, match="give 0 to keep claims forever"):
         ClaimRetention.longer_than(9999, for_ever, "t")
     assert ClaimRetention.longer_than(0, for_ever, "t").keep_s is None
     with pytest.raises(UsageError):

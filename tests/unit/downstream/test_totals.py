@@ -594,7 +594,7 @@ def test_a_restore_begins_where_the_store_stands_while_the_log_holds_that(
 def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
     restoring(monkeypatch, [Record(0, b"a", ONE), Record(1, CHECKPOINT_KEY, b"1 2")], log(2))
     store = MemoryStore()
-    with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] gives 1 totals where .* left 2"):
+    with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] has 1 totals, but .* left 2"):
         restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
     assert (store.checkpoint, list(store.items())) == (None, [])
 
@@ -730,7 +730,7 @@ def test_a_contradiction_counts_only_while_the_offset_stays() -> None:
     def goes_on() -> None:
         broker.committed = Committed(7, "topic-id=id began=3")
 
-    with pytest.raises(Fenced, match=r"^in\[4\]: somebody else went on"):
+    with pytest.raises(Fenced, match=r"^in\[4\]: another process continued"):
         attempt(Task("it stands elsewhere", goes_on), FakeTransaction(broker), 8)
 
 

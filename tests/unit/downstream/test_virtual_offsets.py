@@ -72,10 +72,10 @@ def test_what_was_not_taken_can_not_be_finished() -> None:
     tracker = OffsetTracker(10)
     tracker.take(12)
     for wrong in (9, 10, 11, 13):
-        with pytest.raises(ValueError, match="not in work"):
+        with pytest.raises(ValueError, match="not in progress"):
             tracker.finish(wrong)
     tracker.finish(12)
-    with pytest.raises(ValueError, match="not in work"):
+    with pytest.raises(ValueError, match="not in progress"):
         tracker.finish(12)
     with pytest.raises(ValueError, match="read already"):
         tracker.take(12)
@@ -139,7 +139,7 @@ def test_a_tracker_begins_at_its_start_with_nothing_in_work() -> None:
     assert (tracker.position, tracker.span, tracker.unfinished) == (7, 1, 1)
     with pytest.raises(ValueError, match=r"^offset 7 was read already: the next one is 8 or later$"):
         tracker.take(7)
-    with pytest.raises(ValueError, match=r"^offset 8 is not in work$"):
+    with pytest.raises(ValueError, match=r"^offset 8 is not in progress$"):
         tracker.finish(8)
     tracker.finish(7)
     assert (tracker.position, tracker.span, tracker.unfinished) == (8, 0, 0)

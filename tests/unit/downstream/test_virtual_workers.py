@@ -175,7 +175,7 @@ def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
     with working(effects, on_failure=OnFailure.STOP) as virtual:
         virtual.add(HERE, orders(6, keys=1))
 
-        with pytest.raises(HandlerFailedError, match="offset 2: failed 3 times, at last with ValueError: poison"):
+        with pytest.raises(HandlerFailedError, match="offset 2: failed 3 times; last error: ValueError: poison"):
             until(virtual.idle, "the failure")
         assert virtual.close(Deadline(5)) == {HERE: 2}
     assert [order.number for order in effects.done] == [0, 1]
@@ -404,7 +404,7 @@ def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> No
     assert one.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
     one.handle([records(9, 12)], scene.context())
     assert one.assigned([assignment(0, 9)], Deadline(5)) == {0: 12}
-    with pytest.raises(Refused, match="left at 2, and retention has taken what lies before 5"):
+    with pytest.raises(Refused, match="committed offset 2, and retention has deleted the records before 5"):
         one.assigned([assignment(2, 2)], Deadline(5))
     one.revoked([0, 1, 2], Deadline(1))
     one.lost([2])
@@ -436,7 +436,7 @@ def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     one = scene.make(follow=False)
     one.assigned([assignment(0, 28)], Deadline(5))
     one.handle([records(28, 30)], scene.context())
-    with pytest.raises(RetryLater, match="still at work"):
+    with pytest.raises(RetryLater, match="still running"):
         one.tick(scene.context(0.05))
     scene.gate.set()
     one.tick(scene.context())
