@@ -229,7 +229,7 @@ _HELP_ALL: Any = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_show_all,
-    help="All options, with [VARIABLE] of the environment.",
+    help="Show all options, with their environment [VARIABLE], and exit.",
 )
 _CONFIG: Any = click.Option(
     ["--config"],
@@ -238,5 +238,5 @@ _CONFIG: Any = click.Option(
     callback=_read_defaults,
     envvar=config_file.VARIABLE,
     metavar="FILE",
-    help=f"Defaults from this file, not from ./{config_file.NAME}.",
+    help=f"File of defaults, instead of ./{config_file.NAME}.",
 )

@@ -238,7 +238,7 @@ def config() -> None:
 
 @config.command()
 @click.argument("command", nargs=-1)
-@click.option("--config", "named", metavar="FILE", envvar=VARIABLE, help="Not ./brew.toml, this file.")
+@click.option("--config", "named", metavar="FILE", envvar=VARIABLE, help="File to use instead of ./brew.toml.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @click.pass_context
 def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_json: bool) -> ExitCode:

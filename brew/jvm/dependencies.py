@@ -263,13 +263,13 @@ def setup_command(
         "--jvm-dir",
         envvar=VARIABLE,
         type=click.Path(path_type=Path, file_okay=False),
-        help="Where to put the jars.  [default: a checkout's .jvm, else a folder in the user's cache]",
+        help="Directory for the jars.  [default: a checkout's .jvm, else a directory in the user's cache]",
     )
     @click.option(
         "--from",
         "source",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="Take the jars from this folder instead of a Maven repository; their checksums are compared all the same.",
+        help="Copy the jars from this directory instead of a Maven repository; checksums are still verified.",
     )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
     def command(jvm_dir: Path | None, source: Path | None, kafka: str | None = None, *, as_json: bool) -> None:

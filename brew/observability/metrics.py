@@ -34,45 +34,57 @@ METRICS = {
     "brew_txn_total": Described(
         CounterMetricFamily,
         (*_PLACE, "outcome"),
-        "Transactions that ended: committed, aborted, fenced, indefinite, refused",
+        "Ended transactions by outcome: committed, aborted, fenced, indefinite, refused",
     ),
     "brew_txn_phase_seconds": Described(
-        HistogramMetricFamily, ("phase",), "Seconds of one step of a transaction, failed ones too"
+        HistogramMetricFamily, ("phase",), "Duration of one step of a transaction, including failed ones"
     ),
-    "brew_txn_seconds": Described(HistogramMetricFamily, (), "Seconds of a whole attempt, failed ones too"),
-    "brew_txn_open": Described(GaugeMetricFamily, (), "Transactions that were begun, and of whose end nobody told yet"),
-    "brew_records_total": Described(CounterMetricFamily, _PLACE, "Records of the input that are done"),
-    "brew_dlq_total": Described(CounterMetricFamily, ("reason",), "Records that were rejected"),
+    "brew_txn_seconds": Described(HistogramMetricFamily, (), "Duration of a whole attempt, including failed ones"),
+    "brew_txn_open": Described(GaugeMetricFamily, (), "Transactions that have begun and whose end is not known yet"),
+    "brew_records_total": Described(CounterMetricFamily, _PLACE, "Processed input records"),
+    "brew_dlq_total": Described(CounterMetricFamily, ("reason",), "Rejected records"),
     "brew_duplicates_total": Described(
-        CounterMetricFamily, (), "Records that came again and were skipped; absent where nobody looks for such"
+        CounterMetricFamily, (), "Repeated records that were skipped; absent if repetitions are not detected"
     ),
     "brew_profiles_malformed": Described(
         GaugeMetricFamily,
         (),
-        "Customer profiles that can't be read, whose customers have none; absent without profiles",
+        "Customer profiles that can't be parsed and are ignored; absent without profiles",
     ),
-    "brew_fenced_total": Described(CounterMetricFamily, (), "Transactions that a newer holder of the id ended"),
-    "brew_unanswered_total": Described(CounterMetricFamily, (), "Looks that brokers or stores did not answer"),
-    "brew_recoveries_total": Described(CounterMetricFamily, (), "Commits that ended a partition's trouble"),
+    "brew_fenced_total": Described(
+        CounterMetricFamily, (), "Transactions that a newer producer with the same transactional id fenced"
+    ),
+    "brew_unanswered_total": Described(CounterMetricFamily, (), "Requests that brokers or stores did not answer"),
+    "brew_recoveries_total": Described(
+        CounterMetricFamily, (), "Recoveries: first commits of a partition after a failure"
+    ),
     "brew_recovery_seconds": Described(
-        GaugeMetricFamily, (), "How long the last recovery took: from the first failure, or the start, to a commit"
+        GaugeMetricFamily, (), "Duration of the last recovery, from the first failure or the start to a commit"
     ),
     "brew_consumer_lag": Described(GaugeMetricFamily, _PLACE, "Last stable offset minus committed offset"),
     "brew_consumer_lag_seconds": Described(
-        GaugeMetricFamily, _PLACE, "Age of the oldest record that can be read and is not done; absent where unknown"
+        GaugeMetricFamily, _PLACE, "Age of the oldest readable record that is not processed; absent if unknown"
     ),
     "brew_consumer_position": Described(GaugeMetricFamily, _PLACE, "Committed offset"),
-    "brew_lso_lag": Described(GaugeMetricFamily, _PLACE, "End minus last stable offset: behind open transactions"),
-    "brew_partition_state": Described(
-        GaugeMetricFamily, (*_PLACE, "state"), "1 for what a partition is at, 0 for others"
+    "brew_lso_lag": Described(
+        GaugeMetricFamily, _PLACE, "End offset minus last stable offset: records held back by open transactions"
     ),
-    "brew_polled_age_seconds": Described(GaugeMetricFamily, _PLACE, "Since somebody looked at the partition"),
-    "brew_progress_age_seconds": Described(GaugeMetricFamily, _PLACE, "Since the position moved; absent before it did"),
-    "brew_live": Described(GaugeMetricFamily, (), "What /livez answers, 1 or 0"),
-    "brew_ready": Described(GaugeMetricFamily, (), "What /readyz answers, 1 or 0"),
-    "brew_started": Described(GaugeMetricFamily, (), "What /startupz answers, 1 or 0"),
-    "brew_start_time_seconds": Described(GaugeMetricFamily, (), "When the program began, since the epoch"),
-    "brew": Described(InfoMetricFamily, ("application", "version", "group", "reader"), "Who tells"),
+    "brew_partition_state": Described(
+        GaugeMetricFamily, (*_PLACE, "state"), "1 for a partition's current state, 0 for others"
+    ),
+    "brew_polled_age_seconds": Described(GaugeMetricFamily, _PLACE, "Time since the partition was last polled"),
+    "brew_progress_age_seconds": Described(
+        GaugeMetricFamily, _PLACE, "Time since the position last advanced; absent before the first time"
+    ),
+    "brew_live": Described(GaugeMetricFamily, (), "Whether /livez reports success, 1 or 0"),
+    "brew_ready": Described(GaugeMetricFamily, (), "Whether /readyz reports success, 1 or 0"),
+    "brew_started": Described(GaugeMetricFamily, (), "Whether /startupz reports success, 1 or 0"),
+    "brew_start_time_seconds": Described(GaugeMetricFamily, (), "Start time of the program since the epoch"),
+    "brew": Described(
+        InfoMetricFamily,
+        ("application", "version", "group", "reader"),
+        "Application, version, group and reader of this process",
+    ),
 }
 """Name as Prometheus stores it (histograms without their suffixes, `brew` becomes `brew_info`)."""
 

@@ -47,21 +47,23 @@ PROBE_OPTIONS = (
         envvar="PROBE_PORT",
         type=click.IntRange(0, 65_535),
         default=None,
-        help=f"Port of probes and /status; metrics, too; 0: any free port.  [default: {PORT} with --follow]",
+        help=f"Port of probes and /status; also of metrics; 0: any free port.  [default: {PORT} with --follow]",
     ),
-    click.option("--no-probes", envvar="NO_PROBES", is_flag=True, help="Answer no probes."),
-    click.option("--probe-host", envvar="PROBE_HOST", default=HOST, show_default=True, help="Address of the probes."),
+    click.option("--no-probes", envvar="NO_PROBES", is_flag=True, help="Serve no probes."),
+    click.option(
+        "--probe-host", envvar="PROBE_HOST", default=HOST, show_default=True, help="Address on which probes listen."
+    ),
     click.option(
         "--polling-ttl",
         type=float,
         default=None,
-        help=f"Time until a partition that nobody looks at is stuck.  [default: {TTL_S:g}, more if work may last]",
+        help=f"Time until a partition that is not polled counts as stuck.  [default: {TTL_S:g}, more if work may last]",
     ),
     click.option(
         "--consuming-ttl",
         type=float,
         default=None,
-        help="Time until a partition that stands still is stuck.  [default: the same]",
+        help="Time until a partition without progress counts as stuck.  [default: the same]",
     ),
 )
 

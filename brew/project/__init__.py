@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
     default=names.BOOTSTRAP,
     show_default=True,
     metavar="HOST:PORT",
-    help="The broker that the project's Makefile names.",
+    help="Bootstrap servers to write into the project's Makefile.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
