@@ -370,7 +370,9 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
                     return tree
             for tree in (first, other):
                 if not tree.running():
-                    raise Refused(f"it ended before there was {what}; its last lines:\n{tree.tail()}")
+                    raise Refused(
+                        f"it ended before there was {what}; give more --orders; its last lines:\n{tree.tail()}"
+                    )
             deadline.check(what)
             time.sleep(_LOOK_S)
 

@@ -98,7 +98,7 @@ run_options = options(
         help="One of several drivers works, the others wait.",
     ),
     click.option("--share", envvar="SHARE", is_flag=True, help="Several drivers share the partitions."),
-    _number("--claim-interval", float, INTERVAL_S, "Time between heartbeats; others take over after two missed ones."),
+    _number("--claim-interval", float, INTERVAL_S, "Time between heartbeats; others take over after two intervals."),
     click.option("--client-id", default="", metavar="NAME", help="This driver's name.  [default: host-pid]"),
     _number("--claims", str, names.CLAIMS_TOPIC, "Claims topic; created if missing."),
     _number("--lanes", int, 2, "Number of cycles that overlap, over disjoint partitions."),

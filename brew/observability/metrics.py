@@ -49,15 +49,13 @@ METRICS = {
     "brew_profiles_malformed": Described(
         GaugeMetricFamily,
         (),
-        "Customer profiles that can't be parsed and are ignored; absent without profiles",
+        "Customer profiles that can't be parsed, so that their customers have none; absent without profiles",
     ),
     "brew_fenced_total": Described(
         CounterMetricFamily, (), "Transactions that a newer producer with the same transactional id fenced"
     ),
     "brew_unanswered_total": Described(CounterMetricFamily, (), "Requests that brokers or stores did not answer"),
-    "brew_recoveries_total": Described(
-        CounterMetricFamily, (), "Recoveries: first commits of a partition after a failure"
-    ),
+    "brew_recoveries_total": Described(CounterMetricFamily, (), "Commits that ended a partition's failure"),
     "brew_recovery_seconds": Described(
         GaugeMetricFamily, (), "Duration of the last recovery, from the first failure or the start to a commit"
     ),
@@ -67,7 +65,7 @@ METRICS = {
     ),
     "brew_consumer_position": Described(GaugeMetricFamily, _PLACE, "Committed offset"),
     "brew_lso_lag": Described(
-        GaugeMetricFamily, _PLACE, "End offset minus last stable offset: records held back by open transactions"
+        GaugeMetricFamily, _PLACE, "End offset minus last stable offset: offsets held back by open transactions"
     ),
     "brew_partition_state": Described(
         GaugeMetricFamily, (*_PLACE, "state"), "1 for a partition's current state, 0 for others"
