@@ -29,15 +29,15 @@ COMMANDS = {
 @click.group(cls=LazyGroup, later=COMMANDS, context_settings=CONTEXT)
 def proof() -> None:
     """
-    Prepare topics and orders, look at logs and groups, verify that every order came out exactly once.
+    Create topics, write orders, inspect logs and groups, and verify that every order came out exactly once.
 
     \b
     Examples:
-      python -m proof topics                      make the topics that are missing
-      python -m proof seed --count 300            orders to work on
-      python -m proof end-offsets                 what lies in every partition
-      python -m proof verify                      every visible order exactly once, or why not
-      python -m proof campaign --list             what can be broken on purpose
+      python -m proof topics                      create the missing topics
+      python -m proof seed --count 300            write 300 orders
+      python -m proof end-offsets                 count the records of every partition
+      python -m proof verify                      check that every order came out exactly once
+      python -m proof campaign --list             list the faults that a campaign injects
 
     Exit codes: 0 done or proven, 1 violation found, 3 refused or inconclusive, 64 wrong usage.
     """  # noqa: D301 - click's own mark

@@ -30,9 +30,9 @@ def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Co
 
 
 topic_options = options(
-    topic_option("--input", names.INPUT_TOPIC, "Where the orders come in."),
-    topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go."),
-    topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Where rejected records go."),
+    topic_option("--input", names.INPUT_TOPIC, "Input topic."),
+    topic_option("--output", names.OUTPUT_TOPIC, "Output topic."),
+    topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Topic for rejected records."),
 )
 group_option = click.option(
     "--group", default=names.GROUP_ID, show_default=True, metavar="GROUP", help="The pipeline's consumer group."

@@ -36,16 +36,22 @@ _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
 
 
 _run_options = options(
-    click.option("--kills", type=click.IntRange(1), default=5, show_default=True, help="Deaths of each crash loop."),
+    click.option(
+        "--kills", type=click.IntRange(1), default=5, show_default=True, help="Number of kills in each crash loop."
+    ),
     click.option(
         "--out",
         type=click.Path(path_type=Path, file_okay=False),
         default="proof-results",
         show_default=True,
-        help="Results go there.",
+        help="Directory for the results.",
     ),
-    click.option("--bootstrap", metavar="HOST:PORT", help="Your brokers instead of a sandbox; they are not broken."),
-    click.option("--writer", metavar="COMMAND", help="The program under test  [default: python -m pipeline run]"),
+    click.option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Existing brokers to use instead of a sandbox; no faults are injected into them.",
+    ),
+    click.option("--writer", metavar="COMMAND", help="Command to test  [default: python -m pipeline run]"),
 )
 
 
@@ -53,24 +59,50 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
     try:
         return [int(number) for number in value.split(",")]
     except ValueError as error:
-        raise UsageError(f"--seeds is {value!r}: write numbers with commas, as 1,2,3") from error
+        raise UsageError(f"--seeds is {value!r}; give integers separated by commas, as in 1,2,3") from error
 
 
 @click.command()
-@click.option("--cells", "patterns", multiple=True, metavar="GLOB", help="Cells, rows or marks; repeatable.")
-@click.option("--seeds", default="1", show_default=True, callback=_numbers, help="Each cell once with each.")
-@click.option("--minutes", type=click.FloatRange(0.1), help="How long mixtures last.")
-@click.option("--slack", type=click.FloatRange(1), default=1.0, show_default=True, help="Multiplies the time bounds.")
 @click.option(
-    "--at-once", type=click.IntRange(1, 8), default=1, show_default=True, help="So many cells, a cluster for each."
+    "--cells",
+    "patterns",
+    multiple=True,
+    metavar="GLOB",
+    help="Name pattern, row or mark of cells to run; repeatable  [default: all]",
+)
+@click.option(
+    "--seeds",
+    default="1",
+    show_default=True,
+    callback=_numbers,
+    help="Random seeds, separated by commas; each cell runs once with each.",
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0.1), help="Duration of a random mixture of faults  [default: the cell's own]"
+)
+@click.option(
+    "--slack",
+    type=click.FloatRange(1),
+    default=1.0,
+    show_default=True,
+    help="Factor by which time bounds are extended, for slow machines.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="Number of cells to run in parallel, each in a sandbox of its own.",
 )
 @_run_options
-@click.option("--begin-within-s", type=click.FloatRange(1), help="Begin no cell later than that.")
-@click.option("--may-leave-out", is_flag=True, help="Cells that no time was left for are named, and no failure.")
-@click.option("--resume", is_flag=True, help="Leave out what the results there hold already, of this kernel.")
+@click.option("--begin-within-s", type=click.FloatRange(1), help="Start no cell after this time.")
+@click.option(
+    "--may-leave-out", is_flag=True, help="Do not fail because --begin-within-s left cells out; they are still listed."
+)
+@click.option("--resume", is_flag=True, help="Skip cells that have a result of the same code (kernel) in --out.")
 @click.option("--keep", is_flag=True, help="Keep logs and journals of proven cells, too.")
-@click.option("--list", "as_list", is_flag=True, help="Show the cells and run none.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
+@click.option("--list", "as_list", is_flag=True, help="List the cells without running them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per result instead of text.")
 def campaign(
     patterns: tuple[str, ...],
     seeds: list[int],
@@ -90,10 +122,10 @@ def campaign(
     as_json: bool,
 ) -> int:
     """
-    Break writers, brokers, networks and disks, one cell after another, and prove that nothing was lost or doubled.
+    Inject faults into writers, brokers, networks and disks, and verify that no record is lost or duplicated.
 
-    Runs on three brokers of its own, which are gone afterwards. Exit codes: 0 all as expected, 1 something was
-    violated, 3 something could not be told, or a cell was left out.
+    Runs the cells of the fault matrix in a sandbox of three brokers, which is removed at the end.
+    Exit codes: 0 all as expected, 1 a cell was violated or a control was not, 3 a cell was inconclusive or left out.
 
     \b
     Examples:
@@ -112,7 +144,7 @@ def campaign(
     )
     done = _run_campaign(plan, as_json=as_json)
     if left_out := plan.missing_in(done):
-        click.echo(f"left out: {', '.join(left_out)}; --resume goes on with them", err=True)
+        click.echo(f"left out: {', '.join(left_out)}; run again with --resume to continue", err=True)
     code = _code(done)
     return ExitCode.REFUSED if left_out and not may_leave_out and code == ExitCode.DONE else code
 
@@ -121,7 +153,7 @@ def campaign(
 @click.argument("cell")
 @click.argument("seed", type=int)
 @_run_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object instead of text.")
 def replay(
     cell: str, seed: int, kills: int, out: Path, bootstrap: str | None, writer: str | None, *, as_json: bool
 ) -> int:
@@ -169,7 +201,7 @@ def _run_campaign(plan: Plan, *, as_json: bool) -> list[Result]:
 
 def _lines(result: Result) -> list[str]:
     controlled = result.as_expected and result.expected == VIOLATED
-    sign, word = ("✔", "violated, as a control has to be") if controlled else (_SIGNS[result.verdict], result.verdict)
+    sign, word = ("✔", "violated, as expected of a control") if controlled else (_SIGNS[result.verdict], result.verdict)
     text = f"{sign} {result.cell} seed {result.seed}: {word}, {result.seconds:.1f} s"
     if result.recovery_s:
         text += f", recovery p95 {p95(result.recovery_s):.2f} s of {len(result.recovery_s)}"
@@ -218,8 +250,8 @@ def picture(page: Path, into: Path, deadline: Deadline) -> None:
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
         raise Refused(
-            "a picture needs chromium and none was found on PATH; install it (Debian: apt-get install chromium) "
-            "or leave --picture out"
+            "--picture needs chromium, which is not on PATH; install it (Debian: apt-get install chromium), or omit "
+            "--picture"
         )
     into.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="brew-picture-", ignore_cleanup_errors=True) as profile:
@@ -231,11 +263,13 @@ def picture(page: Path, into: Path, deadline: Deadline) -> None:
                 [browser, *options, *shot], capture_output=True, check=False, timeout=deadline.remaining_s()
             )
         except subprocess.TimeoutExpired as error:
-            raise DeadlineExceeded(f"picture: {browser} did not end within {deadline.budget_s:g} s") from error
+            raise DeadlineExceeded(
+                f"{browser} took no picture within {deadline.budget_s:g} s; try again, or omit --picture"
+            ) from error
     if done.returncode or not into.exists():
         message = done.stderr.decode(errors="replace").strip()[-_TOLD:]
         raise Refused(
-            f"{browser} ended with {done.returncode} and wrote no picture; leave --picture out, or see: {message}"
+            f"{browser} exited with {done.returncode} and wrote no picture: {message}; correct this, or omit --picture"
         )
 
 
@@ -245,16 +279,22 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", required=True, type=_FILE, metavar="FILE.html", help="Where the page goes.")
-@click.option("--summary-md", type=_FILE, metavar="FILE.md", help="Write the summary as Markdown, too.")
-@click.option("--picture", "shot", type=_FILE, metavar="FILE.png", help="Take the page's picture, too; needs chromium.")
+@click.option("--out", required=True, type=_FILE, metavar="FILE.html", help="File to write the page to.")
+@click.option("--summary-md", type=_FILE, metavar="FILE.md", help="File to write the summary to, as Markdown.")
+@click.option(
+    "--picture",
+    "shot",
+    type=_FILE,
+    metavar="FILE.png",
+    help="File to write a screenshot of the page to; needs chromium.",
+)
 @json_option
 def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: Path | None, as_json: bool) -> None:
     """
-    Make one page of a campaign's results: verdict, fault matrix, times, evidence, commands to run a cell again.
+    Write an HTML page of a campaign's results: verdict, fault matrix, times, evidence, and commands to repeat a cell.
 
-    RESULTS are files of a campaign: results.json, or results.jsonl with a result per line. The page needs nothing but
-    itself. The exit code says whether it was written, not what it says.
+    RESULTS are a campaign's files: results.json, or results.jsonl with one result per line. The page is
+    self-contained. The exit code is 0 if the page was written, whatever the results are.
 
     \b
     Examples:
@@ -297,4 +337,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise Refused(f"{path} could not be written ({error.strerror}); name a place that can be") from error
+        raise Refused(f"{path} could not be written ({error.strerror}); choose another file") from error

@@ -30,20 +30,34 @@ _SHOWN = 10
 
 @click.command("claims-races")
 @bootstrap_option
-@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="So many races.")
-@click.option("--claimants", type=click.IntRange(2, 64), default=8, show_default=True, help="Who race, a process each.")
-@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True, help="What they race for.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the jitter between the claimants.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a result for the report there.")
+@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="Number of rounds.")
+@click.option(
+    "--claimants", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of claimants, a thread each."
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=64,
+    show_default=True,
+    help="Number of partitions that they claim.",
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the random start delays and order of claims."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write the result to, for `python -m proof report`.",
+)
 @json_option
 def claims_races(
     bootstrap: str, rounds: int, claimants: int, partitions: int, seed: int, out: Path | None, *, as_json: bool
 ) -> int:
     """
-    Have claimants race for the same partitions, round after round, on a claims topic made for it.
+    Let several claimants claim the same partitions at the same time, round after round, on a new claims topic.
 
-    Afterwards the log is read with code of its own: each partition has one owner in each round, the one whose claim
-    stands first, and nobody believes otherwise. Exit 1 if that is not so.
+    Afterwards it checks the log with independent code: in each round, each partition must have one owner, the claimant
+    whose claim comes first in the log, and no other claimant may believe that it is the owner. Exits with 1 if not.
 
     \b
     Examples:
@@ -73,23 +87,42 @@ def claims_races(
 
 @click.command("claims-member")
 @bootstrap_option
-@click.option("--claims", required=True, metavar="TOPIC", help="The log of claims; made if missing.")
-@click.option("--client-id", required=True, metavar="NAME", help="The claimant's name.")
-@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True, help="To be divided.")
-@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True, help="Between two heartbeats.")
-@click.option("--skew-s", type=float, default=0.0, show_default=True, help="Its wall clock is wrong by so much.")
-@click.option("--rate", type=click.FloatRange(0.1, 10), default=1.0, show_default=True, help="How fast its clock runs.")
+@click.option("--claims", required=True, metavar="TOPIC", help="Topic of the claims log; created if missing.")
+@click.option("--client-id", required=True, metavar="NAME", help="Name of this member.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=64,
+    show_default=True,
+    help="Number of partitions that all members divide among themselves.",
+)
+@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True, help="Seconds between two heartbeats.")
+@click.option(
+    "--skew-s", type=float, default=0.0, show_default=True, help="Error of the member's wall clock, in seconds."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0.1, 10),
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="Speed of the member's monotonic clock, as a factor.",
+)
 @click.option(
     "--snapshot-records",
     type=click.IntRange(10),
     default=SNAPSHOT_RECORDS,
     show_default=True,
-    help="Messages of the log between two snapshots.",
+    help="Number of messages in the log between two snapshots.",
 )
-@click.option("--believing", is_flag=True, help="Never hear of a loss: a control that has to be caught.")
+@click.option(
+    "--believing", is_flag=True, help="Keep claims that were lost, as a control whose violation must be detected."
+)
 def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, interval_s: float, **given: Any) -> int:
     """
-    Claim a part of some partitions until SIGTERM, and print what is held: name, position in the log, tokens.
+    Claim a share of the partitions until SIGTERM, and print the partitions held.
+
+    Each line is a JSON array: the member's name, its position in the log, and the held partitions with their tokens.
 
     \b
     Example:
@@ -160,5 +193,5 @@ def _text(races: Races) -> str:
     if races.findings:
         lines += [f"{quantity(len(races.findings), 'finding')}:", *races.findings[:_SHOWN]]
     else:
-        lines.append("one owner each, the earliest claim in the log, and nobody believed otherwise")
+        lines.append("0 findings: each partition had one owner per round, by the earliest claim in the log")
     return "\n".join(lines)

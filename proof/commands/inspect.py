@@ -110,9 +110,10 @@ def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
 @json_option
 def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> None:
     """
-    Show where the group stands: committed offset, last stable offset (LSO), log end and lag per partition.
+    Show the group's committed offset, last stable offset (LSO), log end and lag per partition.
 
-    The lag is LSO minus committed. Offsets behind the LSO wait for an open transaction, which is named.
+    The lag is the LSO minus the committed offset. Offsets from the LSO to the log end ("behind LSO") wait for open
+    transactions, which are listed.
 
     \b
     Example:
@@ -160,13 +161,20 @@ def _group_document(position: log_summary.GroupPosition) -> dict[str, object]:
 
 @click.command("end-offsets")
 @bootstrap_option
-@click.option("--topic", "wanted", multiple=True, metavar="TOPIC", help="May be given again  [default: all topics]")
+@click.option(
+    "--topic",
+    "wanted",
+    multiple=True,
+    metavar="TOPIC",
+    help="Topic to read; repeatable  [default: all but Kafka's own]",
+)
 @json_option
 def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     """
-    Show what lies in every partition: visible, waiting, aborted, open and control records.
+    Count the records of every partition: visible, waiting, aborted, open and control records.
 
-    Waiting records stand behind the last stable offset (LSO); open ones belong to transactions that have not ended.
+    A read_committed consumer gets visible records only. Waiting records are committed but above the last stable offset
+    (LSO); open records belong to transactions that have not ended.
 
     \b
     Examples:
@@ -204,22 +212,22 @@ def _log_document(log: log_summary.PartitionLog) -> dict[str, object]:
     default=[names.OUTPUT_TOPIC],
     show_default=True,
     metavar="TOPIC",
-    help="What to read; repeatable.",
+    help="Topic to read; repeatable.",
 )
 @click.option(
     "--isolation",
     type=click.Choice([names.READ_COMMITTED, names.READ_UNCOMMITTED]),
     default=names.READ_COMMITTED,
     show_default=True,
-    help="Which kind of reader to be.",
+    help="Isolation level of the reader.",
 )
 @click.option(
-    "--journal", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where to write it down."
+    "--journal", type=click.Path(path_type=Path, file_okay=False), required=True, help="Directory for the journal."
 )
-@click.option("--follow", is_flag=True, help="Go on until SIGTERM; otherwise read what is there.")
+@click.option("--follow", is_flag=True, help="Read until SIGTERM; without it, up to the topics' current end.")
 def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path, *, follow: bool) -> None:
     """
-    Read topics, and write down which records came in which order, for `proof verify --journals`.
+    Read topics, and journal which records were received in which order, for `python -m proof verify --journals`.
 
     \b
     Examples:
@@ -247,7 +255,7 @@ def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable
     for pair in given:
         name, _, number = pair.partition("=")
         if not name or not number.isdigit():
-            raise UsageError(f"{parameter.opts[0]} {pair!r}: a count is written NAME=N")
+            raise UsageError(f"{parameter.opts[0]} is {pair!r}; write a count as NAME=N")
         counts[name] = int(number)
     return counts
 
@@ -264,38 +272,68 @@ _count_option = partial(click.option, multiple=True, callback=_counts, metavar="
     type=click.Choice([tiers.value for tiers in Tiers]),
     default=Tiers.PREFIX.value,
     show_default=True,
-    help="What the pipeline took tiers from.",
+    help="Source of the tiers, as in the run.",
 )
-@topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Customers' profiles, with --tiers profiles.")
+@topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Topic of customer profiles, with --tiers profiles.")
 @click.option(
-    "--transform", metavar="MODULE:FUNCTION", help="The run's own function, which is called again  [default: orders]"
-)
-@click.option("--also-output", multiple=True, metavar="TOPIC", help="A further output topic of it; repeatable.")
-@click.option("--py-files", multiple=True, metavar="FILE", help="A module, archive or wheel it is in; repeatable.")
-@click.option("--journals", type=_folder, metavar="DIR", help="What processes wrote down (--journal of each).")
-@click.option("--settled", is_flag=True, help="The run is over: a transaction that is still open is a violation.")
-@click.option("--strict/--no-strict", default=True, help="One transaction per producer epoch, as our pipeline does.")
-@click.option(
-    "--healed-at", type=float, multiple=True, metavar="SECONDS", help="When a fault ended, since 1970; repeatable."
-)
-@click.option("--bound-s", type=float, metavar="SECONDS", help="A commit has to follow each --healed-at within it.")
-@_count_option("--need", "needed", help="A count without which nothing is proven; repeatable.")
-@_count_option("--fired", help="A count that the caller saw itself; repeatable.")
-@click.option(
-    "--canary", "canaries", multiple=True, envvar="BREW_CANARY", metavar="TEXT", help="A secret that must not show up."
+    "--transform",
+    metavar="MODULE:FUNCTION",
+    help="Function of the run, which is called again for each input  [default: orders]",
 )
 @click.option(
-    "--artefact", "artefacts", type=_file, multiple=True, help="File or folder to look for canaries in; repeatable."
+    "--also-output",
+    multiple=True,
+    metavar="TOPIC",
+    help="Further output topic of the --transform function; repeatable.",
+)
+@click.option(
+    "--py-files",
+    multiple=True,
+    metavar="FILE",
+    help="Module, archive or wheel with the --transform function; repeatable.",
+)
+@click.option(
+    "--journals", type=_folder, metavar="DIR", help="Directory of the journals that runs and readers wrote (--journal)."
+)
+@click.option("--settled", is_flag=True, help="The run has ended: count each transaction still open as a violation.")
+@click.option(
+    "--strict/--no-strict", default=True, help="Require one transaction per producer epoch, as the pipeline guarantees."
+)
+@click.option(
+    "--healed-at",
+    type=float,
+    multiple=True,
+    metavar="SECONDS",
+    help="Time when a fault ended, in seconds since the epoch; repeatable.",
+)
+@click.option("--bound-s", type=float, metavar="SECONDS", help="Maximum time from each --healed-at to the next commit.")
+@_count_option("--need", "needed", help="Minimum of a count, below which the verdict is inconclusive; repeatable.")
+@_count_option("--fired", help="Count that the caller observed, to be compared with --need; repeatable.")
+@click.option(
+    "--canary",
+    "canaries",
+    multiple=True,
+    envvar="BREW_CANARY",
+    metavar="TEXT",
+    help="Secret that must not appear in --artefact and --journals files; repeatable.",
+)
+@click.option(
+    "--artefact",
+    "artefacts",
+    type=_file,
+    multiple=True,
+    help="File or directory to search for the --canary secrets; repeatable.",
 )
 @json_option
 def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     """
-    Prove that every visible record came out exactly once, transformed, or on the dead-letter topic.
+    Verify that every visible record came out exactly once, transformed, or on the dead-letter topic.
 
-    Compares input, output and dead letters record by record below the group's committed offset, calls --transform (or
-    works the enrichment of orders out) again, and follows every transaction through the raw logs. docs/PROTOCOL.md
-    lists what it can find.
-    Exit codes: 0 proven, 1 violated, 3 could not tell.
+    Compares input, output and dead letters record by record below the group's committed offset: it calls the
+    --transform function again, or recomputes the enrichment of orders. It also checks every transaction in the raw
+    logs. docs/PROTOCOL.md lists the possible findings.
+
+    Exit codes: 0 proven, 1 violated, 3 inconclusive.
 
     \b
     Examples:

@@ -55,8 +55,8 @@ class TopicResult:
         if self.created:
             return f"{self.topic}: created with {size}"
         if self.partitions == self.wanted_partitions:
-            return f"{self.topic}: was there with {size}"
-        return f"{self.topic}: was there with {size}, and keeps them ({self.wanted_partitions} were asked for)"
+            return f"{self.topic}: exists with {size}"
+        return f"{self.topic}: exists with {size}; not changed to {quantity(self.wanted_partitions, 'partition')}"
 
 
 def create_topics(
@@ -109,10 +109,10 @@ class Customers:
             raise UsageError("--customers, --updates and --tombstones can't be negative; give 0 or more")
         if self.tombstones > self.count:
             raise UsageError(
-                f"--tombstones is {self.tombstones}, and there are {self.count} customers (--customers) to remove"
+                f"--tombstones is {self.tombstones} and --customers {self.count}; give at most one per customer"
             )
         if self.updates and not self.count:
-            raise UsageError(f"--updates is {self.updates}, and --customers 0 leaves nobody to update")
+            raise UsageError(f"--updates is {self.updates} and --customers 0; give at least one customer to update")
 
     @property
     def records(self) -> int:
@@ -158,11 +158,10 @@ class SeededCustomers:
     seconds: float
 
     def __str__(self) -> str:
-        made = "made with" if self.created else "which has"
-        size = quantity(self.partitions, "partition")
+        size = f"{'created with ' if self.created else ''}{quantity(self.partitions, 'partition')}"
         return (
-            f"{quantity(self.customers, 'customer')} on {self.topic} ({made} {size}), "
-            f"{quantity(self.updates, 'update')}, {self.tombstones} removed, {self.seconds:.1f} s"
+            f"{quantity(self.customers, 'customer')} on {self.topic} ({size}), "
+            f"{quantity(self.updates, 'update')}, {quantity(self.tombstones, 'deletion')}, {self.seconds:.1f} s"
         )
 
 
@@ -195,14 +194,20 @@ def write_customers(
 
 @click.command()
 @bootstrap_option
-@click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="For topics made now.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    help="Number of partitions of each new topic; a new claims topic has 1.",
+)
 @topic_options
-@topic_option("--customers", names.CUSTOMERS_TOPIC, "Customer profiles, compacted.")
-@topic_option("--claims", names.CLAIMS_TOPIC, "The coordination log.")
+@topic_option("--customers", names.CUSTOMERS_TOPIC, "Compacted topic of customer profiles.")
+@topic_option("--claims", names.CLAIMS_TOPIC, "Topic that records which driver owns which partition.")
 @json_option
 def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None:
     """
-    Make the five topics that are missing; what is there stays as it is.
+    Create the pipeline's five topics; topics that exist are not changed.
 
     \b
     Examples:
@@ -215,25 +220,50 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
 
 @click.command()
 @bootstrap_option
-@topic_option("--topic", names.INPUT_TOPIC, "Where the orders go.")
-@click.option("--count", type=click.IntRange(0, 100_000_000), required=True, help="How many orders readers will see.")
-@click.option("--start", type=click.IntRange(0), help="Number of the first order  [default: one not used in the topic]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Equal seeds give equal orders.")
-@click.option("--bad-every", type=click.IntRange(0), default=0, help="Make every Nth order unreadable.")
-@click.option("--transactional", is_flag=True, envvar="SEED_TRANSACTIONAL", help="Write in transactions, some aborted.")
+@topic_option("--topic", names.INPUT_TOPIC, "Topic to write the orders to.")
 @click.option(
-    "--abort-every", type=click.IntRange(0), default=3, show_default=True, help="Abort every Nth transaction."
+    "--count",
+    type=click.IntRange(0, 100_000_000),
+    required=True,
+    help="Number of orders to write, without aborted ones.",
 )
-@click.option("--transaction-size", type=click.IntRange(0), default=0, help="Orders in each  [default: 100, or fewer]")
+@click.option(
+    "--start", type=click.IntRange(0), help="Number of the first order  [default: sum of the topic's log end offsets]"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; equal seeds give equal orders.")
+@click.option("--bad-every", type=click.IntRange(0), default=0, help="Make every Nth order invalid; 0 means none.")
+@click.option(
+    "--transactional",
+    is_flag=True,
+    envvar="SEED_TRANSACTIONAL",
+    help="Write in transactions; --abort-every sets how many are aborted.",
+)
+@click.option(
+    "--abort-every",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Abort every Nth transaction; 0 means none.",
+)
+@click.option(
+    "--transaction-size",
+    type=click.IntRange(0),
+    default=0,
+    help="Orders per transaction  [default: a sixth of --count, 1 to 100]",
+)
 @click.option(
     "--transaction-timeout-s",
     type=click.FloatRange(1, 900),
     default=60.0,
     show_default=True,
-    help="How long the brokers let a transaction stay open.",
+    help="Seconds after which the brokers abort an open transaction.",
 )
-@click.option("--markers-only-partition", type=click.IntRange(0), help="A partition for aborted transactions only.")
-@click.option("--leave-open", is_flag=True, help="At the end open one more transaction, and leave it so.")
+@click.option(
+    "--markers-only-partition",
+    type=click.IntRange(0),
+    help="Partition that gets aborted transactions only; needs --transactional.",
+)
+@click.option("--leave-open", is_flag=True, help="Open one more transaction at the end and leave it open.")
 @json_option
 def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_json: bool, **fields: object) -> None:
     """
@@ -268,35 +298,62 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @click.command()
 @bootstrap_option
-@click.option("--transactional-id", required=True, metavar="ID", help="Whose open transaction to abort.")
+@click.option(
+    "--transactional-id", required=True, metavar="ID", help="Transactional id whose open transaction to abort."
+)
 def resolve(bootstrap: str, transactional_id: str) -> None:
     """
-    Abort the transaction that a dead producer left open, by fencing its id.
+    Abort the transaction that a dead producer left open, by fencing its transactional id.
 
-    A producer of that id that is still alive can't go on afterwards.
+    If a producer with this id is still running, it is fenced, too, and can't continue.
 
     \b
     Example:
       python -m proof resolve --transactional-id seed:brew.orders.v1:open
     """  # noqa: D301 - click's own mark
     seeder.resolve(connected(bootstrap), transactional_id, Deadline(_WAIT_S))
-    click.echo(f"no transaction of {transactional_id!r} is open any more")
+    click.echo(f"{transactional_id!r} has no open transaction now")
 
 
 @click.command("seed-customers")
 @bootstrap_option
-@topic_option("--topic", names.CUSTOMERS_TOPIC, "Where the profiles go; made, compacted, when missing.")
-@click.option(
-    "--customers", "count", type=click.IntRange(0, _MOST), default=20_000, show_default=True, help="A profile for each."
+@topic_option(
+    "--topic", names.CUSTOMERS_TOPIC, "Topic to write the profiles to; if missing, it is created as compacted."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Equal seeds give equal profiles.")
-@click.option("--updates", type=click.IntRange(0, _MOST), default=0, help="Afterwards so many profiles change.")
-@click.option("--tombstones", type=click.IntRange(0, _MOST), default=0, help="At last so many customers are removed.")
-@click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="Of a new topic.")
+@click.option(
+    "--customers",
+    "count",
+    type=click.IntRange(0, _MOST),
+    default=20_000,
+    show_default=True,
+    help="Number of customers; one profile each.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; equal seeds give equal profiles.")
+@click.option(
+    "--updates",
+    type=click.IntRange(0, _MOST),
+    default=0,
+    show_default=True,
+    help="Number of updates after the first write, each of a random profile.",
+)
+@click.option(
+    "--tombstones",
+    type=click.IntRange(0, _MOST),
+    default=0,
+    show_default=True,
+    help="Number of customers to delete at the end.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    help="Number of partitions if the topic is created.",
+)
 @json_option
 def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: object) -> None:
     """
-    Write customers' profiles: c-00001 and so on, the customers of the orders that `seed` writes.
+    Write profiles of the customers c-00001, c-00002 and so on, which the orders of `seed` refer to.
 
     \b
     Examples:

@@ -28,14 +28,44 @@ _ORDERS = ("release", "drop", "cut", "remove")
 
 @click.command()
 @bootstrap_option
-@click.option("--host", default=HOST, show_default=True, help="Where to listen, and what clients are told.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="First broker's; 0: free.")
-@click.option("--rule", "rules", multiple=True, metavar="JSON", help="A rule to begin with, repeatable.")
-@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, help="Each way.")
-@click.option("--jitter-ms", type=click.FloatRange(0), default=0.0, help="To both sides of the latency.")
-@click.option("--rate-kbit", type=click.FloatRange(0), default=0.0, help="Each way of each connection; 0: no limit.")
-@click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of frames that are sent twice.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of jitter and loss.")
+@click.option("--host", default=HOST, show_default=True, help="Address to listen on and to advertise to clients.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    show_default=True,
+    help="Port for the first broker; 0 picks a free port.",
+)
+@click.option("--rule", "rules", multiple=True, metavar="JSON", help="Rule that applies from the start; repeatable.")
+@click.option(
+    "--latency-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Latency added in each direction, in milliseconds.",
+)
+@click.option(
+    "--jitter-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Random variation of the latency, plus or minus, in milliseconds.",
+)
+@click.option(
+    "--rate-kbit",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Bandwidth per connection and direction, in kbit/s; 0 means no limit.",
+)
+@click.option(
+    "--loss",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Fraction of frames delayed by 200 ms, as if a packet were lost and sent again.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random jitter and loss.")
 def proxy(
     bootstrap: str,
     host: str,
@@ -48,11 +78,11 @@ def proxy(
     seed: int,
 ) -> int:
     """
-    Stand between clients and a cluster, and hold, drop, delay or cut single frames, until SIGTERM.
+    Run a proxy between clients and brokers that can hold, drop, delay or cut single frames, until SIGTERM.
 
-    The first line printed is {"bootstrap": ...}: where clients begin. Lines on stdin give orders, lines on stdout tell
-    what happened. A rule has the fields api, action (hold drop delay cut), side (request reply), transactional_id,
-    client_id, committed, nth, times, cut, delay_s, jitter_s.
+    The first line of output is {"bootstrap": ...}, the address for clients. The proxy reads commands from stdin and
+    prints events to stdout, as one JSON object per line. A rule has the fields api, action (hold, drop, delay or cut),
+    side (request or reply), transactional_id, client_id, committed, nth, times, cut, delay_s and jitter_s.
 
     \b
     Examples:
@@ -60,7 +90,7 @@ def proxy(
       python -m proof proxy --latency-ms 300 --jitter-ms 100
       python -m proof proxy --rule '{"api": "EndTxn", "action": "hold", "cut": true}'
     \b
-    Orders:
+    Commands:
       {"rule": {"api": "InitProducerId", "side": "reply", "action": "cut"}}     answers {"rule": 1}
       {"release": 1}   {"drop": 1}   {"cut": 1}   {"remove": 1}
       {"shape": {"latency_s": 0.3}}   {"timeline": true}
@@ -118,7 +148,7 @@ class _Control:
             try:
                 self._proxy.reshape(NetworkConditions(**order["shape"]))
             except TypeError as error:
-                raise UsageError(f"shape: {error}; its fields are latency_s, jitter_s, rate, loss") from error
+                raise UsageError(f"shape: {error}; give latency_s, jitter_s, rate, loss or retransmit_s") from error
         elif "timeline" in order:
             events = [event.document() for event in self._proxy.events()]
             _say({"timeline": events, "counts": self._proxy.timeline.counts()})
@@ -129,7 +159,7 @@ class _Control:
         word = next((word for word in _ORDERS if word in order), None)
         trap = self._traps.get(order[word]) if word else None
         if word is None or trap is None:
-            raise UsageError(f"order {dict(order)}: give one of {', '.join(_ORDERS)} with a rule's number")
+            raise UsageError(f"command {dict(order)} is unknown; give one of {', '.join(_ORDERS)} with a rule's number")
         if word == "remove":
             self._proxy.remove(trap)
         else:
@@ -141,9 +171,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{text.strip()!r} is not JSON: {error}") from error
+        raise UsageError(f"{text.strip()!r} is not JSON ({error}); give one JSON object") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{text.strip()!r} is no JSON object")
+        raise UsageError(f"{text.strip()!r} is not a JSON object; give one")
     return document
 
 
@@ -161,13 +191,15 @@ _WIDE = 144
 
 @click.command()
 @bootstrap_option
-@click.option("--tries", type=click.IntRange(1), default=30, show_default=True, help="Tries of each writer.")
+@click.option(
+    "--tries", type=click.IntRange(1), default=30, show_default=True, help="Number of tries with each writer."
+)
 @click.option(
     "--writer",
     type=click.Choice(["reuse", "strict", "both", "pipeline"]),
     default="both",
     show_default=True,
-    help="See above; both: reuse and strict take turns.",
+    help="Writer to test, as described above; both: first reuse, then strict.",
 )
 @click.option(
     "--script",
@@ -176,21 +208,21 @@ _WIDE = 144
     multiple=True,
     default=F11,
     show_default=True,
-    help="What is held back; several take turns.",
+    help="Script to run, named after the frame that is late or lost; several take turns.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Which script begins.")
-@click.option("--show", is_flag=True, help="Print the frames of the first tries of both writers side by side.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed; selects the script to start with.")
+@click.option("--show", is_flag=True, help="Print the frames of the first two tries, both writers side by side.")
 @json_option
 def torn(
     bootstrap: str, tries: int, writer: str, scripts: Sequence[str], seed: int, *, show: bool, as_json: bool
 ) -> int:
     """
-    Hold a frame of one transaction back, release it inside the next one, and see who is hurt (F11, F12).
+    Hold back a frame of one transaction, release it inside the next one, and check both transactions (F11, F12).
 
-    The writer `reuse` keeps its producer, as tutorials do; it has to show the fault, or the experiment is not believed.
-    The writer `strict` is the pipeline's own transaction, with a producer each; `pipeline` is the pipeline itself,
-    a process behind the proxy, judged by the checker (it takes the first script only). Exit codes: 0 strict clean
-    in every try (and the control torn), 1 strict hurt, 3 not believed or inconclusive.
+    The writer `reuse` uses one producer for all transactions, as tutorials do. It is the control: at least 95 % of its
+    tries must be broken, otherwise the result is inconclusive. The writer `strict` is the pipeline's own transaction,
+    with a new producer for each. `pipeline` runs the whole pipeline behind the proxy, with the first script only, and
+    verifies its output. Exit codes: 0 no try of strict or pipeline broken, 1 at least one broken, 3 inconclusive.
 
     \b
     Examples:
@@ -201,7 +233,7 @@ def torn(
       python -m proof torn --tries 2 --show
     """  # noqa: D301 - click's own mark
     if show and (writer != "both" or as_json):
-        raise UsageError("--show puts both writers side by side; leave --writer and --json out")
+        raise UsageError("--show compares both writers as text; omit --writer and --json")
     connection = connected(bootstrap)
     if writer == "pipeline":
         return _pipeline(connection, tries, scripts[0], as_json=as_json)
@@ -217,8 +249,9 @@ def torn(
 def _pipeline(connection: Connection, tries: int, script: str, *, as_json: bool) -> int:
     result = against_pipeline(connection, tries, SCRIPTS[script][1].api)
     answers = ", ".join(f"{name} x {count}" for name, count in sorted(result.late.items()))
-    text = f"the pipeline behind the proxy, {result.api} late in {tries} tries: answered {answers}\n"
-    text += f"{result.verdict} {result.trouble}({result.seconds:.1f} s)"
+    trouble = f": {result.trouble}" if result.trouble else ""
+    text = f"pipeline behind the proxy, {tries} tries with a late {result.api}: answered {answers}\n"
+    text += f"{result.verdict}{trouble} ({result.seconds:.1f} s)"
     say(result.document(), text, as_json=as_json)
     return {"proven": ExitCode.DONE, "violated": ExitCode.VIOLATION}.get(result.verdict, ExitCode.REFUSED)
 
@@ -257,7 +290,7 @@ def _exit_code(results: Sequence[Result]) -> int:
 @click.command("wire-cell")
 @click.argument("name", type=click.Choice(sorted(CELLS)))
 @bootstrap_option
-@click.option("--seed", type=int, default=1, show_default=True, help="Equal seeds do the same.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed; selects the script to start with.")
 @json_option
 def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
     """

@@ -39,7 +39,9 @@ _ACCEPTED = {"redis": {DUPLICATE}}  # at least once, by design: its duplicates a
 @click.option("--kills", type=click.IntRange(1), default=200, show_default=True, help="Per store.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--bug", help="Put this bug in: " + ", ".join(f"{s}: {' '.join(b)}" for s, b in BUGS.items()))
-@click.option("--out", type=click.Path(path_type=Path), help="Write a result for the report there.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="File to write the result to, for `python -m proof report`."
+)
 def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: Path | None) -> int:
     """
     Kill consumers before, in and after their store's commit; then check every row, cent and effect.

@@ -299,7 +299,7 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest
     (tmp_path / "r.jsonl").write_text(json.dumps(CELL))
     out = tmp_path / "r.jsonl" / "r.html"
     assert exit_code_of(proof, "proof", ["report", str(tmp_path / "r.jsonl"), "--out", str(out)]) == ExitCode.REFUSED
-    assert "name a place that can be" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err
 
 
 def test_without_a_browser_a_picture_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
