@@ -188,11 +188,14 @@ class Snapshot:
             for partition, log in sorted(logs.items()):
                 place = f"{topic}[{partition}]"
                 if log.first > 0:
-                    gaps.append(f"{place} begins at offset {log.first} (retention); verify earlier, or keep it longer")
+                    gaps.append(
+                        f"{place} begins at offset {log.first} because of retention; "
+                        "verify earlier, or raise the topic's retention"
+                    )
                 if log.last_stable < log.end:
                     gaps.append(
                         f"{place} has an open transaction at offset {log.last_stable}; "
-                        "run the pipeline again, which ends its own, or wait for its time-out"
+                        "run the pipeline again, which ends its own transactions, or wait for the time-out"
                     )
         return gaps
 
@@ -224,7 +227,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
             return found
         if moved and patience.expired():
             raise Refused(
-                f"group {claim.group!r} moved on while its position was read, for {_SETTLE_S:g} s; "
+                f"the position of group {claim.group!r} kept changing for {_SETTLE_S:g} s while it was read; "
                 "stop the pipeline, then verify again"
             )
         time.sleep(min(_PAUSE_S, patience.remaining_s()))

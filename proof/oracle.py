@@ -70,13 +70,13 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
     try:
         order = _exact(value)
     except _Unreadable as error:
-        return f"the input is not readable ({error}) and belongs on the dead-letter topic"
+        return f"the input can't be parsed ({error}) and belongs on the dead-letter topic"
     if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
         return "the input is not an order with a customer_id and belongs on the dead-letter topic"
     try:
         made = _exact(out)
     except _Unreadable as error:
-        return f"the output is not readable JSON: {error}"
+        return f"the output can't be parsed as JSON: {error}"
     return _difference({**order, TIER_FIELD: tier, DISCOUNT_FIELD: _Number(Decimal(str(DISCOUNTS[tier])))}, made)
 
 
@@ -161,11 +161,11 @@ def unjustified(reason: Reason, value: bytes | None) -> str | None:
     if reason is Reason.NOT_JSON:
         return "rejected as not-json, but the input is JSON"
     if reason is Reason.NOT_AN_OBJECT:
-        return "rejected as not-an-object, but the input is one" if isinstance(order, dict) else None
+        return "rejected as not-an-object, but the input is an object" if isinstance(order, dict) else None
     if not isinstance(order, dict):
         return "rejected as no-customer-id, but the input is not an object"
     nobody = order.get("customer_id") in _NOBODY
-    return None if nobody else "rejected as no-customer-id, but the input names one"
+    return None if nobody else "rejected as no-customer-id, but the input has one"
 
 
 def beyond(value: bytes, max_bytes: int, max_depth: int) -> Reason | None:
@@ -264,7 +264,7 @@ class Profiles:
     def wrong(self, value: bytes | None, out: bytes | None, header: tuple[str, bytes | None] | None) -> str | None:
         """Return what is wrong with an enriched value, given the profile that its header names, or None."""
         if header is None or header[0] != PROFILE_OFFSET or header[1] is None:
-            return f"no {PROFILE_OFFSET} header between the input's and the source's: not enriched with a profile"
+            return f"not enriched with a profile: no {PROFILE_OFFSET} header after the input's headers"
         if value is None or out is None:
             return wrong_with_tier(STANDARD, value, out)
         customer = _field(value, CUSTOMER_FIELD)
@@ -275,21 +275,21 @@ class Profiles:
             self.untold += 1
             self._first_untold = self._first_untold or f"customer {customer!r}, {PROFILE_OFFSET} {header[1].decode()}"
         tier = found.tier or str(_field(out, TIER_FIELD))
-        return wrong_with_tier(tier, value, out) if tier in DISCOUNTS else f"tier is {tier!r}, which is none"
+        return wrong_with_tier(tier, value, out) if tier in DISCOUNTS else f"tier {tier!r} does not exist"
 
     def _at(self, customer: object, text: bytes) -> TierCheck:
         """Check the profile at `<partition>/<offset>`."""
         self.profiled += 1
         partition, offset = _numbers(text.split(b"/"), 2)
         if partition not in self._logs:
-            return TierCheck(wrong=f"{PROFILE_OFFSET} is {text!r}: {self._topic} has no such place")
+            return TierCheck(wrong=f"{PROFILE_OFFSET} is {text!r}, which is not a position in {self._topic}")
         place = f"{self._topic}[{partition}] offset {offset}"
         if offset >= self._logs[partition].last_stable:
             return TierCheck(wrong=f"its profile {place} is not visible (LSO {self._logs[partition].last_stable})")
         for at, kind in self._of(customer).get(partition, ()):
             if at == offset:
                 if kind == _REMOVED:
-                    return TierCheck(wrong=f"its profile {place} is none (a tombstone, or malformed)")
+                    return TierCheck(wrong=f"its profile {place} is a tombstone or malformed")
                 return TierCheck(_TIERS[kind])
         if self._visible(partition, offset):
             return TierCheck(wrong=f"its profile {place} is another customer's, not {customer!r}'s")
@@ -301,14 +301,14 @@ class Profiles:
         read = _numbers(text.removeprefix(NO_PROFILE).strip().split(b","), self._count)
         if -1 in read:
             return TierCheck(
-                wrong=f"{PROFILE_OFFSET} is {text!r}: an offset for each partition is needed, {self._count} in all"
+                wrong=f"{PROFILE_OFFSET} is {text!r}, but needs {quantity(self._count, 'offset')}, one per partition"
             )
         history = self._of(customer)
         before = {p: [one for one in some if one[0] < read[p]] for p, some in history.items()}
         last = {p: some[-1] for p, some in before.items() if some}
         if last and all(kind != _REMOVED for _, kind in last.values()):
             where = ", ".join(f"{p}/{at}" for p, (at, _) in last.items())
-            return TierCheck(wrong=f"made without a profile, though customer {customer!r} had one at {where}")
+            return TierCheck(wrong=f"enriched without a profile, but customer {customer!r} had one at {where}")
         # All records left are newer; an older one is ruled out only if nothing was removed.
         return TierCheck(STANDARD, gone=bool(history) and not last and not self._whole(read))
 
@@ -324,7 +324,7 @@ class Profiles:
     @property
     def doubts(self) -> list[str]:
         gone = (
-            f"the profiles of {quantity(self.untold, 'output')} are not in {self._topic} any more (compacted), first "
+            f"compaction removed the profiles of {quantity(self.untold, 'output')} from {self._topic}, the first of "
             f"{self._first_untold}; verify earlier, or raise min.compaction.lag.ms"
         )
         return [gone] if self.untold else []
@@ -334,7 +334,7 @@ class Profiles:
         if not self.malformed:
             return []
         unread = quantity(self.malformed, "record")
-        return [f"{unread} of {self._topic} can't be read as a profile; a customer without one counts as unknown"]
+        return [f"{unread} of {self._topic} can't be parsed as a profile; their customers have none"]
 
     @property
     def counts(self) -> dict[str, int]:

@@ -151,8 +151,8 @@ def _order_partitions(plan: Seeding, partitions: int) -> list[int]:
     only_markers = plan.markers_only_partition
     if only_markers is not None and not (0 <= only_markers < partitions and partitions > 1):
         raise UsageError(
-            f"--markers-only-partition is {only_markers}, topic {plan.topic!r} has {partitions} partition(s); "
-            f"give one of its numbers and leave another partition for the orders"
+            f"--markers-only-partition is {only_markers}, but topic {plan.topic!r} has {partitions} partition(s); "
+            "give a partition of a topic that has at least two"
         )
     return [p for p in range(partitions) if p != only_markers]
 
@@ -194,7 +194,8 @@ class Seeded:
             text += f"; {self.aborted} more in aborted transactions"
         if self.open_id is not None:
             text += (
-                f"; transaction left open by {self.open_id} (end it: python -m proof resolve --transactional-id ...)"
+                f"; {self.open_id} has a transaction open; abort it with "
+                f"`python -m proof resolve --transactional-id {self.open_id}`"
             )
         return text
 
@@ -267,8 +268,8 @@ class Writer:
     def _check(self) -> None:
         if self._failed is not None:
             raise Refused(
-                f"an order could not be delivered to topic {self._topic!r}: {self._failed.str()}; "
-                "look at the brokers' state, then seed again with another --start"
+                f"a record could not be delivered to topic {self._topic!r}: {self._failed.str()}; "
+                "check the brokers, then seed again (orders with another --start)"
             )
 
     def begin(self) -> None:

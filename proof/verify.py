@@ -161,14 +161,14 @@ def _raw(connection: Connection, stack: ExitStack, deadline: Deadline) -> tuple[
     try:
         return stack.enter_context(raw_logs(connection, deadline)), []
     except BrewError as error:
-        return None, [f"raw batches could not be read, so transactions were not looked at: {error}"]
+        return None, [f"raw batches could not be read, so transactions were not checked: {error}"]
 
 
 def _offsets(
     raw: RawLogs, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, user: str
 ) -> tuple[list[Feed], list[str]]:
     """Return a feed of the group's offset commits if a batch of them can be read, else a note."""
-    unreadable = "the group's offset commits could not be read, so regressions and gaps were not looked for: "
+    unreadable = "the group's offset commits could not be read, so regressions and gaps were not checked: "
     lacks = f"{user} lacks {COMMITS_READ} (`{COMMITS_READ.command(user)}`)"
     if logs.offset_log is None:
         return [], [f"{unreadable}no group has committed yet, or {lacks}"]

@@ -71,7 +71,7 @@ class Checker:
         for partition, committed in self._facts.committed.items():
             log = self._facts.logs.get(partition)
             if log is not None and committed is not None and committed > log.last_stable:
-                evidence = f"it is committed, but readers see the input up to {log.last_stable} only (end {log.end})"
+                evidence = f"committed, but the input is readable only up to {log.last_stable} (log end {log.end})"
                 self.found.say(Name.OFFSET_AHEAD, (self._facts.input, partition, committed), evidence)
 
     def _stream(self, topic: str, partition: int) -> Stream:
@@ -127,7 +127,9 @@ class Checker:
     def _open(self, attempt: Attempt) -> None:
         self.endings.counts["open_transactions"] += 1
         if self._facts.settled:
-            evidence = f"{quantity(attempt.records, 'record')} up to {attempt.last}, and no end marker behind them"
+            evidence = (
+                f"{quantity(attempt.records, 'record')} up to offset {attempt.last}, and no end marker after them"
+            )
             self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
 
     def _stuck(self) -> None:
@@ -139,7 +141,7 @@ class Checker:
         for topic, partitions in logs.items():
             for partition, log in partitions.items():
                 if log.last_stable < log.end and (topic, partition) not in reported:
-                    evidence = f"readers stop here, the log ends at {log.end}: somebody's transaction never ended"
+                    evidence = f"a transaction never ended: readers stop here, but the log ends at {log.end}"
                     self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
 
     def _lost_commits(self) -> None:
@@ -150,12 +152,12 @@ class Checker:
                 held = self._acknowledged.holding(partition, offset)
                 if held is not None and (partition, held) not in reported:
                     reported.add((partition, held))
-                    evidence = f"a writer's journal has the commit of [{held[0]}, {held[1]}) as done"
+                    evidence = f"a writer's journal records the commit of [{held[0]}, {held[1]}) as done"
                     self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
         for partition, position in self._positions.items():
             until, committed = self._acknowledged.until(partition), self._facts.committed.get(partition)
             if committed is not None and committed < until and self.offsets.readable and not position.by_hand:
-                evidence = f"a writer's journal has the commit of {until} as done, the group stands at {committed}"
+                evidence = f"a writer's journal records the commit of {until} as done, but {committed} is committed"
                 self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
 
     def finish(self) -> None:
@@ -187,26 +189,26 @@ class Checker:
         topic, compared = self._facts.input, self._compared
         doubts = []
         if not compared.inputs and not compared.backlog:
-            doubts.append(f"{topic} holds no visible record, so there is nothing to prove; seed some orders")
+            doubts.append(f"{topic} has no visible records, so there is nothing to prove; write some")
         if compared.backlog:
             unprocessed = quantity(compared.backlog, "visible input")
-            doubts.append(f"{unprocessed} not processed yet; run the pipeline until its lag is 0")
+            doubts.append(f"{unprocessed} not yet processed; run the pipeline until its lag is 0")
         if compared.unverifiable:
             doubts.append(
                 f"the sources of {quantity(compared.unverifiable, 'output')} are below the input's log start "
-                "(retention) and can't be compared; verify earlier, or keep the input longer"
+                "(retention) and can't be compared; verify earlier, or raise the input's retention"
             )
         for partition, log in sorted(self._facts.logs.items()):
             position = self._facts.committed.get(partition)
             if position is not None and position < log.first:
                 doubts.append(
-                    f"{topic}[{partition}] begins at {log.first}, above the committed offset {position}: what lay "
-                    "between is gone; reset the group on purpose, and keep the input longer"
+                    f"{topic}[{partition}] begins at {log.first}, above the committed offset {position}: the records "
+                    "between are lost; reset the group's offset to continue, and raise the input's retention"
                 )
             if log.last_stable < log.end:
                 doubts.append(
-                    f"{topic}[{partition}] has offsets {log.last_stable} to {log.end - 1} behind an open transaction; "
-                    "wait for its end, or see `group-describe` for who holds it"
+                    f"{topic}[{partition}]: an open transaction holds back offsets {log.last_stable} to {log.end - 1}; "
+                    "wait for its end, or find its producer with `group-describe`"
                 )
         return doubts
 
@@ -221,7 +223,7 @@ class Checker:
         if self._facts.doubts and Name.LOST in totals:
             lost = totals.pop(Name.LOST)
             findings = [finding for finding in findings if finding.name is not Name.LOST]
-            doubts.append(f"{lost} inputs have not come out, which the following may explain")
+            doubts.append(f"{quantity(lost, 'input')} without output, which the following may explain")
         return Report(
             inputs=compared.inputs,
             outputs=self._outputs,

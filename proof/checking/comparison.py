@@ -48,9 +48,7 @@ def wrong_output(came: Record, out: Record, source: SourcePosition, profiles: Pr
         return f"key is {out.key!r}, should be {came.key!r}"
     added = [] if profiles is None else out.headers[len(came.headers) :][:1]
     if out.headers != [*came.headers, *added, *source.headers()]:
-        return (
-            f"headers are {[name for name, _ in out.headers]}, should be the input's and then the three of the source"
-        )
+        return f"headers are {[name for name, _ in out.headers]}, should be the input's and then three source headers"
     if (wrong := wrong_time(came.created, out)) is not None:
         return wrong
     if profiles is not None:
@@ -69,13 +67,13 @@ def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str
     """Return what is wrong with a rejected record, apart from its reason, or None."""
     added, behind = out.headers[len(came.headers) :], source.headers()
     if out.headers[: len(came.headers)] != came.headers:
-        return "the input's headers are not in front, unchanged"
+        return "the first headers are not the input's"
     if added[-len(behind) :] != behind:
-        return "the source headers are not behind the input's, and last"
+        return "the last headers are not the source headers"
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
     if out.value != came.value and not _omitted(came, out, dict(added).get(ERROR_OMITTED)):
-        return "the value's bytes are not the input's"
+        return "the value differs from the input's"
     return wrong_time(came.created, out)
 
 
@@ -87,7 +85,7 @@ def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str 
     found = dict(out.headers[len(came.headers) :])
     reason = (found.get(ERROR_REASON) or b"").decode("utf-8", "replace")
     if reason not in set(Reason):
-        return f"reason {reason!r} is none of {', '.join(Reason)}"
+        return f"reason {reason!r} is not one of {', '.join(Reason)}"
     return unjustified(Reason(reason), came.value)
 
 
@@ -207,7 +205,7 @@ class Comparison:
         lane = self._lanes[source.partition]
         if source.offset >= self._facts.position(source.partition):
             committed = self._facts.committed.get(source.partition)
-            evidence = f"its source {at(source)} is out, the committed offset is {committed}"
+            evidence = f"its source {at(source)} was output, but the committed offset is {committed}"
             if source.offset in lane.behind:
                 self._duplicate(stream, record, source)
                 return
@@ -235,12 +233,12 @@ class Comparison:
         stream.note(source.partition, source.offset, source.offset, 1)
         before = stream.last.get(source.partition, source.offset)
         if source.offset < before:
-            self._say(Name.NONMONOTONIC, stream, record, f"its source {at(source)} follows offset {before}")
+            self._say(Name.NONMONOTONIC, stream, record, f"its source {at(source)} was output after offset {before}")
         else:
             stream.last[source.partition] = source.offset
         if stream.topic == self._facts.output and self._same_shape and record.partition != source.partition:
-            evidence = f"its source {at(source)} belongs into output partition {source.partition}, "
-            self._say(Name.NONMONOTONIC, stream, record, evidence + "or keys lose their order")
+            evidence = f"its source {at(source)} belongs in output partition {source.partition}, "
+            self._say(Name.NONMONOTONIC, stream, record, evidence + "to keep the order of its key")
 
     def _compare(self, came: Row, topic: str, row: Row) -> None:
         record, before = Record(*row), Record(*came)
@@ -267,7 +265,7 @@ class Comparison:
             self._phantom(topic, Record(*row), partition, offset)
 
     def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
-        evidence = f"its source {self._facts.input}[{partition}] offset {offset} is no visible record "
+        evidence = f"its source {self._facts.input}[{partition}] offset {offset} is not a visible record "
         place = topic, record.partition, record.offset
         self._found.say(Name.PHANTOM, place, evidence + "(aborted, or never written)")
 

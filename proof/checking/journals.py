@@ -96,7 +96,7 @@ class _Reader:
         elif run.offset < expected:
             self._say(Name.NONMONOTONIC_POLL, place, run.offset, f"had read up to {expected - 1} before")
         elif (hole := next(layout.between(expected, run.offset), None)) is not None:
-            evidence = f"went from {expected - 1} to {run.offset} and left out {hole.length} visible records"
+            evidence = f"went from {expected - 1} to {run.offset} and skipped {hole.length} visible records"
             self._say(Name.POLL_SKIP, place, hole.offset, evidence)
         self._next[place] = max(expected or run.offset, run.offset + run.length)
         self._compare(place, layout, run)
@@ -111,16 +111,16 @@ class _Reader:
             read = run.source_partition, run.source_offset + seen.offset - run.offset
             if run.source_offset >= 0 and read != (seen.source_partition, seen.source_offset):
                 holds = f"{seen.source_partition}:{seen.source_offset}"
-                evidence = f"read source {read[0]}:{read[1]}, the log holds {holds}"
+                evidence = f"read source {read[0]}:{read[1]}, but the log has {holds}"
                 self._say(Name.INCONSISTENT, place, seen.offset, evidence)
         if offset < until:
             self._invisible(place, layout, offset)
 
     def _invisible(self, place: Place, layout: Layout, offset: int) -> None:
         if not layout.aborted(offset):
-            self._say(Name.INCONSISTENT, place, offset, "read it, and the log holds no record there")
+            self._say(Name.INCONSISTENT, place, offset, "read a record here, but the log has none")
         elif self._committed:
-            evidence = "read it at read_committed, and its transaction did not commit"
+            evidence = "read it with read_committed, but its transaction did not commit"
             self._say(Name.ABORTED_READ, place, offset, evidence)
 
     def ended(self, acknowledged: Acknowledged) -> None:
@@ -136,7 +136,7 @@ class _Reader:
     def _unseen(self, place: Place, missed: Iterable[Run], acknowledged: Acknowledged) -> None:
         for run in missed:
             if acknowledged.covers(run.source_partition, run.source_offset, run.length):
-                evidence = f"read to the end and did not get {run.length} committed records from here on"
+                evidence = f"read to the end but missed {run.length} committed records from here on"
                 self._say(Name.UNSEEN, place, run.offset, evidence)
                 return
 
@@ -165,7 +165,7 @@ def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Find
     for what, least in sorted(needed.items()):
         count = fired.get(what, 0)
         if count < least:
-            evidence = f"{what}: {count} seen, {least} needed; run it longer, or see why the fault did not reach it"
+            evidence = f"{what}: {count} seen, {least} needed; run longer, or check why the fault had no effect"
             found.say(Name.SILENT_FAULT, (_RUN, -1, count), evidence)
 
 
@@ -192,7 +192,7 @@ def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], f
             # A canary that lies wholly in the tail was reported with the previous chunk.
             at = text.find(canary, max(0, len(tail) - len(canary) + 1))
             while at >= 0:
-                found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} stands at byte {base + at}")
+                found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} is at byte {base + at}")
                 at = text.find(canary, at + 1)
         keep = min(len(text), longest - 1)
         base += len(text) - keep

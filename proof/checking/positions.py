@@ -45,13 +45,13 @@ class Positions:
         before, self.last, self.by_hand = self.last, until, False
         place = self.topic, self.partition, until
         if strict and key[0] in self._retired:
-            evidence = "this producer id moves the offset again, after another one of the same partition took over"
+            evidence = "this producer id moved the offset again, after another one had taken the partition over"
             self._found.say(Name.ZOMBIE, place, evidence, key)
         if self._holder is not None and self._holder != key[0]:
             self._retired.add(self._holder)
         self._holder = key[0]
         if before is not None and until < before:
-            self._found.say(Name.OFFSET_REGRESSION, place, f"the group stood at {before} before", key)
+            self._found.say(Name.OFFSET_REGRESSION, place, f"the committed offset was {before} before", key)
             self._attempts = [attempt for attempt in self._attempts if attempt.key != key]
         elif before is None or until > before:
             self._ranges.append(_Range(before, until, key))
@@ -123,10 +123,10 @@ class Positions:
         wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == span.key]
         place = self.topic, self.partition, gone[0]
         if wrote and gone[-1] < min(wrote):
-            evidence = f"the group stood at {span.start}, the transaction that moved it to {span.until} begins at "
+            evidence = f"{span.start} was committed, but the transaction that moved it to {span.until} begins at "
             self._found.say(Name.OFFSET_GAP, place, evidence + str(min(wrote)), span.key)
         if not wrote or gone[-1] >= min(wrote) or self._both(span.key):
-            evidence = f"its offset {span.until} is committed, {len(gone)} of its records are not visible"
+            evidence = f"its offset {span.until} is committed, but {len(gone)} of its records are not visible"
             self._found.say(Name.TORN, place, evidence, span.key)
 
 
@@ -173,8 +173,8 @@ class OffsetLog:
         if not self._compacted:
             self._compacted = True
             self.notes.append(
-                "older offset commits of the group are compacted away: regressions and gaps among them can't be seen; "
-                "verify earlier, or keep them longer (log.cleaner.min.compaction.lag.ms)"
+                "older offset commits of the group were compacted, so their regressions and gaps can't be detected; "
+                "verify earlier, or raise the brokers' log.cleaner.min.compaction.lag.ms"
             )
         for position in self._positions.values():
             position.broken()
@@ -197,5 +197,5 @@ class OffsetLog:
             if stored is None or shown is None or shown < 0 or stored == shown:
                 continue
             name = Name.OFFSET_AHEAD if stored > shown else Name.OFFSET_BEHIND
-            evidence = f"the coordinator names it, the last commit in {OFFSETS_TOPIC} is {shown}"
+            evidence = f"the coordinator returns this offset, but the last commit in {OFFSETS_TOPIC} is {shown}"
             self._found.say(name, (position.topic, partition, stored), evidence)

@@ -68,7 +68,7 @@ class BatchHistory:
             if count > 1
         ]
         missing = set(range(max(batches, default=NO_BATCH) + 1)) - batches if no_batch_empty else set()
-        found += [{"name": "lost-output", "evidence": f"no row of batch {batch} is there"} for batch in sorted(missing)]
+        found += [{"name": "lost-output", "evidence": f"batch {batch} has no visible row"} for batch in sorted(missing)]
         found += [
             {"name": "lost-output", "evidence": f"{key!r} stands at {last.get(key, 0)} of {counts[key]}"}
             for key in sorted(counts)

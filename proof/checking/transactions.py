@@ -97,7 +97,7 @@ class Endings:
         """Report transactions with both ends as torn; reused epochs are left to `epoch-reuse`."""
         for key, attempt in self._torn.items():
             if key not in self._reused:
-                evidence = f"it ended with {attempt.status} here, and otherwise in another partition"
+                evidence = f"it ended with {attempt.status} here, but differently in another partition"
                 self._found.say(Name.TORN, attempt.place, evidence, key)
 
 
@@ -162,7 +162,7 @@ class RawLog:
 
     def _judge(self, attempt: Attempt) -> None:
         if attempt.status == COMMIT and attempt.zombie is not None:
-            evidence = f"visible, although epoch {attempt.zombie} of this producer wrote or ended here before"
+            evidence = f"visible, although the higher epoch {attempt.zombie} wrote or ended a transaction here before"
             self._found.say(Name.ZOMBIE, attempt.place, evidence, attempt.key)
         if attempt.status == ABORT and attempt.visible >= 0:
             self.aborted_read(attempt, attempt.visible)
@@ -171,11 +171,11 @@ class RawLog:
 
     def _reuse(self, offset: int, before: str, key: Key) -> None:
         if self._strict:
-            evidence = f"the epoch ended with {before} before: a late frame of that transaction would hit this one"
+            evidence = f"this epoch had ended with {before} before: a late request from then could affect this one"
             self._found.say(Name.EPOCH_REUSE, (self.topic, self.partition, offset), evidence, key)
 
     def aborted_read(self, attempt: Attempt, offset: int) -> None:
-        evidence = "a read_committed reader returned it, and its transaction is aborted"
+        evidence = "a read_committed reader returned it, but its transaction was aborted"
         self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 
     def open(self) -> list[Attempt]:

@@ -57,7 +57,7 @@ class Oracle:
         if not self.differs:
             where = f"{record.topic}[{record.partition}] offset {record.offset}"
             how = " alone and in a batch" if takes_batches(self._function) else " twice"
-            self.differs = f"asked{how} for {where} it gave {_brief(answer)} and {_brief(again)}"
+            self.differs = f"called{how} for {where}, it returned {_brief(answer)} and {_brief(again)}"
         return False
 
     def _alone(self, record: Given) -> Answer:
@@ -130,7 +130,7 @@ class TransformComparison(Comparison):
             return []
         why = (
             f"{self.oracle.name} is not deterministic: {self.oracle.differs}; {quantity(self.untellable, 'record')} "
-            "can't be judged; leave clocks, random numbers, outside state and the ends of batches out of it"
+            "can't be verified; make its result independent of time, random numbers, outside state and batch boundaries"
         )
         return [why]
 
@@ -138,7 +138,7 @@ class TransformComparison(Comparison):
     def notes(self) -> list[str]:
         if not self.oversized:
             return []
-        return [f"{self.oversized} inputs are dead letters because an output was too large, which only the run knew"]
+        return [f"{self.oversized} inputs were rejected because an output was too large, which can't be verified"]
 
     # Inputs.
 
@@ -190,7 +190,9 @@ class TransformComparison(Comparison):
             committed = self._facts.committed.get(source.partition)
             name = Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND
             self._ahead.add(source)
-            self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {committed}")
+            self._say(
+                name, stream, record, f"its source {at(source)} was output, but the committed offset is {committed}"
+            )
             stream.note(source.partition, source.offset, source.offset, 1)
         elif source.offset >= self._lanes[source.partition].read:
             key = source.offset, source.index
@@ -209,7 +211,9 @@ class TransformComparison(Comparison):
         place, position = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
         before = self._last.get(place, position)
         if position < before:
-            self._say(Name.NONMONOTONIC, stream, record, f"its source {source} follows {before[0]}#{before[1]}")
+            self._say(
+                Name.NONMONOTONIC, stream, record, f"its source {source} was output after {before[0]}#{before[1]}"
+            )
         self._last[place] = max(position, before)
 
     def _compare_output(self, stream: Stream, record: Record, source: SourcePosition) -> None:
@@ -235,10 +239,10 @@ class TransformComparison(Comparison):
         elif dropped:
             self._say(Name.CORRUPT, stream, record, f"source {at(source)}: the function drops it")
         elif entry is not None and isinstance(entry.answer, tuple) and source.index >= len(entry.answer):
-            evidence = f"source {source}: the function makes {len(entry.answer)} records of it"
+            evidence = f"source {source}: the function returns {len(entry.answer)} records for it"
             self._say(Name.CORRUPT, stream, record, evidence)
         elif self._lanes[source.partition].visible(source.offset):
-            more = ", or the function makes fewer of it" if source.index else ""
+            more = ", or the function returns fewer records for it" if source.index else ""
             self._say(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
         else:
             self._phantom(stream.topic, record, source.partition, source.offset)
@@ -252,18 +256,18 @@ class TransformComparison(Comparison):
         wanted = entry.answer[source.index]
         topic = wanted.destination or self._facts.output
         if stream.topic != topic:
-            return f"it belongs into {topic}"
+            return f"it belongs on {topic}"
         if out.value != wanted.value:
             return f"value is {_shown(out.value)}, should be {_shown(wanted.value)}"
         if out.key != wanted.key:
             return f"key is {out.key!r}, should be {wanted.key!r}"
         if out.headers != [*wanted.headers, *source.headers()]:
-            return f"headers are {[name for name, _ in out.headers]}, should be the function's and then the source's"
+            return f"headers are {[name for name, _ in out.headers]}, should be the function's and then source headers"
         if (wrong := wrong_time(wanted.timestamp or entry.came.created, out)) is not None:
             return wrong
         same_shape = len(self._facts.downstream.get(topic, ())) == len(self._lanes)
         if same_shape and wanted.key == entry.came.key and out.partition != source.partition:
-            return f"it belongs into partition {source.partition}, or keys lose their order"
+            return f"it belongs in partition {source.partition}, to keep the order of its key"
         return None
 
     def _wrong_letter(self, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
@@ -274,7 +278,7 @@ class TransformComparison(Comparison):
                 return f"rejected as {reason}, but the function rejects it as {entry.answer.reason}"
         elif reason != TOO_LARGE or len(entry.left) < len(entry.answer):
             came_out = len(entry.answer) - len(entry.left)
-            return f"rejected as {reason}, but the function makes {_brief(entry.answer)} of it, and {came_out} came out"
+            return f"rejected as {reason}, but the function returns {_brief(entry.answer)}, and {came_out} came out"
         else:
             self.oversized += 1
             self.transformed -= 1

@@ -128,13 +128,15 @@ def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> li
     for belief in beliefs:
         place = (belief.partition, belief.token)
         if granted.get(place) != belief.client:
-            found.append(f"{belief.client} took partition {belief.partition} on offset {belief.token} for its own, "
-                         f"which belongs to {granted.get(place)}")  # fmt: skip
+            found.append(
+                f"{belief.client} believed that it owned partition {belief.partition} by the claim at {belief.token}, "
+                f"which was granted to {granted.get(place, 'nobody')}"
+            )
         if place in seen:
-            found.append(f"partition {belief.partition} was taken twice on offset {belief.token}")
+            found.append(f"partition {belief.partition} was held twice by the claim at {belief.token}")
         seen.add(place)
     found += [
-        f"partition {partition} was granted to {client} at offset {token}, who does not know"
+        f"partition {partition} was granted to {client} by the claim at {token}, but {client} did not hold it"
         for (partition, token), client in granted.items()
         if (partition, token) not in seen
     ]

@@ -61,7 +61,7 @@ class Api(enum.IntEnum):
         for api in cls:
             if wanted in {api.title.lower(), str(int(api))}:
                 return api
-        raise ValueError(f"no request is called {text!r}; known are {', '.join(api.title for api in cls)}")
+        raise ValueError(f"unknown request {text!r}; known are {', '.join(api.title for api in cls)}")
 
 
 WITH_ADDRESSES = frozenset({Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE})

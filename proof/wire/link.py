@@ -125,7 +125,7 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         while True:
             size = int.from_bytes(await reader.readexactly(4), signed=True)
             if not 0 <= size <= _FRAME_MAX:
-                raise Malformed(f"a frame of {size} bytes; is this connection encrypted?")
+                raise Malformed(f"a frame of {size} bytes is not valid; the proxy can't read encrypted connections")
             yield await reader.readexactly(size)
 
 

@@ -94,7 +94,7 @@ class _ExperimentTopics:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
         if done.returncode not in good:
             raise Refused(
-                f"`python -m {' '.join(words[:2])}` ended with {done.returncode}: {done.stderr.strip()[-300:]}"
+                f"`python -m {' '.join(words[:2])}` exited with {done.returncode}: {done.stderr.strip()[-300:]}"
             )
         return done.stdout
 

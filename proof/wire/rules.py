@@ -65,9 +65,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.nth < 1 or self.times < 0 or self.delay_s < 0 or self.jitter_s < 0:
-            raise UsageError("a rule needs nth >= 1, times >= 0 and delays >= 0 s")
+            raise UsageError("a rule needs nth of at least 1, and times, delay_s and jitter_s of at least 0")
         if self.action is Action.HOLD and self.times != 1:
-            raise UsageError("one rule holds one frame: give times=1, and a rule for each frame to hold")
+            raise UsageError("a rule holds one frame only; give times 1, and one rule for each frame to hold")
 
     def fits(self, side: Side, head: Head, asked: Details) -> bool:
         """Return whether a frame matches; a reply is matched by its request."""
@@ -226,7 +226,7 @@ class NetworkConditions:
 
     def __post_init__(self) -> None:
         if min(self.latency_s, self.jitter_s, self.rate, self.retransmit_s) < 0 or not 0 <= self.loss <= 1:
-            raise UsageError("a network's shape needs times and a rate of at least 0, and a loss from 0 to 1")
+            raise UsageError("network conditions need times and a rate of at least 0, and a loss from 0 to 1")
 
     @property
     def is_plain(self) -> bool:

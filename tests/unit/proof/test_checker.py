@@ -235,7 +235,7 @@ def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> No
     made.doubts = ("out[0] has an open transaction at offset 5",)
     report = made.report()
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "1 inputs" in report.doubts[0]
+    assert "1 input without output" in report.doubts[0]
     assert report.doubts[1:] == list(made.doubts)
     change(key=b"gold-other")(made, 3)
     report = made.report()

@@ -102,7 +102,7 @@ def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_of
     stream.batches([RawBatch(0, 0, 1, 7, 5, 0, True, False, None, 0)])
     stream.move_to(0)
     stream.batches([RawBatch(1, 1, 1, 7, 5, -1, True, True, "abort", 0)])
-    evidence = "a read_committed reader returned it, and its transaction is aborted"
+    evidence = "a read_committed reader returned it, but its transaction was aborted"
     assert log.found.first() == [Finding(Name.ABORTED_READ, "out", 0, 0, evidence, 7, 5)]
 
 
@@ -164,7 +164,7 @@ def test_the_coordinator_names_the_offset_that_the_log_shows_last(
     made = Offsets()
     made.commit(OffsetCommit(9, 1), OffsetCommit(0, shown), in_transaction=False)
     made.log.compare({0: told})
-    evidence = f"the coordinator names it, the last commit in __consumer_offsets is {shown}"
+    evidence = f"the coordinator returns this offset, but the last commit in __consumer_offsets is {shown}"
     assert made.found.first() == ([] if name is None else [Finding(name, "in", 0, told or 0, evidence)])
 
 
@@ -177,7 +177,7 @@ def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(records: int, 
     made.commit(records=records, until=3)
     assert (made.position.last is None) is compacted
     (note,) = made.log.notes or [""]
-    assert note.startswith("older offset commits of the group are compacted away") is compacted
+    assert note.startswith("older offset commits of the group were compacted") is compacted
 
 
 def test_an_offset_that_a_transaction_deletes_is_a_new_start() -> None:
@@ -278,9 +278,9 @@ def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **m
     ("log", "doubts"),
     [
         (LogOffsets(0, 3, 3), []),
-        (LogOffsets(3, 3, 3), ["in holds no visible record"]),
-        (LogOffsets(4, 4, 4), ["in holds no visible record", "in[0] begins at 4, above the committed offset 3"]),
-        (LogOffsets(0, 3, 5), ["in[0] has offsets 3 to 4 behind an open transaction"]),
+        (LogOffsets(3, 3, 3), ["in has no visible record"]),
+        (LogOffsets(4, 4, 4), ["in has no visible record", "in[0] begins at 4, above the committed offset 3"]),
+        (LogOffsets(0, 3, 5), ["in[0]: an open transaction holds back offsets 3 to 4"]),
     ],
 )
 def test_an_input_that_does_not_show_all_of_itself_leaves_a_doubt(log: LogOffsets, doubts: list[str]) -> None:
@@ -296,7 +296,7 @@ def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: i
     made = ended(LogOffsets(0, 3, 9), committed, [])
     made.finish()
     assert made.report().totals == named
-    evidence = "it is committed, but readers see the input up to 3 only (end 9)"
+    evidence = "committed, but the input is readable only up to 3 (log end 9)"
     assert made.found.first() == [Finding(Name.OFFSET_AHEAD, "in", 0, 4, evidence) for _ in named]
 
 
@@ -310,7 +310,7 @@ def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_somebody_move
     made.offsets.take([OffsetBatch(header, (OffsetCommit(0, 3),))])
     made.offsets.take([OffsetBatch(RawBatch(1, 1, 1, 7, 0, -1, True, True, "commit", 0))])
     made.finish()
-    evidence = "a writer's journal has the commit of 4 as done, the group stands at 3"
+    evidence = "a writer's journal records the commit of 4 as done, but 3 is committed"
     assert made.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
 
 
@@ -323,7 +323,7 @@ def test_a_range_of_lost_commits_is_told_once() -> None:
     made.downstream_ended()
     made.finish()
     assert made.report().totals == {"lost-output": 3, "lost-commit": 1}
-    evidence = "a writer's journal has the commit of [0, 3) as done"
+    evidence = "a writer's journal records the commit of [0, 3) as done"
     assert made.found.first()[-1] == Finding(Name.LOST_COMMIT, "in", 0, 0, evidence)
 
 
@@ -338,9 +338,11 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
     made.offsets.take([OffsetBatch(RawBatch(0, 0, 1, 9, 0, 0, True, False, None, 0), (OffsetCommit(0, 3),))])
     made.finish()
     found = [
-        Finding(Name.HANGING, "out", 0, 3, "2 records up to 4, and no end marker behind them", 7, 0),
-        Finding(Name.HANGING, "out", 0, 5, "1 record up to 5, and no end marker behind them", 8, 0),
-        Finding(Name.HANGING, "__consumer_offsets", 4, 0, "1 record up to 0, and no end marker behind them", 9, 0),
+        Finding(Name.HANGING, "out", 0, 3, "2 records up to offset 4, and no end marker after them", 7, 0),
+        Finding(Name.HANGING, "out", 0, 5, "1 record up to offset 5, and no end marker after them", 8, 0),
+        Finding(
+            Name.HANGING, "__consumer_offsets", 4, 0, "1 record up to offset 0, and no end marker after them", 9, 0
+        ),
     ]
     assert made.found.first() == (found if hanging else [])
     assert made.counts["open_transactions"] == 3
@@ -372,7 +374,7 @@ def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was
     downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
     made.finish()
-    evidence = "readers stop here, the log ends at 4: somebody's transaction never ended"
+    evidence = "a transaction never ended: readers stop here, but the log ends at 4"
     assert made.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
 
 
@@ -421,20 +423,20 @@ def rejected(**changed: Any) -> Record:
     [
         ({}, None),
         ({"key": b"other"}, "key is"),
-        ({"headers": [(ERROR_REASON, b"not-json"), *SOURCE.headers()]}, "the input's headers"),
-        ({"headers": [("trace", b"1"), (ERROR_REASON, b"not-json")]}, "the source headers"),
-        ({"headers": [("trace", b"1"), *SOURCE.headers(), (ERROR_REASON, b"not-json")]}, "the source headers"),
+        ({"headers": [(ERROR_REASON, b"not-json"), *SOURCE.headers()]}, "the first headers are not"),
+        ({"headers": [("trace", b"1"), (ERROR_REASON, b"not-json")]}, "the last headers are not"),
+        ({"headers": [("trace", b"1"), *SOURCE.headers(), (ERROR_REASON, b"not-json")]}, "the last headers are not"),
         ({"created": 1000}, None),
         ({"created": 1001}, "timestamp is 1001, should be 1000"),
         ({"headers": [("trace", b"1"), (ERROR_REASON, b"no-idea"), *SOURCE.headers()]}, "reason 'no-idea'"),
-        ({"headers": [("trace", b"1"), (ERROR_REASON, b"\xff"), *SOURCE.headers()]}, "reason '\ufffd' is none of"),
-        ({"headers": [("trace", b"1"), *SOURCE.headers()]}, "reason '' is none of"),
-        ({"value": b"no jsoN"}, "the value's bytes"),
-        ({"value": None}, "the value's bytes"),
+        ({"headers": [("trace", b"1"), (ERROR_REASON, b"\xff"), *SOURCE.headers()]}, "reason '\ufffd' is not one of"),
+        ({"headers": [("trace", b"1"), *SOURCE.headers()]}, "reason '' is not one of"),
+        ({"value": b"no jsoN"}, "the value differs"),
+        ({"value": None}, "the value differs"),
         (
             {"value": b"x", "headers": [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7"),
                                         *SOURCE.headers()]},
-            "the value's bytes",
+            "the value differs",
         ),
         (
             {"value": None, "headers": [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7"),

@@ -161,27 +161,27 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
         ([Run(2, 0, 102, 2), Run(3, 0, 103, 3)], [say(Name.NONMONOTONIC_POLL, 3, "r 1 had read up to 3 before")]),
         (
             [Run(2, 0, 102, 2), Run(5, 0, 105, 1)],
-            [say(Name.POLL_SKIP, 4, "r 1 went from 3 to 5 and left out 1 visible records")],
+            [say(Name.POLL_SKIP, 4, "r 1 went from 3 to 5 and skipped 1 visible records")],
         ),
         (
             [Run(2, 0, 102, 1), Run(9, 0, 109, 1)],
-            [say(Name.POLL_SKIP, 3, "r 1 went from 2 to 9 and left out 3 visible records")],
+            [say(Name.POLL_SKIP, 3, "r 1 went from 2 to 9 and skipped 3 visible records")],
         ),
         (
             [Run(2, 0, 103, 2)],
-            [say(Name.INCONSISTENT, 2, "r 1 read source 0:103, the log holds 0:102")],
+            [say(Name.INCONSISTENT, 2, "r 1 read source 0:103, but the log has 0:102")],
         ),
-        ([Run(2, 1, 102, 1)], [say(Name.INCONSISTENT, 2, "r 1 read source 1:102, the log holds 0:102")]),
-        ([Run(3, 0, 0, 1)], [say(Name.INCONSISTENT, 3, "r 1 read source 0:0, the log holds 0:103")]),
+        ([Run(2, 1, 102, 1)], [say(Name.INCONSISTENT, 2, "r 1 read source 1:102, but the log has 0:102")]),
+        ([Run(3, 0, 0, 1)], [say(Name.INCONSISTENT, 3, "r 1 read source 0:0, but the log has 0:103")]),
         (
             [Run(5, 0, 105, 3)],
-            [say(Name.ABORTED_READ, 6, "r 1 read it at read_committed, and its transaction did not commit")],
+            [say(Name.ABORTED_READ, 6, "r 1 read it with read_committed, but its transaction did not commit")],
         ),
         (
             [Run(5, 0, 105, 2)],
-            [say(Name.ABORTED_READ, 6, "r 1 read it at read_committed, and its transaction did not commit")],
+            [say(Name.ABORTED_READ, 6, "r 1 read it with read_committed, but its transaction did not commit")],
         ),
-        ([Run(9, 0, 109, 2)], [say(Name.INCONSISTENT, 10, "r 1 read it, and the log holds no record there")]),
+        ([Run(9, 0, 109, 2)], [say(Name.INCONSISTENT, 10, "r 1 read a record here, but the log has none")]),
     ],
 )
 def test_a_reader_that_saw_something_else_is_told_with_the_place(runs: list[Run], found: list[Finding]) -> None:
@@ -217,7 +217,7 @@ def commit(partition: int = 0, start: int = 0, until: int = 0, **more: object) -
 )
 def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offset: int, count: int) -> None:
     """From the log's first offset to its end; other topics are not asked of it."""
-    evidence = f"r 1 read to the end and did not get {count} committed records from here on"
+    evidence = f"r 1 read to the end but missed {count} committed records from here on"
     wanted = [say(Name.UNSEEN, offset, evidence)]
     assert judged(read(runs=runs), final()) == wanted
     assert judged(read(runs=ALL, pid=2), read(runs=runs), final()) == wanted
@@ -263,7 +263,7 @@ def test_only_a_commit_that_was_done_is_acknowledged() -> None:
 def test_a_fault_that_fired_less_often_than_demanded_is_silent() -> None:
     found = Findings()
     check_fired({"b": 2, "a": 1, "c": 3}, {"b": 1, "c": 3, "d": 9}, found)
-    why = "run it longer, or see why the fault did not reach it"
+    why = "run longer, or check why the fault had no effect"
     assert found.first() == [
         Finding(Name.SILENT_FAULT, "run", -1, 0, f"a: 0 seen, 1 needed; {why}"),
         Finding(Name.SILENT_FAULT, "run", -1, 1, f"b: 1 seen, 2 needed; {why}"),
@@ -293,13 +293,13 @@ def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> Non
     assert not any(canary in str(one) for one in found.first() for canary in filter(None, canaries))
     told = sorted((one.offset, one.evidence) for one in found.first())
     assert told == [
-        (2, "canary number 1 stands at byte 2"),
-        (2, "canary number 3 stands at byte 2"),
-        (4, "canary number 3 stands at byte 4"),
-        (8, "canary number 2 stands at byte 8"),
-        (12, "canary number 3 stands at byte 12"),
-        (15, "canary number 4 stands at byte 15"),
-        (16, "canary number 4 stands at byte 16"),
+        (2, "canary number 1 is at byte 2"),
+        (2, "canary number 3 is at byte 2"),
+        (4, "canary number 3 is at byte 4"),
+        (8, "canary number 2 is at byte 8"),
+        (12, "canary number 3 is at byte 12"),
+        (15, "canary number 4 is at byte 15"),
+        (16, "canary number 4 is at byte 16"),
     ]
     assert {(one.name, one.topic, one.partition) for one in found.first()} == {(Name.SECRET, "f", -1)}
     check_secrets("g", [text], [], found)
@@ -347,7 +347,7 @@ def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
     """With the end it had before; a producer that may do that is not told."""
     batches = data(0), ends(2, "commit"), data(3), ends(5, "abort")
     found, endings = log(*batches)
-    evidence = "the epoch ended with commit before: a late frame of that transaction would hit this one"
+    evidence = "this epoch had ended with commit before: a late request from then could affect this one"
     assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
     assert (endings.counts["committed_transactions"], endings.counts["aborted_transactions"]) == (1, 1)
     assert log(*batches, strict=False)[0] == []
@@ -356,7 +356,7 @@ def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
 
 
 def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
-    evidence = "visible, although epoch 4 of this producer wrote or ended here before"
+    evidence = "visible, although the higher epoch 4 wrote or ended a transaction here before"
     found, _ = log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "commit"))
     assert found == [Finding(Name.ZOMBIE, "out", 0, 3, evidence, 7, 3)]
     fenced, _ = log(data(0), ends(2, "abort", 4), data(3), ends(5, "commit"))
@@ -376,7 +376,7 @@ def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
 def test_a_second_marker_of_the_same_kind_says_nothing_new(first: str, second: str, epoch: int, reused: bool) -> None:
     """One of the other kind is a late frame."""
     found, _ = log(data(0), ends(2, first), ends(3, second, epoch))
-    evidence = f"the epoch ended with {first} before: a late frame of that transaction would hit this one"
+    evidence = f"this epoch had ended with {first} before: a late request from then could affect this one"
     assert found == ([Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)] if reused else [])
 
 
@@ -390,7 +390,7 @@ def test_one_transaction_with_two_ends_is_torn() -> None:
     assert endings.both((7, 3))
     assert not endings.both((7, 4))
     endings.report()
-    evidence = "it ended with abort here, and otherwise in another partition"
+    evidence = "it ended with abort here, but differently in another partition"
     assert found.first() == [Finding(Name.TORN, "out", 1, 5, evidence, 7, 3)]
 
 

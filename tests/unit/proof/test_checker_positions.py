@@ -150,7 +150,7 @@ def test_an_offset_that_is_committed_again_is_no_regression_and_one_below_is() -
     log.moved(9, (1, 3))
     log.moved(10, (1, 4))
     log.named()
-    assert log.found.first() == [Finding(Name.OFFSET_REGRESSION, "in", 0, 9, "the group stood at 10 before", *C)]
+    assert log.found.first() == [Finding(Name.OFFSET_REGRESSION, "in", 0, 9, "the committed offset was 10 before", *C)]
 
 
 def test_a_transaction_that_moves_the_offset_back_is_told_as_that_alone() -> None:
@@ -170,7 +170,7 @@ def test_a_producer_id_that_comes_back_after_two_others_is_a_zombie() -> None:
         log = Log()
         for at, producer in enumerate((1, 2, 3, 2)):
             log.moved(10 * at + 10, (producer, 0), strict=strict)
-        evidence = "this producer id moves the offset again, after another one of the same partition took over"
+        evidence = "this producer id moved the offset again, after another one had taken the partition over"
         assert log.found.first() == ([Finding(Name.ZOMBIE, "in", 0, 40, evidence, 2, 0)] if strict else [])
 
 
@@ -210,10 +210,10 @@ def test_a_gap_before_a_transaction_that_also_aborted_is_a_tear_too() -> None:
     log.moved(10, A)
     log.wrote(A, 3, 9)
     log.named(0, 1)
-    gap = "the group stood at -1, the transaction that moved it to 10 begins at 3"
+    gap = "-1 was committed, but the transaction that moved it to 10 begins at 3"
     assert log.found.first() == [
         Finding(Name.OFFSET_GAP, "in", 0, 0, gap, *A),
-        Finding(Name.TORN, "in", 0, 0, "its offset 10 is committed, 2 of its records are not visible", *A),
+        Finding(Name.TORN, "in", 0, 0, "its offset 10 is committed, but 2 of its records are not visible", *A),
     ]
 
 
@@ -448,10 +448,12 @@ def test_what_is_found_names_the_record_its_transaction_and_its_source() -> None
     rows = [out(0, 0), out(2, 1), out(1, 2), out(1, 3), out(5, 4), out(5, 5), out(4, 6)._replace(key=b"x")]
     made = checker(6, 5)
     assert seen(made, *rows) == [
-        Finding(Name.NONMONOTONIC, "out", 0, 2, "its source in[0] offset 1 follows offset 2", *A),
+        Finding(Name.NONMONOTONIC, "out", 0, 2, "its source in[0] offset 1 was output after offset 2", *A),
         Finding(Name.DUPLICATE, "out", 0, 3, "its source in[0] offset 1 came out before", *A),
         Finding(Name.DUPLICATE, "out", 0, 5, "its source in[0] offset 5 came out before", *A),
-        Finding(Name.OFFSET_BEHIND, "out", 0, 4, "its source in[0] offset 5 is out, the committed offset is 5", *A),
+        Finding(
+            Name.OFFSET_BEHIND, "out", 0, 4, "its source in[0] offset 5 was output, but the committed offset is 5", *A
+        ),
         Finding(Name.CORRUPT, "out", 0, 6, "source in[0] offset 4: key is b'x', should be b'gold-1'"),
     ]
     assert (made.counts["inputs"], made.counts["outputs"], made.report().backlog) == (4, 7, 1)
@@ -466,7 +468,7 @@ def test_what_is_found_names_the_record_its_transaction_and_its_source() -> None
         (SourcePosition("in", 0, 6).headers(), "its source in[0] offset 6 is not visible (LSO 6)", A),
         (
             SourcePosition("in", 0, 3).headers(),
-            "its source in[0] offset 3 is no visible record (aborted, or never written)",
+            "its source in[0] offset 3 is not a visible record (aborted, or never written)",
             (None, None),
         ),
     ],
@@ -485,7 +487,7 @@ def test_lost_inputs_and_outputs_in_a_foreign_partition_are_told_with_their_plac
     made.output([out(0, 3, partition=1)])
     made.input_ended()
     made.downstream_ended()
-    belongs = "its source in[0] offset 0 belongs into output partition 0, or keys lose their order"
+    belongs = "its source in[0] offset 0 belongs in output partition 0, to keep the order of its key"
     assert made.found.first() == [
         Finding(Name.NONMONOTONIC, "out", 1, 3, belongs),
         *[Finding(Name.LOST, "in", p, n, "neither on out nor dlq") for p, n in ((0, 1), (1, 0), (1, 1))],

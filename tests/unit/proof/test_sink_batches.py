@@ -44,10 +44,10 @@ AGAIN = "batch 0 in partition 0 behind batch {} of an earlier look"
         ),
         ([*CLEAN, (0, [SeenRow(2, A, 4)])], [(TWICE, "b'a' with total 4 is there 2 times")]),
         ([(0, [*CLEAN[0][1], SeenRow(0, A, 2)]), *CLEAN[1:]], [(TWICE, "b'a' with total 2 is there 2 times")]),
-        ([*CLEAN[:2], (1, [SeenRow(2, B, 3)]), (0, [SeenRow(2, A, 4)])], [(LOST, "no row of batch 1 is there")]),
+        ([*CLEAN[:2], (1, [SeenRow(2, B, 3)]), (0, [SeenRow(2, A, 4)])], [(LOST, "batch 1 has no visible row")]),
         (
             [(0, [SeenRow(2, A, 4), SeenRow(2, A + A, 1), SeenRow(2, B, 3)])],
-            [(LOST, f"no row of batch {n} is there") for n in (0, 1)],
+            [(LOST, f"batch {n} has no visible row") for n in (0, 1)],
         ),
         (CLEAN[:3], [(LOST, "b'a' stands at 2 of 4")]),
         ([], [(LOST, f"{key!r} stands at 0 of {COUNTS[key]}") for key in (A, A + A, B)]),

@@ -223,20 +223,20 @@ def _letter_of_a_good_one(logs: Logs) -> None:
         (_lose(OUT), Name.LOST, "neither on out, late nor dlq"),
         (_lose(OUT, 2), Name.LOST, "1 of its 2 outputs are neither on out, late nor dlq"),
         (_lose(DEAD), Name.LOST, "neither on out, late nor dlq"),
-        (_one_too_many, Name.DUPLICATE, "in/0/2#7 came out before, or the function makes fewer of it"),
-        (_one_between, Name.CORRUPT, "source in/0/2#2: the function makes 2 records of it"),
+        (_one_too_many, Name.DUPLICATE, "in/0/2#7 came out before, or the function returns fewer records for it"),
+        (_one_between, Name.CORRUPT, "source in/0/2#2: the function returns 2 records for it"),
         (_not_dropped, Name.CORRUPT, "source in[0] offset 7: the function drops it"),
-        (_wrong_topic, Name.CORRUPT, "it belongs into late"),
+        (_wrong_topic, Name.CORRUPT, "it belongs on late"),
         (_reason(b"six"), Name.CORRUPT, "rejected as six, but the function rejects it as five"),
         (_reason(b"\xff"), Name.CORRUPT, "rejected as \ufffd, but the function rejects it as five"),
         (_reason(None), Name.CORRUPT, "rejected as , but the function rejects it as five"),
         (_change(OUT, key=b"other"), Name.CORRUPT, "key is b'other', should be b'k'"),
-        (_wrong_headers, Name.CORRUPT, "should be the function's and then the source's"),
+        (_wrong_headers, Name.CORRUPT, "should be the function's and then source headers"),
         (_change(OUT, created=1), Name.CORRUPT, "timestamp is 1, should be 100"),
-        (_out_of_order, Name.NONMONOTONIC, "follows 2#1"),
+        (_out_of_order, Name.NONMONOTONIC, "was output after 2#1"),
         (_of_nothing, Name.PHANTOM, "its source in[0] offset 99 is not visible (LSO 9)"),
-        (_letter_of_a_good_one, Name.CORRUPT, "as five, but the function makes b'{\"copy\":0}' of it, and 0 came out"),
-        (_change(DEAD, value=b"{}"), Name.CORRUPT, "the value's bytes are not the input's"),
+        (_letter_of_a_good_one, Name.CORRUPT, "as five, but the function returns b'{\"copy\":0}', and 0 came out"),
+        (_change(DEAD, value=b"{}"), Name.CORRUPT, "the value differs from the input's"),
     ],
 )
 def test_whatever_is_wrong_is_a_violation_of_its_name(spoil: Spoil, name: Name, said: str, late: bool) -> None:
@@ -285,7 +285,9 @@ def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> No
     logs.committed = 1
     report = judged(logs)
     assert report.totals == {"offset-behind": 1, "duplicate-output": 1}
-    assert {one.evidence for one in report.findings} == {"its source in[0] offset 1 is out, the committed offset is 1"}
+    assert {one.evidence for one in report.findings} == {
+        "its source in[0] offset 1 was output, but the committed offset is 1"
+    }
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -296,7 +298,7 @@ def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(late: bool
     logs.add(OUT, came[1]._replace(offset=2), b"{}")
     logs.rows[OUT].insert(2, logs.rows[OUT].pop())
     report = judged(logs, late=late, end=4)
-    evidence = "its source in[0] offset 2 is no visible record (aborted, or never written)"
+    evidence = "its source in[0] offset 2 is not a visible record (aborted, or never written)"
     assert report.findings == [Finding(Name.PHANTOM, OUT, 0, 2, evidence)]
 
 
@@ -343,7 +345,7 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
         _to_the_other(logs, topic)
         report = judged(logs, late=late, partitions=2, outputs=2)
         assert report.totals == {"corrupt-output": 1}
-        assert "it belongs into partition 0, or keys lose their order" in report.findings[0].evidence
+        assert "it belongs in partition 0, to keep the order of its key" in report.findings[0].evidence
     logs = right(came)
     for rows in logs.rows.values():
         rows[:] = [row._replace(partition=0) for row in rows]
@@ -364,7 +366,7 @@ def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits(
         logs.add(DEAD, came, came.value, reason="too-large")
     report = judged(logs)
     assert report.verdict is Verdict.PROVEN
-    assert report.notes == ["2 inputs are dead letters because an output was too large, which only the run knew"]
+    assert report.notes == ["2 inputs were rejected because an output was too large, which can't be verified"]
     assert report.counts["transformed"] == 2
 
 
@@ -377,7 +379,7 @@ def test_a_dead_letter_for_its_size_stands_for_all_outputs_of_its_input(kept: in
     logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
     report = judged(logs, late=late)
     assert (report.verdict, report.notes) == (Verdict.VIOLATED, [])
-    told = f"rejected as too-large, but the function makes 2 records, the first with {_first(2)} of it, and 1 came out"
+    told = f"rejected as too-large, but the function returns 2 records, the first with {_first(2)}, and 1 came out"
     assert (told in str(report.findings[0])) is (kept == 1)
 
 
@@ -430,8 +432,8 @@ def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_i
     report = judged(right(inputs(1, 1, 1), random_like), random_like)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     (doubt,) = report.doubts
-    assert "clicks:f is not deterministic: asked twice for in[0] offset 0 it gave b'" in doubt
-    assert "; 3 records can't be judged" in doubt
+    assert "clicks:f is not deterministic: called twice for in[0] offset 0, it returned b'" in doubt
+    assert "; 3 records can't be verified" in doubt
 
 
 def test_what_can_not_be_told_of_a_function_stands_beside_what_else_is_in_doubt() -> None:
@@ -439,7 +441,7 @@ def test_what_can_not_be_told_of_a_function_stands_beside_what_else_is_in_doubt(
     logs = Logs(inputs(1, 1), committed=1)
     report = judged(logs, lambda record: record.with_json(next(counting)))
     backlog, differs = report.doubts
-    assert backlog.startswith("1 visible input not processed yet")
+    assert backlog.startswith("1 visible input not yet processed")
     assert differs.startswith("clicks:f is not deterministic")
 
 
@@ -453,7 +455,7 @@ def test_one_that_drops_by_chance_is_noticed_too() -> None:
     logs = right(inputs(*[1] * 20), lambda record: record)
     report = judged(logs, dropping)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
-    assert "; 13 records can't be judged" in report.doubts[0]
+    assert "; 13 records can't be verified" in report.doubts[0]
 
 
 def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() -> None:
@@ -467,7 +469,7 @@ def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() 
 
     report = judged(Logs(inputs(1, 1, 1, 1)), once)
     assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"lost-output": 1})
-    assert "; 3 records can't be judged" in report.doubts[0]
+    assert "; 3 records can't be verified" in report.doubts[0]
 
 
 def test_a_doubled_output_is_a_violation_whatever_the_function_does() -> None:
@@ -492,7 +494,7 @@ def test_one_that_depends_on_where_batches_end_is_noticed() -> None:
 
     report = judged(right(inputs(1, 1, 1), numbered), numbered)
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "asked alone and in a batch for in[0] offset 1" in report.doubts[0]
+    assert "called alone and in a batch for in[0] offset 1," in report.doubts[0]
 
 
 def test_a_function_of_batches_that_is_right_is_proven() -> None:
@@ -544,7 +546,7 @@ def test_two_answers_that_differ_are_told_in_short_the_first_time(answers: list[
     oracle = Oracle("f", moody)
     for offset in (7, 8):
         oracle.answers([Given(topic=IN, partition=3, offset=offset)])
-    assert oracle.differs == f"asked twice for in[3] offset 7 it gave {said}"
+    assert oracle.differs == f"called twice for in[3] offset 7, it returned {said}"
 
 
 def test_a_function_that_ends_with_an_exception_rejects_with_its_words() -> None:
