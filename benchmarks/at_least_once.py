@@ -80,7 +80,7 @@ class OutputThenOffsets:
         deadline.check("commit")
 
     def commit_without_waiting(self) -> None:
-        raise NotImplementedError("there is no commit to turn away from")
+        raise NotImplementedError("only commits that are waited for are supported")
 
     def abort(self, _deadline: Deadline) -> None:
         self._producer.purge()

@@ -63,7 +63,7 @@ def check(named: list[str], orders: int) -> dict[str, Any]:
         watch.cancel()
     seconds, process.returncode = time.monotonic() - began, os.waitstatus_to_exitcode(status)
     if process.returncode != ExitCode.DONE:
-        raise Refused(f"the checker ended with {process.returncode}, so its speed means nothing: {output[-300:]}")
+        raise Refused(f"the checker exited with {process.returncode} instead of 0: {output[-300:]}")
     report = json.loads(output)
     records, cpu_s = sum(report[name] for name in ("inputs", "outputs", "dead_letters")), used.ru_utime + used.ru_stime
     if report["inputs"] != orders:
@@ -110,18 +110,28 @@ def sizes_of(text: str) -> list[int]:
     try:
         sizes = [int(size) for size in text.split(",")]
     except ValueError as error:
-        raise UsageError(f"--orders is {text!r}: write numbers with commas, as 500000,2000000") from error
+        raise UsageError(f"--orders is {text!r}; give numbers separated by commas, as in 500000,2000000") from error
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise UsageError(f"--orders is {text!r}: each size once, and 1 at least")
+        raise UsageError(f"--orders is {text!r}; give each size once, and at least 1")
     return sizes
 
 
 @click.command()
-@option("--orders", default="500000,2000000", help="Sizes of the logs, with commas.")
-@option("--runs", type=click.IntRange(1), default=3, help="Of each size.")
-@option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/checker.json")
+@option("--orders", default="500000,2000000", help="Sizes of the logs in orders, separated by commas.")
+@option("--runs", type=click.IntRange(1), default=3, help="Number of runs for each size.")
+@option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=ROOT / "benchmarks/checker.json",
+    show_default="benchmarks/checker.json",
+    help="File for the results, as JSON.",
+)
 def main(orders: str, runs: int, out: Path) -> int:
-    """Measure; exit 1 when the median over the largest log is below 200,000 records/s."""
+    """
+    Measure the rate, CPU time and peak memory of `proof verify` over logs of several sizes.
+
+    Exits with 1 if the median rate over the largest log is below 200,000 records/s.
+    """
     sizes, about = sizes_of(orders), machine()
     with tempfile.TemporaryDirectory(prefix="brew-bench-checker-") as home, Cluster.start(Path(home)) as kafka:
         logs = {size: write(kafka.bootstrap, size) for size in sizes}

@@ -88,7 +88,7 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
     if {p: (s.owner, s.token) for p, s in world.tables[0].seats.items()} != {
         p: (s.owner, s.token) for p, s in whole.tables[0].seats.items()
     }:
-        raise click.ClickException("the newcomer came to another world than a reader of the whole log")
+        raise click.ClickException("from a snapshot a new member got other owners than from the whole log")
     return {"newcomer s": with_snapshot, "whole log s": without}
 
 
@@ -133,13 +133,15 @@ def _until_all(keeper: Heartbeater) -> None:
 
 
 @click.command()
-@option("--bootstrap", default=names.BOOTSTRAP, envvar="BOOTSTRAP", metavar="HOST:PORT")
-@option("--count", type=click.IntRange(100_000), default=1_000_000)
-@option("--interval-s", type=float, default=INTERVAL_S)
-@option("--times", type=click.IntRange(1), default=5, help="Take-overs.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also as JSON.")
+@option(
+    "--bootstrap", default=names.BOOTSTRAP, envvar="BOOTSTRAP", metavar="HOST:PORT", help="Kafka's bootstrap servers."
+)
+@option("--count", type=click.IntRange(100_000), default=1_000_000, help="Number of messages in the claims log.")
+@option("--interval-s", type=float, default=INTERVAL_S, help="Seconds between two heartbeats.")
+@option("--times", type=click.IntRange(1), default=5, help="Number of take-overs.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write the results to, as JSON.")
 def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path | None) -> None:
-    """Measure claims on a broker; topics of its own are left there."""
+    """Measure claims on running brokers; the topics that it creates there are not deleted."""
     connection = Connection(bootstrap)
     reach(connection, Deadline(REACH_S))
     measured = fold(count) | newcomer(connection, count) | take_overs(connection, interval_s, times)

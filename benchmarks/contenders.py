@@ -253,7 +253,7 @@ def require_built(names: Iterable[str]) -> None:
     needs = {name: CONTENDERS[name].needs for name in names}
     unbuilt = [name for name, need in needs.items() if need is not None and not need.exists()]
     if unbuilt:
-        raise Refused(f"{', '.join(unbuilt)}: not built; `make bench-peers` builds them, --contenders names others")
+        raise Refused(f"{', '.join(unbuilt)}: not built; run `make bench-peers`, or name others with --contenders")
     in_java = [name for name, need in needs.items() if need in {STREAMS, FLINK}]
     if in_java and shutil.which("java") is None:
         raise Refused(

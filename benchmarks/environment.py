@@ -78,7 +78,7 @@ class BenchmarkCluster:
         identity = self.cluster.layout.node(1).identity
         process = identity.process() if identity else None
         if process is None:
-            raise Refused(f"the broker is gone; its log: {self.cluster.layout.log(self.cluster.layout.node(1))}")
+            raise Refused(f"the broker has ended; see its log {self.cluster.layout.log(self.cluster.layout.node(1))}")
         times = process.cpu_times()
         return float(times.user + times.system)
 
@@ -119,8 +119,8 @@ class BenchmarkCluster:
 
 
 BROKERS: Mapping[str, str] = {
-    "default": "Kafka's own defaults, but for replication factors of 1",
-    "default-young": "the same, started anew before each run: its JVM is cold, as on the first day",
+    "default": "Kafka's defaults, except for replication factors of 1",
+    "default-young": "the same, restarted before each run, so that its JVM is cold",
     "tuned": "the sandbox's settings: 8 partitions of internal topics, indexes of 1 MiB, quick elections",
 }
 """The kinds of broker; the first is what most users have."""

@@ -1,14 +1,13 @@
 """
-What changes when it grows: ten times the records, 64 partitions, large orders, more slots, a backlog of a GiB each.
+Measure how the pipeline scales: ten times the records, 64 partitions, large orders, more slots, 1 GiB per partition.
 
-And what renewals of the lease leave: the longest time in which a process ran no transaction, with a lease of a second.
+Also measure the effect of a lease of 1 s, and the longest time that a process spends between two transactions.
 
     python benchmarks/growth.py [--orders 1000000] [--rounds 3] [--only NAME,...] [--json FILE]
 
-A broker of its own, warm as one in service is (1,280 transactions before the first that counts); drains with the
-direct reader, each right after a base run (the same orders, four partitions, 160 bytes), so that its rate stands
-beside one of the same minute. All that as often as rounds are asked for: the middle ratio counts. Every output is
-verified, and deleted.
+Starts its own broker and warms it up with 1,280 transactions. Drains use the direct reader. Each is compared with a
+drain of the base case (--orders orders of about 160 bytes in four partitions) that runs right before it. Each case has
+--rounds such pairs, and the median of their ratios counts. Every output is verified, then deleted.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def seed(connection: Connection, case: GrowthCase) -> None:
             else:
                 break
     if left := out.flush(_RUN_S):
-        raise SystemExit(f"{left} orders of {case.topic} were not taken")
+        raise SystemExit(f"{left} orders could not be written to {case.topic}")
 
 
 def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResult:
@@ -127,7 +126,7 @@ def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResul
     lines = list(entries(home / name))
     outputs = json.loads(program("proof", "verify", *where, "--json", records=2 * case.records))["outputs"]
     if outputs != case.records:
-        raise SystemExit(f"{case.name}: {outputs} outputs of {case.records} orders")
+        raise SystemExit(f"{case.name}: {outputs} outputs for {case.records} orders")
     cluster.drop_topics([name, f"{name}.dlq"])
     size = case.value_bytes or 160
     rate = outputs / transacting_s(lines)
@@ -180,7 +179,7 @@ def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]
                 _tell(grown, beside)
             results.append({"name": case.name, "pairs": pairs})
             ratio = median_ratio(pairs)
-            print(f"{case.name:38} {ratio:5.2f} of the base's bytes, the middle of {rounds}\n", flush=True)
+            print(f"{case.name:38} {ratio:5.2f} of the base's bytes per second, median of {rounds}\n", flush=True)
     return results
 
 
@@ -202,18 +201,20 @@ def _tell(grown: GrowthResult, base: GrowthResult) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--orders", type=int, default=1_000_000, help="of the base (default: 1000000)")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of each case (default: 3)")
-    parser.add_argument("--only", default="", help="names of cases, with commas")
-    parser.add_argument("--json", type=Path, help="where results go")
+    parser.add_argument(
+        "--orders", type=int, default=1_000_000, help="number of orders in the base case (default: 1000000)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="number of pairs of each case (default: 3)")
+    parser.add_argument("--only", default="", help="names of the cases to run, separated by commas (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to, as JSON")
     asked = parser.parse_args()
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     only = {name.strip() for name in asked.only.split(",") if name.strip()}
     unknown = only - {case.name for case in cases(asked.orders)}
     if unknown:
-        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {[c.name for c in cases(1)]}")
+        parser.error(f"unknown case: {', '.join(sorted(unknown))}; give some of {[c.name for c in cases(1)]}")
     if asked.rounds < 1:
-        parser.error(f"--rounds {asked.rounds}: at least 1")
+        parser.error(f"--rounds is {asked.rounds}; give at least 1")
     runs = measured(asked.orders, asked.rounds, only)
     if asked.json:
         save(asked.json, {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": runs})

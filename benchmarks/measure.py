@@ -76,7 +76,7 @@ def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, dead
             time.sleep(_DRAINED_S)
     finally:
         reader.close()
-    raise Refused(f"it ended by itself before the backlog did; its last lines:\n{tree.tail()}")
+    raise Refused(f"it ended before the backlog was drained; its last lines:\n{tree.tail()}")
 
 
 def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
@@ -118,7 +118,7 @@ def verified_after_kill(
         return verified(cluster, contender, place, records), 0
     counts = cluster.count(place.output, "source", records)
     if counts["unique"] != records:
-        raise Refused(f"{contender.name}: {counts['unique']} of {records} source positions are in its output")
+        raise Refused(f"{contender.name}: its output has {counts['unique']} of {records} source positions")
     return "count", counts["duplicates"]
 
 
@@ -149,7 +149,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     foreign = machine_cpu_s() - machine - (time.process_time() - own) - broker - cpu
     going = throughput(seen.sights, started, records)
     if going is None:
-        raise Refused(f"{contender.name}: it ended, and nothing is visible in {place.output}")
+        raise Refused(f"{contender.name}: it ended, but nothing is visible in {place.output}")
     verdict = verified(cluster, contender, place, records)
     cluster.drop_topics([place.output, place.dead_letter])
     return Run(
@@ -268,7 +268,7 @@ def follow(
             _await(lambda: len(reader.received) >= total, tree, _ARRIVE_S, f"all of {total} records")
             stop(tree)
     if reader.duplicates:
-        raise Refused(f"{contender.name}: {reader.duplicates} records came twice")
+        raise Refused(f"{contender.name}: {reader.duplicates} records were received twice")
     verdict = verified(cluster, contender, place, total)
     cluster.drop_topics([source, place.output, place.dead_letter])
     delays = delays_ms(pacer.sent, reader.received, since)
@@ -306,7 +306,7 @@ def _pause(tree: Tree, seconds: float) -> None:
 
 def _alive(tree: Tree) -> None:
     if not tree.running():
-        raise Refused(f"it ended while it was to follow; its last lines:\n{tree.tail()}")
+        raise Refused(f"it ended during the latency measurement; its last lines:\n{tree.tail()}")
 
 
 _MOMENT_S = 60.0
@@ -376,8 +376,8 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
             deadline.check(what)
             time.sleep(_LOOK_S)
 
-    stands_by = await_note(_STANDS_BY, "one that stands by", first, other)
-    await_note(_IS_WARM, "one that stands by and is warm", stands_by)
+    stands_by = await_note(_STANDS_BY, "a standby", first, other)
+    await_note(_IS_WARM, "a warm standby", stands_by)
     return first if stands_by is other else other, stands_by
 
 
@@ -394,6 +394,9 @@ def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
             waiting = open_records(ends)
             if waiting > 0 or not transactions:
                 return waiting
-        deadline.check("the moment to kill in")
+        deadline.check("waiting for the moment to kill the run")
         time.sleep(_LOOK_S)
-    raise Refused(f"the run ended before it could be killed inside a transaction; its last lines:\n{tree.tail()}")
+    raise Refused(
+        "the run ended before it could be killed inside a transaction; give more --orders; its last lines:\n"
+        f"{tree.tail()}"
+    )

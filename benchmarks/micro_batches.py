@@ -1,12 +1,12 @@
 """
-What many small micro-batches cost: `brew.ExactlyOnceSink` beside Spark's own sink, time for each batch and memory.
+Measure many small micro-batches written by `brew.ExactlyOnceSink` and by Spark's own sink: time per batch and memory.
 
     python benchmarks/micro_batches.py [--batches 500] [--rows 100] [--rounds 3] [--json FILE]
 
-A narrow query over a backlog, `--rows` offsets in a micro-batch, on a broker with Kafka's defaults, cold JVMs, the
-contenders in turns. Batches are counted in the query's commit log, the first 50 of them are left out. Exit 1 when one
-way to write takes more than 150 ms a batch over Spark's own sink, or when its memory grows between the first and the
-last fifth of the batches by a tenth more than Spark's own.
+A narrow query reads a backlog with `--rows` offsets per micro-batch, from a broker with Kafka's defaults. Each run
+starts new JVMs, and the contenders take turns. Batches are counted in the query's commit log; the first 50 are not
+measured. Memory growth is that of the last fifth of the batches divided by that of the first fifth. Exits with 1 if one
+way of writing takes over 150 ms per batch longer than Spark's own sink, or has over 1.1 times its memory growth.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: 
     with Tree([*contender.command(place, Setup(), True), "--most", str(rows)], place.home) as tree:
         while (done := committed(commits)) < _WARM_UP + batches:
             if not tree.running() or deadline.expired():
-                raise Refused(f"{contender.name}: {done} batches, and no more; its last lines:\n{tree.tail()}")
+                raise Refused(f"{contender.name}: stopped after {done} batches; its last lines:\n{tree.tail()}")
             if done >= _WARM_UP and not began:
                 began, first = time.monotonic(), done
             if began and time.monotonic() >= next_look:
@@ -82,13 +82,15 @@ def committed(commits: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=500, help=f"behind the warm-up, at least {LEAST} (default 500)")
-    parser.add_argument("--rows", type=int, default=100, help="offsets in a micro-batch (default 100)")
-    parser.add_argument("--rounds", type=int, default=3, help="each contender so often, in turns (default 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="results as JSON, too")
+    parser.add_argument(
+        "--batches", type=int, default=500, help=f"number of measured batches, at least {LEAST} (default: 500)"
+    )
+    parser.add_argument("--rows", type=int, default=100, help="number of offsets per micro-batch (default: 100)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of runs of each contender (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to, as JSON")
     given = parser.parse_args()
     if given.batches < LEAST:
-        parser.error(f"--batches is {given.batches}; at least {LEAST}, so that a fifth of them shows its memory")
+        parser.error(f"--batches is {given.batches}; give at least {LEAST}, so that memory is sampled in each fifth")
     rounds: dict[str, list[Measured]] = {name: [] for name in NAMES}
     facts = machine()
     with benchmark_cluster("default") as cluster:
@@ -96,8 +98,8 @@ def main() -> int:
             for name in NAMES:
                 found = follow(cluster, CONTENDERS[name], given.batches, given.rows, number)
                 rounds[name].append(found)
-                print(f"round {number + 1}, {name}: {found.batch_ms:.0f} ms a batch, {found.early_mib:.0f} MiB early, "
-                      f"{found.late_mib:.0f} late, {found.peak_mib:.0f} at most", flush=True)  # fmt: skip
+                print(f"round {number + 1}, {name}: {found.batch_ms:.0f} ms per batch, {found.early_mib:.0f} MiB "
+                      f"early, {found.late_mib:.0f} late, {found.peak_mib:.0f} at most", flush=True)  # fmt: skip
     medians = {
         name: {field: round(statistics.median(getattr(run, field) for run in found), 1) for field in Measured.__slots__}
         for name, found in rounds.items()
@@ -106,8 +108,8 @@ def main() -> int:
     growths = {name: found["late_mib"] / found["early_mib"] for name, found in medians.items()}
     for name in NAMES[1:]:
         over_ms, growth = medians[name]["batch_ms"] - own["batch_ms"], growths[name] / growths[NAMES[0]]
-        print(f"{name} takes {over_ms:+.0f} ms a batch over Spark's own sink (most {MOST_OVER_MS}), and its memory "
-              f"grew {growth:.2f} times as much (most {MOST_GROWTH:g})")  # fmt: skip
+        print(f"{name}: {over_ms:+.0f} ms per batch compared with Spark's own sink (at most {MOST_OVER_MS}), memory "
+              f"growth {growth:.2f} times Spark's (at most {MOST_GROWTH:g})")  # fmt: skip
         good &= over_ms <= MOST_OVER_MS and growth <= MOST_GROWTH
     if given.json:
         asked = {"batches": given.batches, "rows": given.rows, "rounds": given.rounds}

@@ -58,7 +58,7 @@ TOPIC = "bench.virtual"
 
 @click.group()
 def bench() -> None:
-    """Measure a pattern; exit 1 when it is slower than it has to be."""
+    """Measure a downstream pattern; exits with 1 if it is too slow."""
 
 
 def write_orders(bootstrap: str, topic: str, orders: int) -> None:
@@ -101,7 +101,7 @@ def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int
     booked = json.loads(program(*ledger, "--batch", str(batch)))
     server, own, orders = _server_cpu_s(postgres) - server, children_cpu_s() - own, booked["entries"]
     if json.loads(program(*ledger, "--check"))["verdict"] != "proven":
-        raise Refused(f"the ledger of batch {batch} is wrong, so its speed means nothing")
+        raise Refused(f"the ledger failed its check after batches of {batch}; run the benchmark again")
     rate = orders / booked["seconds"]
     cpu = {"ledger_cpu_us": own / orders * 1e6, "postgres_cpu_us": server / orders * 1e6}
     click.echo(
@@ -115,23 +115,29 @@ def _server_cpu_s(postgres: Postgres) -> float:
     identity = postgres.state.identity
     process = identity.process() if identity else None
     if process is None:
-        raise Refused("PostgreSQL has gone")
+        raise Refused("PostgreSQL has ended; run the benchmark again")
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
 @bench.command()
-@option("--orders", default=200_000, help="For the batches.")
-@option("--single", default=4_000, help="For the transaction per row.")
-@option("--runs", default=3)
-@option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json")
+@option("--orders", default=200_000, help="Number of orders booked in batches.")
+@option("--single", default=4_000, help="Number of orders booked with one transaction per row.")
+@option("--runs", default=3, help="Number of runs of each kind.")
+@option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=ROOT / "benchmarks/ledger.json",
+    show_default="benchmarks/ledger.json",
+    help="File for the results, as JSON.",
+)
 def ledger(orders: int, single: int, runs: int, out: Path) -> int:
     """
-    Orders per second of `downstream ledger`, in batches and with a transaction per row.
+    Measure the orders per second of `downstream ledger`, in batches and with one transaction per row.
 
-    Kafka and PostgreSQL of its own (fsync on); runs the command as users do, and checks the ledger after each run.
-    Seconds are the loop's: from reaching the brokers to having left them. CPU is per order, the program's start
-    included; on a machine that does other things meanwhile it says more than the seconds. Exit 1 when the median in
+    Starts its own Kafka and PostgreSQL (fsync on), runs the command as users do, and checks the ledger after each run.
+    The seconds are those of the consume loop, from connecting to the brokers until leaving them. The CPU time per order
+    includes the program's start; on a busy machine it is more reliable than the seconds. Exits with 1 if the median in
     batches is below 20,000 orders/s.
     """
     with benchmark_cluster() as place, Postgres.start(place.open_home()) as postgres:
@@ -207,7 +213,7 @@ def restored(
         for partition, store in stores.items():
             sample = list(range(partition, keys, PARTITIONS * 997))
             if store.get([key_of(n) for n in sample]) != [value_of(n) for n in sample]:
-                raise Refused(f"{name}: partition {partition} holds other values than were written")
+                raise Refused(f"{name}: partition {partition} restored other values than were written")
             checked.append(0 if store.checkpoint is None else store.checkpoint.keys)
         close()
 
@@ -216,7 +222,7 @@ def restored(
     result: RunResult = run.run(follow=False)
     whole = time.monotonic() - began
     if sum(checked) < keys or result.deltas != PARTITIONS:
-        raise Refused(f"{name}: {sum(checked)} keys came back, wanted {keys}")
+        raise Refused(f"{name}: restored {sum(checked)} of {keys} keys, counted {result.deltas} of {PARTITIONS} deltas")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = max(ends) - began if ends else 0.0
     return {
@@ -230,15 +236,15 @@ def restored(
 
 
 @bench.command()
-@option("--keys", default=1_000_000)
-@click.option("--json", "out", type=click.Path(path_type=Path))
+@option("--keys", default=1_000_000, help="Number of keys in the changelog.")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="File to write the results to, as JSON.")
 def restore(keys: int, out: Path | None) -> int:
     """
-    How long the totals' state takes to come back: keys of the changelog into RocksDB and into memory.
+    Measure how long `downstream totals` takes to restore its state from the changelog, into RocksDB and into memory.
 
-    Four partitions, each with its keys in one transaction as the program writes them. Then the program itself starts
-    with one new delta per partition: it fences, restores, counts. The time is from its start to the end of the last
-    partition's restore. Exit 1 when that takes 60 s or more.
+    The changelog has four partitions, each written in one transaction. The program starts with one new delta per
+    partition: it fences, restores and counts. The time runs from its start to the end of the last partition's restore.
+    Exits with 1 if it is 60 s or more.
     """
     with tempfile.TemporaryDirectory(prefix="brew-bench-restore-") as home, Cluster.start(Path(home) / "k") as cluster:
         settings = TotalsSettings(Connection(cluster.bootstrap), "bench", "bench.in", "bench.totals")
@@ -304,7 +310,7 @@ def drained(connection: Connection, count: int, records: int, handler_s: float) 
     position = committed(reader, TOPIC, [0], Deadline(20))[0]
     reader.close()
     if position is None or position.offset != records or virtual.result.effects != records:
-        raise Refused(f"N={count}: stands at {position}, {virtual.result.effects} effects, wanted {records}")
+        raise Refused(f"N={count}: position {position}, {virtual.result.effects} effects, expected {records}")
     working = effect.last - effect.first
     return {
         "workers": count,
@@ -316,15 +322,15 @@ def drained(connection: Connection, count: int, records: int, handler_s: float) 
 
 
 @bench.command()
-@option("--records", default=3200)
-@option("--handler-ms", default=5.0)
-@click.option("--json", "out", type=click.Path(path_type=Path))
+@option("--records", default=3200, help="Number of records, two for each key.")
+@option("--handler-ms", default=5.0, help="Time that the handler takes for a record, in milliseconds.")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="File to write the results to, as JSON.")
 def virtual(records: int, handler_ms: float, out: Path | None) -> int:
     """
-    What virtual partitions gain: one partition, a handler that takes 5 ms, N = 1, 4, 16, 64 workers.
+    Measure the gain of virtual partitions: one partition and a slow handler, with 1, 4, 16 and 64 workers.
 
-    The real consume loop from Kafka to the stored offset, two records of each key. Exit 1 when N = 16 gains less than
-    10 times.
+    Runs the real consume loop, from Kafka to the stored offset. Exits with 1 if 16 workers are less than 10 times as
+    fast as one.
     """
     with tempfile.TemporaryDirectory(prefix="brew-bench-virtual-") as home, Cluster.start(Path(home)) as cluster:
         connection = Connection(cluster.bootstrap)

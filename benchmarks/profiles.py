@@ -1,10 +1,11 @@
 """
-What customers' profiles cost: the resolver beside the key's prefix, a million profiles in memory, and real drains.
+Measure the cost of customer profiles as the source of tiers, compared with the key's prefix: time, memory and drains.
 
     python benchmarks/profiles.py [--profiles 1000000] [--orders 400000] [--rounds 3] [--json FILE]
 
-A broker of its own; drains run without Spark, reader direct, in turns, and are verified. Exit 1 when a process holds
-more than 600 MB for its profiles, or when the drains with profiles reach less than 0.8 of the prefix's rate.
+Starts its own broker. Drains run without Spark, with the direct reader, alternately from profiles and prefix, and are
+verified. Exits with 1 if a process with all profiles has used more than 600 MB of memory, or if the median ratio of
+the rates, with profiles and with the prefix, is below 0.8.
 """
 
 from __future__ import annotations
@@ -133,10 +134,10 @@ def real(asked: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profiles", type=int, default=1_000_000)
-    parser.add_argument("--orders", type=int, default=400_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--profiles", type=int, default=1_000_000, help="number of profiles (default: 1000000)")
+    parser.add_argument("--orders", type=int, default=400_000, help="number of orders in a drain (default: 400000)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of drains of each kind (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to, as JSON")
     asked = parser.parse_args()
     results = {"machine": machine(), "pure": pure(), **real(asked)}
     resolver, held = results["pure"], results["memory"]

@@ -300,10 +300,12 @@ def _text(svg: ET.Element, x: float, y: float, text: str, style: str = "", *, an
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="With JSON and SVG twins.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File for the page.")
 def together(files: tuple[Path, ...], out: Path) -> None:
     """
-    Write one page of the results of several runs of the benchmark; the machine is the first one's.
+    Write one page of the results of several runs of the benchmark, and JSON and SVG files beside it.
+
+    The page names the machine of the first run only.
 
     \b
     Example:
@@ -312,7 +314,7 @@ def together(files: tuple[Path, ...], out: Path) -> None:
       python benchmarks/results.py /tmp/rates.json /tmp/latency.json --out benchmarks/RESULTS.md
     """  # noqa: D301 - click's own mark
     write(load(files), out)
-    click.echo(f"written: {out} and its JSON and SVG twins")
+    click.echo(f"wrote {out}, and its JSON and SVG files")
 
 
 if __name__ == "__main__":

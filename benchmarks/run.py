@@ -40,7 +40,7 @@ class Plan:
 def _numbers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[int]:
     words = [word for text in given for word in text.replace("_", "").split(",") if word]
     if not all(word.isdigit() and (int(word) > 0 or words == ["0"]) for word in words):
-        raise click.BadParameter(f"{', '.join(given)}: write numbers of orders, as in 1000000,4000000, or 0 for none")
+        raise click.BadParameter(f"{', '.join(given)}: give numbers of orders, as in 1000000,4000000, or 0 for none")
     return sorted({int(word) for word in words if int(word)})
 
 
@@ -51,7 +51,7 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
         words = list(dict.fromkeys(word for text in given for word in text.split(",") if word)) or list(default)
         unknown = [word for word in words if word not in known]
         if unknown or not words:
-            raise click.BadParameter(f"{', '.join(unknown) or 'none'}: there are {', '.join(known)}")
+            raise click.BadParameter(f"{', '.join(unknown) or 'nothing'}: give one or more of {', '.join(known)}")
         return words
 
     return chosen
@@ -63,37 +63,58 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
     multiple=True,
     default=["4000000"],
     callback=_numbers,
-    help="Backlogs to drain; 0: none.",
+    help="Numbers of orders to drain, separated by commas; 0 means none.",
 )
 @click.option(
     *("--contenders", "--contender", "--only", "names"),
     multiple=True,
     callback=_of(CONTENDERS, DEFAULT),
-    help=f"Who runs; the first is compared with the others.  [default: {','.join(DEFAULT)}]",
+    help="Contenders to run, separated by commas; the first is compared with each of the others.  "
+    f"[default: {','.join(DEFAULT)}]",
 )
-@option("--repeat", type=click.IntRange(0, 100), default=1, help="Rounds a backlog; 0: none.")
-@click.option("--paired", is_flag=True, help="Run the first contender right beside each other one.")
-@option("--restarts", type=click.IntRange(0, 100), default=1, help="Restarts after kill -9.")
-@option("--latencies", type=click.IntRange(0, 100), default=1, help="Rounds of latency.")
-@option("--rate", type=click.IntRange(1, 100_000), default=1000, help="Records/s of latency.")
-@option("--latency-s", type=click.FloatRange(1), default=20.0, help="Seconds counted, after half as many.")
+@option("--repeat", type=click.IntRange(0, 100), default=1, help="Rounds per backlog; 0 means none.")
+@click.option("--paired", is_flag=True, help="Run rounds of two contenders: the first one and each of the others.")
+@option(
+    "--restarts",
+    type=click.IntRange(0, 100),
+    default=1,
+    help="Number of restarts after kill -9 for each contender; 0 means none.",
+)
+@option("--latencies", type=click.IntRange(0, 100), default=1, help="Rounds of the latency measurement; 0 means none.")
+@option("--rate", type=click.IntRange(1, 100_000), default=1000, help="Records per second in the latency measurement.")
+@option(
+    "--latency-s",
+    type=click.FloatRange(1),
+    default=20.0,
+    help="Measured seconds of the latency measurement, after a warm-up half as long.",
+)
 @option(
     *("--broker", "--brokers", "brokers"),
     multiple=True,
     default=["default"],
     callback=_of(BROKERS),
-    help=f"What the broker is like, one after another: {'; '.join(f'{k}: {v}' for k, v in BROKERS.items())}.",
+    help=f"Kinds of broker, measured one after another. {'; '.join(f'{k}: {v}' for k, v in BROKERS.items())}.",
 )
-@option("--master", default="local[2]")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting for all; may be repeated.")
-@click.option("--pipeline-options", default="", metavar="TEXT", help="More options for ours alone, as '--lanes 4'.")
-@option("--warm-up", type=click.IntRange(0), default=_WARM_UP, help="Orders that don't count.")
+@option("--master", default="local[2]", help="Spark master of the contenders that run on Spark.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting for all contenders; repeatable.")
+@click.option(
+    "--pipeline-options",
+    default="",
+    metavar="TEXT",
+    help="Further options of `pipeline run` for our contenders, as in '--lanes 4'.",
+)
+@option(
+    "--warm-up",
+    type=click.IntRange(0),
+    default=_WARM_UP,
+    help="Number of orders that each contender drains first, without being measured; 0 means none.",
+)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path(__file__).with_name("RESULTS.md"),
     show_default="benchmarks/RESULTS.md",
-    help="Results; JSON and SVG twins are written beside it.",
+    help="File for the results; JSON and SVG files are written beside it.",
 )
 def bench(
     master: str,
@@ -105,7 +126,7 @@ def bench(
     **given: object,
 ) -> None:
     """
-    Measure rate, CPU, memory, latency and restart of our pipeline and its peers, on a broker of its own.
+    Measure rate, CPU, memory, latency and restart of our pipeline and its peers, on a broker that it starts.
 
     \b
     Examples:
@@ -128,12 +149,12 @@ def bench(
         once = plan if number == 0 else replace(plan, restarts=0, latencies=0)
         with benchmark_cluster(kind) as cluster:
             load = about["load before the start"]
-            console.print(f"a {kind} broker of our own ({BROKERS[kind]}) at {cluster.cluster.bootstrap}; load {load}")
+            console.print(f"broker {kind} at {cluster.cluster.bootstrap} ({BROKERS[kind]}); load {load}")
             results = carry_out(console, cluster, setup, once, results)
     for table in tables(results):
         console.print(table)
     write(results, out)
-    console.print(f"written: {out} and its JSON and SVG twins")
+    console.print(f"wrote {out}, and its JSON and SVG files")
 
 
 def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan, results: Results) -> Results:

@@ -243,10 +243,10 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         document: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise Refused(f"{path}: no results of the benchmark: {error}") from error
+        raise Refused(f"{path}: not a results file ({error}); give one that the benchmark wrote") from error
     version = document.get("format") if isinstance(document, dict) else None
     if not isinstance(document, dict) or version != FORMAT:
-        raise Refused(f"{path}: its format is {version}, {FORMAT} is needed; measure again with `make bench`")
+        raise Refused(f"{path}: its format is {version} instead of {FORMAT}; measure again with `make bench`")
     return document
 
 

@@ -112,31 +112,31 @@ def copy(
 
 
 @click.command()
-@click.option("--bootstrap", required=True)
-@option("--input", "topic", default=INPUT_TOPIC)
-@option("--output", default=OUTPUT_TOPIC)
+@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers.")
+@option("--input", "topic", default=INPUT_TOPIC, help="Topic to read.")
+@option("--output", default=OUTPUT_TOPIC, help="Topic to write.")
 @click.option("--checkpoint", required=True, help="Directory of the query's checkpoint.")
-@option("--master", default="local[2]")
-@click.option("--jvm-dir", required=True, help="Where `make setup` put the JVM parts.")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+@option("--master", default="local[2]", help="Spark master.")
+@click.option("--jvm-dir", required=True, help="Directory of the jars, where `make setup` put them.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting; repeatable.")
 @option(
     "--json",
     type=click.Choice(["parse", "concat"]),
     default="parse",
-    help="parse: from_json and to_json, as much work as ours. concat: glue text on, trusting the input.",
+    help="parse: use from_json and to_json, as much work as ours. concat: append text without parsing the input.",
 )
 @option(
     "--sink",
     "kind",
     type=click.Choice(["spark", "one", "tasks"]),
     default="spark",
-    help="Spark's own sink, or ours with one writer or with tasks that write.",
+    help="Spark's own sink (spark), or ours with one writer (one) or with writing tasks (tasks).",
 )
-@click.option("--most", type=int, help="Offsets in a micro-batch; all of the input by default.")
-@click.option("--shuffle", is_flag=True, help="Shuffle rows by key, which names their partition then.")
-@click.option("--follow", is_flag=True, help="Go on until SIGTERM, micro-batch after micro-batch.")
+@click.option("--most", type=int, help="Maximum number of offsets per micro-batch  [default: no maximum]")
+@click.option("--shuffle", is_flag=True, help="Shuffle rows by key, and let the key choose the output partition.")
+@click.option("--follow", is_flag=True, help="Run until SIGTERM; without it, stop when the input is drained.")
 def sink(master: str, jvm_dir: str, conf: tuple[str, ...], **what: Any) -> None:
-    """Spark's own Kafka sink, for comparison, or ours with the same query."""
+    """Enrich orders in a Spark query that writes with Spark's own Kafka sink, or with ours."""
     pairs = (pair.partition("=") for pair in conf)
     spark = session.start(SparkSettings(master, jvm_dir, {name: value for name, _, value in pairs}))
     try:

@@ -1,4 +1,4 @@
-"""What an X-ray of a long log costs: bytes of batch headers made in memory, parsed, folded, drawn."""
+"""Measure the X-ray of a long log: batch headers, generated in memory, are parsed, folded and drawn."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def log(offsets: int, per_batch: int, batches: int) -> Iterator[bytes]:
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--offsets", type=int, default=10_000_000)
-    asked.add_argument("--per-batch", type=int, default=100)
-    asked.add_argument("--batches", type=int, default=10, help="Of a transaction.")
-    asked.add_argument("--json", type=Path, help="Write the numbers there, too.")
+    asked.add_argument("--offsets", type=int, default=10_000_000, help="minimum length of the log (default: 10000000)")
+    asked.add_argument("--per-batch", type=int, default=100, help="number of records per batch (default: 100)")
+    asked.add_argument("--batches", type=int, default=10, help="number of batches per transaction (default: 10)")
+    asked.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to, as JSON")
     given = asked.parse_args()
     parts = list(log(given.offsets, given.per_batch, given.batches))
     end = given.offsets * 2

@@ -116,22 +116,33 @@ def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
 
 
 @click.command()
-@click.option("--bootstrap", required=True)
-@click.option("--input", "topic", required=True)
-@click.option("--output", required=True)
-@click.option("--name", required=True)
-@click.option("--checkpoint", required=True)
-@option("--query", type=click.Choice(list(QUERIES)), default="count")
-@click.option("--writers", type=click.Choice(["1", "tasks", "spark", "spark-in-batches"]), default="1")
+@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers.")
+@click.option("--input", "topic", required=True, help="Topic to read.")
+@click.option("--output", required=True, help="Topic to write.")
+@click.option("--name", required=True, help="Name of the sink.")
+@click.option("--checkpoint", required=True, help="Directory of the query's checkpoint.")
+@option("--query", type=click.Choice(list(QUERIES)), default="count", help="Query to run.")
+@option(
+    "--writers",
+    type=click.Choice(["1", "tasks", "spark", "spark-in-batches"]),
+    default="1",
+    help="Our sink with one writer (1) or with writing tasks (tasks); Spark's own sink (spark), with the batch number "
+    "in a header (spark-in-batches).",
+)
 @option("--most", default=100, help="Maximum offsets per batch.")
 @option("--width", default=1, help="Length of a value in characters.")
 @option("--slow-ms", default=0, help="Milliseconds to spend on each row.")
-@option("--master", default="local[2]")
-@option("--transaction-timeout", "timeout_s", default=60.0)
-@click.option("--crash-point", type=_POINTS)
-@option("--crash-batch", default=0)
-@click.option("--crash-mode", type=click.Choice([mode.value for mode in CrashMode]), default=CrashMode.PIPELINE.value)
-@click.option("--hold-file", help="File for `Hold`: wait at the crash point instead of crashing.")
+@option("--master", default="local[2]", help="Spark master.")
+@option("--transaction-timeout", "timeout_s", default=60.0, help="Transaction timeout in seconds.")
+@click.option("--crash-point", type=_POINTS, help="Step of the transaction to crash at  [default: no crash]")
+@option("--crash-batch", default=0, help="Batch in which to crash.")
+@option(
+    "--crash-mode",
+    type=click.Choice([mode.value for mode in CrashMode]),
+    default=CrashMode.PIPELINE.value,
+    help="Kill the process at the crash point (worker) or the whole query (pipeline).",
+)
+@click.option("--hold-file", help="File to create at the crash point; then wait for FILE.go instead of crashing.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting; repeatable.")
 @click.option("--follow", is_flag=True, help="Run until SIGTERM; without it, stop when the input is drained.")
 def query(follow: bool, conf: tuple[str, ...], **options: Any) -> None:

@@ -189,16 +189,18 @@ def _quiet() -> logging.Logger:
 
 
 @click.command()
-@click.option("--bootstrap", required=True)
-@click.option("--input", required=True)
-@click.option("--output", required=True)
-@click.option("--dead-letter", required=True)
-@click.option("--group", required=True, help="Consumer group, and transactional id.")
-@click.option("--instance", default="", help="Id of a static member; none: a dynamic one.")
-@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Length of a transaction.")
-@click.option("--batch", type=int, default=2_000, show_default=True, help="Records per `consume`, at most.")
+@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers.")
+@click.option("--input", required=True, help="Topic to read.")
+@click.option("--output", required=True, help="Topic to write.")
+@click.option("--dead-letter", required=True, help="Topic for rejected records.")
+@click.option("--group", required=True, help="Consumer group, which is also the transactional id.")
+@click.option("--instance", default="", help="Id of a static member of the group  [default: a dynamic member]")
+@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Length of a transaction, in seconds.")
+@click.option(
+    "--batch", type=int, default=2_000, show_default=True, help="Maximum number of records per `consume` call."
+)
 def main(**given: object) -> None:
-    """A hand-written transactional loop, for comparison."""
+    """Enrich orders in a hand-written transactional loop, for comparison."""
     loop = Loop(Options(**given))  # type: ignore[arg-type]
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

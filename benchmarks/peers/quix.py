@@ -73,18 +73,18 @@ def step(producer: Any, source: str, output: str, dead_letter: str) -> Step:
 
 
 @click.command()
-@click.option("--bootstrap", required=True)
-@click.option("--input", "source", required=True)
-@click.option("--output", required=True)
-@click.option("--dead-letter", required=True)
-@click.option("--group", required=True, help="Consumer group, and transactional id.")
-@click.option("--state-dir", "home", required=True, help="Where stores would be, if there were any.")
-@click.option("--instance", default="", help="Id of a static member; none: a dynamic one.")
-@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Length of a transaction.")
+@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers.")
+@click.option("--input", "source", required=True, help="Topic to read.")
+@click.option("--output", required=True, help="Topic to write.")
+@click.option("--dead-letter", required=True, help="Topic for rejected records.")
+@click.option("--group", required=True, help="Consumer group, which is also the transactional id.")
+@click.option("--state-dir", "home", required=True, help="Directory for state stores, of which there are none.")
+@click.option("--instance", default="", help="Id of a static member of the group  [default: a dynamic member]")
+@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Seconds between two commits.")
 def main(
     bootstrap: str, source: str, output: str, dead_letter: str, group: str, home: str, instance: str, commit_s: float
 ) -> None:
-    """Enrich with quix-streams, for comparison."""
+    """Enrich orders with quix-streams, for comparison."""
     app = application(bootstrap, group, instance, commit_s, home)
     orders = app.dataframe(app.topic(source, key_deserializer="bytes", value_deserializer="bytes"))
     orders.update(step(orders.processing_context.producer, source, output, dead_letter), metadata=True)

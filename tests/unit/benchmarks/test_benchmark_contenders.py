@@ -100,7 +100,7 @@ def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest
     monkeypatch.setattr(contenders, "CONTENDERS", made)
     (tmp_path / "a").touch()
     require_built(["a"])
-    with pytest.raises(Refused, match=r"^b: not built; `make bench-peers`"):
+    with pytest.raises(Refused, match=r"^b: not built; run `make bench-peers`"):
         require_built(["a", "b"])
 
 
@@ -245,9 +245,9 @@ def test_the_default_runs_ours_beside_the_peers_that_users_would_pick(monkeypatc
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--contenders", "direct,storm"], "storm: there are direct, pipeline"),
-        (["--orders", "many"], "write numbers of orders"),
-        (["--brokers", "slow"], "slow: there are default, default-young, tuned"),
+        (["--contenders", "direct,storm"], "storm: give one or more of direct, pipeline"),
+        (["--orders", "many"], "give numbers of orders"),
+        (["--brokers", "slow"], "slow: give one or more of default, default-young, tuned"),
         (["--contenders", "franz", "--paired"], "name at least two"),
     ],
 )

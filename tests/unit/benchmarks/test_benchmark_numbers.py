@@ -135,7 +135,7 @@ def test_a_drain_that_ends_before_the_standby_is_warm_is_refused(tmp_path: Path)
     script = "import time\nprint('c stands by, b works', flush=True)\ntime.sleep(60)"
     with Tree([sys.executable, "-c", script], tmp_path / "cold") as cold, Tree(["true"], tmp_path / "ended") as ended:
         until(lambda: not ended.running() and "stands by" in cold.tail(), "the drain's end, and a standby", 10)
-        with pytest.raises(Refused, match=r"ended before .* warm; give more --orders"):
+        with pytest.raises(Refused, match="ended before there was a warm standby; give more --orders"):
             roles(ended, cold)
 
 
