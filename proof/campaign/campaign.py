@@ -98,7 +98,7 @@ def chosen(patterns: Iterable[str]) -> list[Cell]:
     everything, asked = cells(), list(patterns)
     for pattern in asked:
         if not any(_fits(cell, pattern) for cell in everything):
-            raise UsageError(f"--cells {pattern!r} fits no cell; `python -m proof campaign --list` shows them")
+            raise UsageError(f"--cells {pattern!r} matches no cell; `python -m proof campaign --list` lists all")
     return [cell for cell in everything if not asked or any(_fits(cell, pattern) for pattern in asked)]
 
 
@@ -112,7 +112,7 @@ def named(name: str) -> Cell:
     for cell in cells():
         if cell.name == name:
             return cell
-    raise UsageError(f"no cell {name!r}; `python -m proof campaign --list` shows them")
+    raise UsageError(f"there is no cell {name!r}; `python -m proof campaign --list` lists all")
 
 
 def _fits(cell: Cell, pattern: str) -> bool:

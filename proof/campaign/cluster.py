@@ -81,7 +81,7 @@ class SandboxFolder:
         """
         done = self._run(*words)
         if done.returncode != 0:
-            raise Refused(f"`{' '.join(['sandbox', *self._group, *words])}` failed: {done.stderr.strip()}")
+            raise Refused(f"`python -m {' '.join(['sandbox', *self._group, *words])}` failed: {done.stderr.strip()}")
 
     def status(self) -> dict[str, Any]:
         """Return the output of `status`, also when it exits with 3 because a server is down."""
@@ -154,7 +154,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
     def client_config(self, user: str) -> Path:
         """Return the `--client-config` file of ``user``, for a secure cluster."""
         if self._secure is None:
-            raise Refused("this sandbox asks nobody who is there")
+            raise Refused("this sandbox has no users; start it with --secure")
         return Path(self._secure["client_configs"][user])
 
     def certify(self, *words: str) -> float:

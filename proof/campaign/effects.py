@@ -154,7 +154,7 @@ def cut(holder: psutil.Process, descriptor: int) -> None:
     finally:
         os.close(process)
     if mine < 0:
-        raise OSError(ctypes.get_errno(), f"no way to descriptor {descriptor} of process {holder.pid}")
+        raise OSError(ctypes.get_errno(), f"can't access descriptor {descriptor} of process {holder.pid}")
     with socket.socket(fileno=mine) as line:
         line.shutdown(socket.SHUT_RDWR)
 
@@ -224,7 +224,7 @@ class Freezer:
     def __init__(self) -> None:
         root = _root()
         if root is None:
-            raise PermissionError("no cgroup freezer may be used here")
+            raise PermissionError("no cgroup freezer is available; run as root")
         self._root, self._group = root, root / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._group.mkdir()
 

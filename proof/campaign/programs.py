@@ -111,7 +111,7 @@ class Program:
             ProgramFailedError: it failed.
         """
         if (code := self.wait(deadline)) != 0:
-            raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; look at {self._err}")
+            raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; see {self._err}")
         return self.printed()
 
     def printed(self) -> str:

@@ -247,7 +247,7 @@ def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
     judged.anomalies += report["findings"]
     judged.doubts += report["doubts"]
     if report["verdict"] == INCONCLUSIVE and not report["doubts"]:
-        judged.doubts.append("the checker could not tell, and not why")
+        judged.doubts.append("the checker was inconclusive and gave no reason")
     known = {name: report.get(name) for name in ("inputs", "outputs", "dead_letters")} | report.get("counts", {})
     judged.counts |= {name: value for name, value in known.items() if isinstance(value, int)}
 
@@ -285,7 +285,7 @@ def as_a_control(cell: Cell, judged: Judgement) -> None:
     names = {str(anomaly["name"]) for anomaly in judged.anomalies}
     if cell.breaks and cell.breaks not in names:
         shown = ", ".join(sorted(names)) or "nothing"
-        judged.doubts.append(f"the control had to show {cell.breaks}, and showed {shown}")
+        judged.doubts.append(f"the control should have shown {cell.breaks}, but showed {shown}")
         judged.anomalies.clear()
 
 

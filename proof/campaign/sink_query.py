@@ -234,7 +234,7 @@ class SinkPlay:
         """
         code = program.wait(Deadline(END_S * self.stage.slack))
         if code == 0 or reason not in program.said():
-            raise StalledError(f"{program.name} was to be refused ({reason}) and ended with {code}")
+            raise StalledError(f"{program.name} should have been refused ({reason}), but ended with {code}")
         self.stage.fire("refusals")
 
     def follow(self, *options: str) -> Program:

@@ -155,7 +155,7 @@ class CellEnvironment:
     def sandbox(self) -> Sandbox:
         """The cluster, for cells that break it."""
         if not isinstance(self.cluster, Sandbox):
-            raise Refused(f"{self.cell.name} breaks brokers, and {self.cluster.bootstrap} is not ours to break")
+            raise Refused(f"{self.cell.name} breaks brokers, but not those of --bootstrap; run it without that option")
         return self.cluster
 
     # Topics and orders.
@@ -287,7 +287,7 @@ class CellEnvironment:
         words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options())
         program = self.other("verify-before", "proof", *words)
         if program.wait(self.deadline) != 0:
-            raise StalledError(f"already before the fault: {program.printed()[-500:]}")
+            raise StalledError(f"not proven even before the fault: {program.printed()[-500:]}")
 
     def _reading(self) -> list[str]:
         asked = ["--topic", self.names.output, "--topic", self.names.dead_letter]

@@ -30,7 +30,12 @@ _NO_TITLE = "not in the matrix"
 _LABELS = {"all": "all", "control": "controls", "not-run": "not run"}
 _PARTS = (
     ("violated", "Violated cells", Standing.VIOLATED, "The promise was broken here."),
-    ("inconclusive", "Inconclusive cells", Standing.INCONCLUSIVE, "Nothing is known: each cell says why."),
+    (
+        "inconclusive",
+        "Inconclusive cells",
+        Standing.INCONCLUSIVE,
+        "These have no verdict, for the reasons that each cell gives.",
+    ),
     (
         "controls",
         "Positive controls",
@@ -41,7 +46,7 @@ _PARTS = (
         "outdated",
         "Cells of another kernel",
         Standing.OUTDATED,
-        "They held with a kernel that is not today's, so they show nothing of it.",
+        "These were proven with another kernel than today's, so they show nothing about today's.",
     ),
     ("proven", "Proven cells", Standing.PROVEN, "Open a cell for its figures and the command that runs it again."),
     (
@@ -228,7 +233,7 @@ def _to_look_at(cell: Cell) -> str:
     decisive = [result for result in cell.results if result.standing is cell.standing]
     names = dict.fromkeys(anomaly.name for result in decisive for anomaly in result.anomalies)
     reasons = [reason for result in decisive for reason in result.reasons]
-    text = ", ".join(names) or (reasons[0] if reasons else "no anomaly was handed on")
+    text = ", ".join(names) or (reasons[0] if reasons else "no anomaly was recorded")
     return f"seed {', '.join(str(result.seed) for result in decisive)}: {text}"
 
 

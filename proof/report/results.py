@@ -228,9 +228,9 @@ class Result:
         """The reasons why the result is inconclusive or not applicable; empty otherwise."""
         if self.standing not in {Standing.INCONCLUSIVE, Standing.NOT_APPLICABLE}:
             return []
-        missed = ["the expected violation did not appear, so the experiment shows nothing"] if self.is_control else []
+        missed = ["the expected violation did not appear, so the experiment proves nothing"] if self.is_control else []
         silent = [f"{anomaly.name}: {anomaly.evidence}" for anomaly in self.anomalies]
-        return [*self.doubts, *self.short, *silent, *missed] or ["the runner could not tell and gave no reason"]
+        return [*self.doubts, *self.short, *silent, *missed] or ["no reason was recorded"]
 
     @property
     def replay(self) -> str:
@@ -257,7 +257,7 @@ class Provenance:
     versions: dict[str, str]
 
 
-_REPAIR = "run the cell again, or take it out of the file"
+_REPAIR = "run the cell again, or remove it from the file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Times:
     def quantile(self, share: float) -> float:
         """Return the quantile by nearest rank, in seconds; infinite if it falls on one that did not happen."""
         if not self.count:
-            raise ValueError("no quantile of nothing")
+            raise ValueError("a quantile needs at least one value")
         rank = max(0, math.ceil(share * self.count) - 1)
         return self.seconds[rank] if rank < len(self.seconds) else math.inf
 
@@ -442,7 +442,7 @@ class Summary:
         commits = ", ".join(sorted({result.commit or UNKNOWN for result in old}))
         return (
             f"{len(old):,} of {_things(len(self.results), 'run')} were made with another kernel than today's, "
-            f"{self.kernel} (commit {commits}): they show nothing of the code as it is. Run these cells again."
+            f"{self.kernel} (commit {commits}): they show nothing about the current code. Run these cells again."
         )
 
 

@@ -70,7 +70,9 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
     except DeadlineExceeded:
-        stage.find("access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
+        stage.find(
+            "access-unnoticed", f"{writer.name} was still running {_BOUND_S:g} s after the fault ({words[-1].strip()})"
+        )
         writer.abort()
         if heal is not None:
             heal()  # or the next run could not continue either
@@ -88,7 +90,10 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     while (left := stage.open_transactions()) and not wait.expired():
         stage.pause(1.0)
     if left:
-        stage.find("left-open", f"{len(left)} transactions behind {words[-1]}, the first {left[0]}")
+        stage.find(
+            "left-open",
+            f"{len(left)} transactions left open after the fault ({words[-1].strip()}), the first {left[0]}",
+        )
 
 
 @CELLS("F36-acl", "each right revoked in turn", "authorizer", needed={"rights_revoked": 5, "named_errors": 5})

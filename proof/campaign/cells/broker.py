@@ -61,7 +61,7 @@ def moved(
             return ask(role) != victim
         return False
 
-    stage.until(elsewhere, f"another broker than {victim} for the {role}", seconds)
+    stage.until(elsewhere, f"a move of the {role} from broker {victim} to another", seconds)
     stage.fire(LEADERS_MOVED)
 
 
@@ -291,7 +291,7 @@ def disk_full(stage: CellEnvironment) -> None:
     with running(stage):
         victim = stage.sandbox.disk_broker
         filled = stage.sandbox.fill(victim)
-        stage.until(lambda: victim in stage.sandbox.down(), f"broker {victim} giving up on its full disk", 60.0)
+        stage.until(lambda: victim in stage.sandbox.down(), f"the end of broker {victim}, whose disk is full", 60.0)
         stage.fire("full_disks")
         stage.recovered(filled, [stage.partition])
         stage.await_commits(20)

@@ -73,11 +73,11 @@ class Claimants:
     def await_rest(self, name: str) -> None:
         """Wait until a member prints what it holds: it does so at the end of a turn, just before it sleeps."""
         program, printed = self.programs[name], len(self.programs[name].printed())
-        self.stage.until(lambda: len(program.printed()) > printed, f"a word of {name}", _SPREAD_S)
+        self.stage.until(lambda: len(program.printed()) > printed, f"output of {name}", _SPREAD_S)
 
     def taken_over(self, victim: str, since: float, what: set[int]) -> None:
         """Wait until others own all that the victim had; record the seconds since its last sign of life."""
-        self.stage.until(lambda: not what & self.has(victim), f"others own what {victim} had", _SPREAD_S)
+        self.stage.until(lambda: not what & self.has(victim), f"a takeover of the partitions of {victim}", _SPREAD_S)
         self.stage.recovery_s.append(time.time() - since)
 
     def kill(self, name: str) -> tuple[float, set[int]]:
@@ -278,7 +278,7 @@ def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
         running = [driver(stage, mode, number, *spark) for number in range(_DRIVERS)]
         wanted = _DRIVERS if mode == "--share" else 1
         for number in range(_DRIVERS, _DRIVERS + _times(stage)):
-            stage.until(lambda: len(at_work()) >= wanted, f"{wanted} at work", _START_S)
+            stage.until(lambda: len(at_work()) >= wanted, f"{wanted} working drivers", _START_S)
             victim = stage.random.choice(at_work())
             held = _lately(stage, victim)
             victim.kill()

@@ -39,7 +39,7 @@ def refused(stage: CellEnvironment, word: str, *options: str, only: int | None =
     if code != ExitCode.REFUSED or word not in text:
         raise StalledError(f"the writer should have refused with {word!r}; it ended with {code}: {text[-500:]}")
     if _visible(before, only) != _visible(_ends(stage), only):
-        raise StalledError(f"the writer refused with {word!r}, and wrote nevertheless")
+        raise StalledError(f"the writer refused with {word!r}, but wrote records")
     stage.fire("refusals")
     stage.notes.append(f"refused with {word}")
 
@@ -126,7 +126,9 @@ def recreated(stage: CellEnvironment) -> None:
     stage.proven()
     client, deadline = stage.cluster.admin, Deadline(_ASK_S)
     cluster_admin.delete_topics(client, [stage.names.input], deadline)
-    stage.until(lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the input being gone", 30.0)
+    stage.until(
+        lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the deletion of the input", 30.0
+    )
     topics.create(client, [topics.TopicSpec(stage.names.input, stage.cell.partitions, {})], deadline)
     topics.describe_all(client, [stage.names.input], deadline)
     stage.fire("recreations")
@@ -189,7 +191,7 @@ def foreign_member(stage: CellEnvironment) -> None:
         with stage.at_work("--max-records-per-transaction", "200", "--allow", "group-members", feed=300, commits=10):
             stranger.subscribe([stage.names.input])
             joined = time.time()
-            stage.until(lambda: _joined(stranger), "a stranger joining the group", 30.0)
+            stage.until(lambda: _joined(stranger), "a foreign member joining the group", 30.0)
             stage.fire("strangers")
             stage.recovered(joined, [stage.partition])
             stage.pause(3.0)

@@ -365,7 +365,7 @@ def restored(stage: CellEnvironment) -> None:
     """The database is restored to an earlier state: an alarm, and everything missing in it is read again."""
     with _set_back(stage, "") as ledger:
         if "ledger-rollback" not in ledger.consumer.checked()["findings"]:
-            raise StalledError("the check does not see that Kafka is ahead of the database")
+            raise StalledError("the check does not report that Kafka is ahead of the database")
         drained = json.loads(ledger.consumer.drain(*ledger.consumer.all_partitions, "--json").printed())
         stage.fire("alarms", sum(alarm.startswith("ledger-rollback") for alarm in drained["alarms"]))
         ledger.check()

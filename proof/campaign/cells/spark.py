@@ -90,7 +90,7 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
         seed = ("--crash-seed", str(stage.seed))
         writer = stage.writer("--master", master, *crash, *seed, "--max-records-per-transaction", "200")
         if (code := writer.wait(stage.deadline)) != 0:
-            raise StalledError(f"the run did not heal itself, it ended with {code}: {writer.last_words()}")
+            raise StalledError(f"the run did not recover, it ended with {code}: {writer.last_words()}")
     stage.fire("kills", died)
 
 
@@ -218,7 +218,7 @@ def two_drivers(stage: CellEnvironment) -> None:
         stage.await_commits(4, _START_S * stage.slack)
         second = stage.writer(*_LOCAL, "--follow", name="second")
         wanted = stage.times
-        stage.until(lambda: _met(stage) >= wanted, f"the drivers meet {wanted} times", _START_S * stage.slack)
+        stage.until(lambda: _met(stage) >= wanted, f"{wanted} conflicts between the drivers", _START_S * stage.slack)
         stage.pause(20.0)
         stage.fire("meetings", _met(stage))
         stage.note_ended(first, second)
@@ -238,7 +238,7 @@ def speculation(stage: CellEnvironment) -> None:
             return
         pids, asleep = {process.pid for process in victims}, time.time()
         try:
-            stage.until(lambda: copied(stage, pids, asleep), "a copy of a task that stands still")
+            stage.until(lambda: copied(stage, pids, asleep), "a copy of the stopped task")
             stage.recovered(asleep)
         finally:
             signal_all(victims, stop=False)
@@ -323,7 +323,7 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
         found = [process for process in holders(writer) if process.pid != writer.pid]
         return found if len(found) >= _SLOTS else None
 
-    return stage.until(others, "a holder on each slot", _START_S * stage.slack)
+    return stage.until(others, "a lease holder on each slot", _START_S * stage.slack)
 
 
 def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
@@ -374,10 +374,10 @@ def driver_frozen(stage: CellEnvironment) -> None:
         for _ in range(stage.times):
             workers = _workers(stage, writer)
             if not caught_open(stage, [driver], at_work=workers):
-                stage.doubts.append("no holder had a transaction open when the driver stood still")
+                stage.doubts.append("no holder had a transaction open when the driver was stopped")
                 return
             try:
-                _await_gone(stage, "holders that let go", lambda: any(lines(writer, worker) for worker in workers))  # noqa: B023 - called in this round
+                _await_gone(stage, "holders disconnecting", lambda: any(lines(writer, worker) for worker in workers))  # noqa: B023 - called in this round
                 stage.fire("drivers_frozen")
             finally:
                 driver.send_signal(signal.SIGCONT)
@@ -399,7 +399,7 @@ def lease_lost(stage: CellEnvironment) -> None:
                     cut(holder, descriptor)
             finally:
                 signal_all([holder], stop=False)
-            _await_gone(stage, "the line being gone", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round
+            _await_gone(stage, "the end of the connection to the driver", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round
             gone = time.time()  # until then, the holder may have ended its own transaction
             for partition in sorted(partitions):
                 stage.recovered(gone, [partition])

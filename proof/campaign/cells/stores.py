@@ -226,7 +226,9 @@ def kill_repeatedly(
         elif program.code() == 0:
             produce_orders(stage, int(_ROOM * per_kill * (stage.kills - stage.fired["kills"])))
         else:
-            raise StalledError(f"{program.name} ended with {program.code()} instead of dying: {program.last_words()}")
+            raise StalledError(
+                f"{program.name} ended with {program.code()} instead of crashing: {program.last_words()}"
+            )
 
 
 def _first_move(stage: CellEnvironment, program: Program, position: Callable[[], int], before: int) -> float | None:
@@ -253,7 +255,7 @@ def require_progress() -> Iterator[None]:
     try:
         yield
     except StalledError as error:
-        raise ProgramFailedError(f"the control did not get as far as its violation: {error}") from error
+        raise ProgramFailedError(f"the control stalled before it could show its violation: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
