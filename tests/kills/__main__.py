@@ -36,8 +36,8 @@ _ACCEPTED = {"redis": {DUPLICATE}}  # at least once, by design: its duplicates a
 
 @click.command()
 @click.argument("stores", nargs=-1, type=click.Choice(_STORES))
-@click.option("--kills", type=click.IntRange(1), default=200, show_default=True, help="Per store.")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--kills", type=click.IntRange(1), default=200, show_default=True, help="Number of kills for each store.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
 @click.option("--bug", help="Put this bug in: " + ", ".join(f"{s}: {' '.join(b)}" for s, b in BUGS.items()))
 @click.option(
     "--out", type=click.Path(path_type=Path), help="File to write the result to, for `python -m proof report`."
