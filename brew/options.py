@@ -114,7 +114,9 @@ run_options = options(
         type=float,
         help="End at this rejected share; of a partition's last 1000 records, 1: never.  [default: all of first 100]",
     ),
-    _choice("--on-missing-position", OnMissingPosition.REFUSE, "If there is output, but no committed offset."),
+    _choice(
+        "--on-missing-position", OnMissingPosition.REFUSE, "What to do if there is output, but no committed offset."
+    ),
     _number("--crash-prob", float, 0.0, "Probability that a transaction crashes, 0 to 1."),
     _choice("--crash-point", CrashPoint.AFTER_FLUSH, "Step at which it crashes."),
     _choice(

@@ -147,7 +147,7 @@ class History:
     def state(self, partition: int) -> tuple[str, str]:
         """Return state and reason, compared with some seconds ago so that a pause between two commits is ignored."""
         if not self._flows or self._began_s is None:
-            return LOOKING, "not looked at yet"
+            return LOOKING, "not observed yet"
         at_s, flow, snapshots = self._flows[-1]
         now = snapshots[partition]
         older = [
@@ -156,7 +156,7 @@ class History:
         reason: StateReason = classify(older[0], now, flow.now_ms)
         outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
         if reason.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
-            return LOOKING, f"nothing has moved yet; {_WINDOW_S:g} s of looking tell whether it is stuck"
+            return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
         return reason.state.value, reason.why
 
 
