@@ -217,7 +217,7 @@ _STYLES = {
     type=click.IntRange(0, 10_000_000),
     default=20_000,
     show_default=True,
-    help="Count the records of a lag of at most N offsets; for a longer one, show an upper bound.",
+    help="Count the records exactly if the lag is at most N offsets; else show an upper bound.",
 )
 @click.option(
     "--fail-on",
@@ -264,7 +264,7 @@ def lag(
     """  # noqa: D301 - click's own mark
     if watch and (fail_on or fail_older_than is not None):
         raise UsageError(
-            "--watch never ends, so it can't be combined with --fail-on or --fail-older-than; leave it out, and set "
+            "--watch runs until it is stopped, so it excludes --fail-on and --fail-older-than; leave it out, and set "
             "--interval to the time to observe"
         )
     with Observer(connected(bootstrap), topic, group, exact) as observer:

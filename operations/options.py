@@ -82,7 +82,7 @@ live_options = options(
 
 @contextlib.contextmanager
 def advised() -> Iterator[None]:
-    """Turn a broker's error or time-out into an error that says what to do next."""
+    """Turn a broker's error or timeout into an error that says what to do next."""
     try:
         yield
     except (KafkaFailure, DeadlineExceeded) as error:

@@ -31,7 +31,7 @@ _FEATURE = "transaction.version"
 _STYLES = {Severity.OK: "green", Severity.UNKNOWN: "cyan", Severity.WARNING: "yellow", Severity.UNSAFE: "bold red"}
 _EPILOG = """\b
 Examples:
-  python -m pipeline preflight                       failed checks
+  python -m pipeline preflight                       checks that did not pass
   python -m pipeline preflight --all                 all checks
   python -m pipeline preflight --output orders.enriched --json
   python -m pipeline preflight --explain-timeouts --transaction-timeout 120

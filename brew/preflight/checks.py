@@ -166,7 +166,7 @@ def _unclean(role: str, topic: TopicFacts) -> Finding:
 
 _COMPACTED = {
     "input": "compaction may remove a record before it is read",
-    "output": "compaction removes all but the last record of a key, after they were delivered",
+    "output": "compaction removes delivered records: all but the last one of a key",
     "dead-letter": "a compacted topic refuses records without a key, and keeps only the last one of a key",
 }
 
@@ -359,7 +359,7 @@ def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
 
 
 def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
-    """Return the time-outs of these settings, and the brokers' maximum."""
+    """Return the timeouts of these settings, and the brokers' maximum."""
     timeout_s = settings.transaction_timeout_s
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
     broker_ms = facts.number(timeouts.MAX_TRANSACTION_MS)

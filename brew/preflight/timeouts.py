@@ -1,4 +1,4 @@
-"""The chain of time-outs, each explained, and the clock skew; pure."""
+"""The chain of timeouts, each explained, and the clock skew; pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFSETS_RETENTION_MIN = "offsets.retention.minutes"
 
 @dataclass(frozen=True, slots=True)
 class TimeoutChain:
-    """The time-outs in ms; ``broker_ms`` is the brokers' maximum transaction time-out, if they report it."""
+    """The timeouts in ms; ``broker_ms`` is the brokers' maximum transaction timeout, if they report it."""
 
     request_ms: int
     delivery_ms: int
@@ -71,7 +71,7 @@ def _severity(ms: int, limit_ms: int) -> Severity:
 
 def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Finding:
     """
-    Check that a full transaction fits into a third of its time-out, at the speed of a busy machine.
+    Check that a full transaction fits into a third of its timeout, at the speed of a busy machine.
 
     ``transaction_bytes`` is set if the reader counts bytes instead of records.
     """
@@ -126,7 +126,7 @@ _TRANSACTION = "--transaction-timeout"
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """One time-out; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
+    """One timeout; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
 
     name: str
     ms: int | None
@@ -135,7 +135,7 @@ class Timeout:
 
 
 def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
-    """Return the chain in order, whether it holds (null: unknown), and the other time-outs."""
+    """Return the chain in order, whether it holds (null: unknown), and the other timeouts."""
     links = list(_links(settings, chain))
     values = [link.ms for link in links]
     known = [ms for ms in values if ms is not None]
@@ -184,7 +184,7 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
     if settings.reader is Reader.DIRECT and not settings.spark.absent:
         leased = settings if claims is None else settings.leased_within(claims)
         by = "--lease" if claims is None else "--lease, at most two heartbeat intervals"
-        gone = "the task stops its partitions, because the driver did not renew it; the driver considers it dead"
+        gone = "a task that hears nothing from the driver stops its partitions; one that is not heard counts as dead"
         yield _of("lease", leased.direct.lease_s, by, gone)
     if claims is not None:
         by = "--claim-interval, the same for all drivers"
@@ -198,15 +198,13 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
         "patience",
         settings.patience_s,
         "--patience",
-        "attempts fail without progress for that long: the run stops with exit code 3",
+        "attempts failed without progress: the run stops with exit code 3",
     )
     if not settings.follow:
-        upstream = (
-            "an open upstream transaction held back the input for that long: a draining run stops with exit code 3"
-        )
+        upstream = "an open upstream transaction held back the input: the run stops with exit code 3"
         yield _of("blocked patience", settings.blocked_patience_s, "--blocked-patience", upstream)
     ms = None if retention_min is None else retention_min * _MINUTE_MS
-    forgotten = "Kafka deletes the offsets of a group without commits for that long: offsets-vanished at the next run"
+    forgotten = "without a commit, Kafka deletes the committed offsets: offsets-vanished at the next run"
     yield Timeout("position", ms, f"the brokers' {OFFSETS_RETENTION_MIN}", forgotten)
     nobody = "nothing: the pipeline does not subscribe, so it has no session and no poll interval"
     yield Timeout("session", None, nobody, "nothing; the fence keeps two runs apart")

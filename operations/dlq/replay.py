@@ -93,7 +93,7 @@ class ReplayRules:
             why = f"it came from {source.topic}, not from {self.input}; set --input to {source.topic}"
             return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if letter.replays >= self.most_replays:
-            why = f"it was replayed {quantity(letter.replays, 'time')}, --most-replays is {self.most_replays}; set more"
+            why = f"it was replayed {quantity(letter.replays, 'time')}; --most-replays is {self.most_replays}, raise it"
             return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
         if source.partition >= self.partitions and not self.by_key:
             there = quantity(self.partitions, "partition")
@@ -112,7 +112,7 @@ class ReplayRules:
         # A record that the broker refuses would make its whole transaction fail on every retry.
         size = record_size(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
         if size > self.max_bytes:
-            why = f"it has about {size} bytes, and max.message.bytes of {self.input} is {self.max_bytes}; raise that"
+            why = f"it has about {size} bytes, and max.message.bytes of {self.input} is {self.max_bytes}; raise it"
             return SkippedDeadLetter(letter, SkipReason.TOO_LARGE, why)
         source = letter.source
         partition = BY_KEY if self.by_key or source is None else source.partition

@@ -222,7 +222,7 @@ def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tup
     more, copy = "", standing[0]
     if aborted:
         plural = "ies" if aborted > 1 else "y"
-        more = f"; {aborted} aborted cop{plural}, too: read_uncommitted readers see {aborted + len(standing)} copies"
+        more = f"; also {aborted} aborted cop{plural} (read_uncommitted readers see {aborted + len(standing)} copies)"
     if not all(output.view.visible for output in standing):
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if len(standing) > 1:
@@ -248,7 +248,7 @@ def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     if history.dropped:
         return DeliveryStatus.DROPPED, "the transformation drops it, and the committed offset is past it"
     if source is None or not history.complete:
-        why = "the input record is deleted" if source is None else "a part of the output logs is deleted"
+        why = "the input record was deleted" if source is None else "a part of the output logs was deleted"
         return DeliveryStatus.NOT_FOUND, f"the committed offset is past it, no copy was found, and {why}"
     why = "the offset was reset to a later one, or the transformation drops it (check with --transform)"
     return DeliveryStatus.LOST, f"the committed offset is past it, and no committed copy exists: {why}"
@@ -281,7 +281,7 @@ def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
             return Verdict.WRITTEN_TWICE, _written(several)
     if replays := [history for history in histories if history.seen and history.replayed_from is not None]:
         return Verdict.REPLAYED, _replayed(replays)
-    text = f"{len(histories)} records, and no order is among the visible ones twice"
+    text = f"{len(histories)} records; the visible ones are all different orders"
     return Verdict.DIFFERENT, text
 
 

@@ -23,7 +23,7 @@ class PollResult(Generic[_T]):
     """
     A source's last answer; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first poll.
 
-    ``failed``: why the latest poll failed. ``every_s``: the pause between two polls; ``patience_s``: the time-out of
+    ``failed``: why the latest poll failed. ``every_s``: the pause between two polls; ``patience_s``: the timeout of
     one.
     """
 
@@ -41,7 +41,7 @@ class PollResult(Generic[_T]):
         return None if self.at_s is None else max(0.0, now_s - self.at_s)
 
     def stale(self, now_s: float) -> bool:
-        """True if the latest poll failed, or no answer came for three pauses and the time-out."""
+        """True if the latest poll failed, or no answer came for three pauses and the timeout."""
         last = self.since_s if self.at_s is None else self.at_s
         return (
             self.failed is not None

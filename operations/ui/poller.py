@@ -33,7 +33,7 @@ class LiveSettings:
     What to poll, and how often.
 
     ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is the
-    number of offsets drawn per output partition; ``patience_s`` is the time-out of one poll.
+    number of offsets drawn per output partition; ``patience_s`` is the timeout of one poll.
     """
 
     run: PipelineSettings

@@ -264,7 +264,7 @@ OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
     "--host",
     default=LOOPBACK,
     show_default=True,
-    help="Address to listen on; other than the default, other machines can read it.",
+    help="Address to listen on; other machines can read the page unless it is a loopback address.",
 )
 @click.option(
     "--port",

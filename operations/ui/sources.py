@@ -175,7 +175,7 @@ class OutputTailSource:
         self._read_s: dict[int, float] = {}
 
     def ask(self, deadline: Deadline) -> OutputTail:
-        """Read the changed partitions, those read longest ago first, so that a time-out starves none of them."""
+        """Read the changed partitions, those read longest ago first, so that a timeout starves none of them."""
         try:
             return self._ask(deadline)
         except (DeadlineExceeded, KafkaFailure):

@@ -185,7 +185,7 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @click.option(
     "--journal",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Journal of `brew run --journal DIR`, whose steps to add.",
+    help="Journal directory of `brew run --journal`; adds its steps.",
 )
 @json_option
 def xray(

@@ -118,7 +118,7 @@ def history(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, com
 COMMITTED, ABORTED, OPEN = (copy(state) for state in (RecordState.COMMITTED, RecordState.ABORTED, RecordState.OPEN))
 AGAIN = "not committed yet; the next attempt processes it"
 TRIED = "not committed yet, 1 attempt aborted; the next attempt processes it"
-BESIDE = "1 aborted copy, too: read_uncommitted readers see 2 copies"
+BESIDE = "also 1 aborted copy (read_uncommitted readers see 2 copies)"
 TWO_GROUPS = "two groups, or two programs, write to this topic"
 ANOTHER = "written outside of transactions: another program writes to this topic"
 ITSELF = "its writer produced the record more than once"
@@ -146,7 +146,7 @@ MOVED = (
         (
             history(ABORTED, ABORTED, COMMITTED),
             DeliveryStatus.DELIVERED,
-            "delivered once, to out[0] offset 13; 2 aborted copies, too: read_uncommitted readers see 3 copies",
+            "delivered once, to out[0] offset 13; also 2 aborted copies (read_uncommitted readers see 3 copies)",
         ),
         (
             history(replace(COMMITTED, topic="late", index=1), COMMITTED),
@@ -188,9 +188,9 @@ MOVED = (
         (
             history(complete=False),
             DeliveryStatus.NOT_FOUND,
-            f"{GONE} a part of the output logs is deleted",
+            f"{GONE} a part of the output logs was deleted",
         ),
-        (history(source=None), DeliveryStatus.NOT_FOUND, f"{GONE} the input record is deleted"),
+        (history(source=None), DeliveryStatus.NOT_FOUND, f"{GONE} the input record was deleted"),
         (history(at=40, source=OPEN), DeliveryStatus.NOT_VISIBLE, "not visible on the input: a rule"),
         (history(source=OPEN), DeliveryStatus.NOT_VISIBLE, "not visible on the input: a rule"),
         (

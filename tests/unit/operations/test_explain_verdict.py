@@ -31,7 +31,7 @@ TWICE = history(1, ONE, copy(), copy(offset=1))
 UPSTREAM = "upstream wrote order 'o-1' 2 times"
 EACH = "the pipeline treats each as a separate order"
 IS_REPLAY = "is the replay of dead letter dlq/0/5"
-BY_ITSELF = "records, and no order is among the visible ones twice"
+BY_ITSELF = "records; the visible ones are all different orders"
 WRITER = "2 copies were committed (out/0/0 and out/0/1), in 1 transaction of producer 7: its writer produced the record"
 
 
