@@ -23,7 +23,7 @@ Examples:
   brew topics                    make the topics that are missing
   brew seed --count 300          write orders to work on
   brew run                       drain them and exit
-  brew lag                       show what is left, per partition
+  brew lag                       show the lag of each partition
   brew verify                    prove that every order came out exactly once
   brew lag --help                options and examples of a command
 

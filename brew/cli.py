@@ -147,7 +147,7 @@ def _refuse(error: str, following: str) -> None:
 def _aborted(error: click.Abort, name: str) -> int:
     """Report a SIGINT that another handler took (`KeyboardInterrupt`), or a prompt without an answer."""
     interrupted = isinstance(error.__cause__, KeyboardInterrupt)
-    why = "stopped by SIGINT" if interrupted else "a question got no answer; see --help for the option that gives it"
+    why = "stopped by SIGINT" if interrupted else "no answer to a question; see --help for the option that answers it"
     click.echo(f"{name}: {why}", err=True)
     return _INTERRUPTED_EXIT if interrupted else ExitCode.REFUSED
 
@@ -211,7 +211,7 @@ _option = click.option(
     callback=_loaded,
     expose_value=False,
     metavar="FILE",
-    help="User, password, certificates (docs/SECURITY.md).",
+    help="File with security settings (docs/SECURITY.md).",
 )
 # Topics that commands write besides a pipeline's output and dead letters.
 _WRITES = {
@@ -287,7 +287,13 @@ def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> 
 
 
 bootstrap_option = with_client_config(
-    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Brokers to ask first.", metavar="HOST:PORT")
+    named_option(
+        "--bootstrap",
+        "BOOTSTRAP",
+        names.BOOTSTRAP,
+        "Bootstrap servers; several separated by commas.",
+        metavar="HOST:PORT",
+    )
 )
 
 

@@ -23,7 +23,7 @@ SECTIONS: dict[str, dict[str, Listed]] = {
     "Run": {
         "run": Listed("pipeline", "pipeline.__main__:run_command", "Drain the input topic and exit, or follow it."),
         "submit": Listed("pipeline", "pipeline.__main__:submit_command", "Hand a run to spark-submit, on a cluster."),
-        "init": Listed("brew", "brew.project:init", "Make a small project: a function, its test, a Makefile."),
+        "init": Listed("brew", "brew.project:init", "Create a project: a function, its test, a Makefile."),
         "setup": Listed("pipeline", "brew.spark.gateway:setup", "Fetch the jars with which Spark reads Kafka."),
         "config": Listed("pipeline", "brew.config_file:config", "Show each option's value, and where it comes from."),
     },
@@ -31,12 +31,12 @@ SECTIONS: dict[str, dict[str, Listed]] = {
         "preflight": Listed(
             "pipeline", "operations.preflight:preflight", "Check what a run needs of the cluster; writes nothing."
         ),
-        "lag": Listed("pipeline", "operations.lag:lag", "Show what is left to read, and what each partition does."),
+        "lag": Listed("pipeline", "operations.lag:lag", "Show the lag and the state of each partition."),
         "explain": Listed(
-            "pipeline", "operations.explain.command:explain", "Find one order: where it is, who sees it, and why."
+            "pipeline", "operations.explain.command:explain", "Explain where an order is, who sees it, and why."
         ),
         "show": Listed("pipeline", "operations.show:show", "Show the records of a topic."),
-        "xray": Listed("pipeline", "operations.xray.command:xray", "Show what lies in the logs, offset by offset."),
+        "xray": Listed("pipeline", "operations.xray.command:xray", "Show the logs, offset by offset."),
         "ui": Listed("pipeline", "operations.ui.server:ui", "Watch a group in a browser, live."),
         "top": Listed("pipeline", "operations.ui.terminal:top", "Watch a group on the terminal, live."),
         "group-describe": Listed(
@@ -47,10 +47,8 @@ SECTIONS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Repair": {
-        "doctor": Listed(
-            "pipeline", "operations.doctor:doctor", "Find hanging transactions, and end them with --abort."
-        ),
-        "dlq": Listed("pipeline", "operations.dlq.command:dlq", "Count dead letters, look at one, write them back."),
+        "doctor": Listed("pipeline", "operations.doctor:doctor", "Find hanging transactions; --abort aborts them."),
+        "dlq": Listed("pipeline", "operations.dlq.command:dlq", "Count dead letters, show one, replay them."),
         "resolve": Listed(
             "proof", "proof.commands.seed:resolve", "Abort the transaction that a dead producer left open."
         ),

@@ -120,7 +120,7 @@ def found(named: str | None) -> Path | None:
     """
     if named:
         if not Path(named).exists():
-            raise UsageError(f"{named} is not there; --config ({VARIABLE}) names it")
+            raise UsageError(f"--config ({VARIABLE}) is {named!r}: there is no such file; name an existing one")
         return Path(named)
     return Path(NAME) if Path(NAME).is_file() else None
 
@@ -171,15 +171,15 @@ def parsed(file: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(file.read_text())
     except OSError as error:
-        raise UsageError(f"{file} can't be read: {error.strerror}; --config ({VARIABLE}) names it") from error
+        raise UsageError(f"{file} can't be read: {error.strerror}; make it a file that this user may read") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not TOML: {error}") from error
+        raise UsageError(f"{file} is not TOML: {error}; correct it") from error
     tables = {COMMON, *COMMANDS, *LEFT_OUT}
     for name, table in document.items():
         if name not in tables:
             raise _unknown(file, "there is no command", name, tables)
         if not isinstance(table, dict):
-            raise UsageError(f"{file}: {name} is a value and not a table; write [{name}], and options below it")
+            raise UsageError(f"{file}: {name} is a value, not a table; write [{name}], and options below it")
     for key in document.get(COMMON, {}):
         if key not in _COMMON_KEYS:
             raise _unknown(file, f"[{COMMON}] has no setting", key, _COMMON_KEYS)
@@ -188,7 +188,7 @@ def parsed(file: Path) -> dict[str, Any]:
 
 def _unknown(file: Path, what: str, key: str, known: Iterable[str]) -> UsageError:
     nearest = difflib.get_close_matches(key, sorted(known), 1, 0.0)
-    return UsageError(f"{file}: {what} {key!r}" + (f"; the nearest one is {nearest[0]!r}" if nearest else ""))
+    return UsageError(f"{file}: {what} {key!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
 
 
 def _table(file: Path, document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
@@ -196,18 +196,18 @@ def _table(file: Path, document: Mapping[str, Any], path: Sequence[str]) -> Mapp
     for name in path:
         table = table.get(name, {})
         if not isinstance(table, dict):
-            raise UsageError(f"{file}: {'.'.join(path)} is a value and not a table")
+            raise UsageError(f"{file}: {'.'.join(path)} is a value, not a table; write [{'.'.join(path)}]")
     return dict(table)
 
 
 def _taken(file: Path, table: str, key: str, value: object, option: click.Option) -> Default:
     where = f"{file}: [{table}] {key}"
     if option.opts[0] in _TYPED_ONLY:
-        raise UsageError(f"{where} is refused: {option.opts[0]} is for the command line only")
+        raise UsageError(f"{where} is not allowed: {option.opts[0]} works on the command line only; remove it")
     if isinstance(value, dict) or isinstance(value, list) is not option.multiple:
-        raise UsageError(f"{where} = {value!r}: write {'a list of values' if option.multiple else 'one value'}")
+        raise UsageError(f"{where} = {value!r}; write {'a list of values' if option.multiple else 'one value'}")
     if option.is_flag and not isinstance(value, bool):
-        raise UsageError(f"{where} = {value!r}: write true or false")
+        raise UsageError(f"{where} = {value!r}; write true or false")
     if option.metavar in _PATHS and isinstance(value, str):
         value = str(file.parent / value)
     try:
@@ -228,11 +228,11 @@ class Setting(NamedTuple):
 @click.group("config")
 def config() -> None:
     """
-    Look at brew.toml and at the variables of the environment, as the commands do.
+    Show the values of options, from brew.toml and the environment, as the commands use them.
 
     \b
     Example:
-      python -m pipeline config show run          what a run without options would use
+      python -m pipeline config show run          values of a run without options
     """  # noqa: D301 - click's own mark
 
 
@@ -243,12 +243,12 @@ def config() -> None:
 @click.pass_context
 def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_json: bool) -> ExitCode:
     """
-    Print each option of COMMAND (default: run) with its value and where that comes from; check the whole brew.toml.
+    Print each option of COMMAND (default: run) with its value and its source; also check all of brew.toml.
 
     \b
     Examples:
-      python -m pipeline config show                   of `run`
-      python -m pipeline config show dlq replay        of another command
+      python -m pipeline config show                   options of `run`
+      python -m pipeline config show dlq replay        options of another command
     """  # noqa: D301 - click's own mark
     root = ctx.find_root()
     file = found(named)
@@ -260,7 +260,7 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
         document = {"file": file and str(file), "command": command or ("run",), "options": options}
         click.echo(orjson.dumps(document, default=str).decode())
         return ExitCode.DONE
-    click.echo(f"{file.resolve()}" if file else f"no {NAME} in this folder, and no --config")
+    click.echo(f"{file.resolve()}" if file else f"no {NAME} in this directory, and no --config")
     wide = max(len(setting.option) for setting in settings)
     values = [_text(setting.value) for setting in settings]
     column = min(max(map(len, values)), 40)
@@ -302,10 +302,10 @@ def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
         group = ctx.command
         below = group.get_command(ctx, name) if isinstance(group, click.Group) else None
         if below is None:
-            raise UsageError(f"there is no command {' '.join(path)!r}; --help lists them")
+            raise UsageError(f"there is no command {' '.join(path)!r}; see --help for the list")
         ctx = click.Context(below, parent=ctx, info_name=name)
     if isinstance(ctx.command, click.Group):
-        raise UsageError(f"{' '.join(path)!r} is a group; name one of its commands, too")
+        raise UsageError(f"{' '.join(path)!r} is a group of commands; add the name of one")
     return ctx
 
 

@@ -83,8 +83,8 @@ run_options = options(
         "READER",
     ),
     _number("--lease", float, 10.0, "Time that a task works without a renewal from the driver."),
-    _number("--transaction-bytes", int, 16 * 1024**2, "Maximum input of one transaction."),
-    _number("--read-ahead-bytes", int, 48 * 1024**2, "Maximum data that one task fetches ahead."),
+    _number("--transaction-bytes", int, 16 * 1024**2, "Maximum input of one transaction, in bytes."),
+    _number("--read-ahead-bytes", int, 48 * 1024**2, "Maximum data that one task fetches ahead, in bytes."),
     click.option(
         "--follow",
         envvar="FOLLOW",
@@ -101,20 +101,22 @@ run_options = options(
     _number("--claim-interval", float, INTERVAL_S, "Time between heartbeats; others take over after two intervals."),
     click.option("--client-id", default="", metavar="NAME", help="This driver's name.  [default: host-pid]"),
     _number("--claims", str, names.CLAIMS_TOPIC, "Claims topic; created if missing."),
-    _number("--lanes", int, 2, "Number of cycles that overlap, over disjoint partitions."),
+    _number("--lanes", int, 2, "Number of concurrent cycles, over disjoint partitions."),
     _number("--max-records-per-transaction", int, 250_000, "Maximum offsets of one transaction."),
     _number("--transaction-timeout", float, 60.0, "Time after which brokers abort an open transaction."),
     _number("--poll-interval", float, 0.1, "Time between polls when there is nothing to do."),
     _number("--patience", float, 120.0, "Time without progress before giving up."),
     _number("--blocked-patience", float, 1200.0, "Time to wait for an open transaction of the input's producers."),
-    _number("--max-record-bytes", int, 1_000_000, "Maximum size of a value; larger ones are rejected."),
+    _number("--max-record-bytes", int, 1_000_000, "Maximum size of a value in bytes; larger ones are rejected."),
     _number("--max-record-depth", int, 100, "Maximum depth of JSON; deeper values are rejected."),
     click.option(
         "--max-rejected",
         type=float,
-        help="End at this rejected share; of a partition's last 1000 records, 1: never.  [default: all of first 100]",
+        help="Maximum rejected share; of a partition's last 1000 records, 1: no limit.  [default: all of first 100]",
     ),
-    _choice("--on-missing-position", OnMissingPosition.REFUSE, "If there is output, but no committed offset."),
+    _choice(
+        "--on-missing-position", OnMissingPosition.REFUSE, "What to do if there is output, but no committed offset."
+    ),
     _number("--crash-prob", float, 0.0, "Probability that a transaction crashes, 0 to 1."),
     _choice("--crash-point", CrashPoint.AFTER_FLUSH, "Step at which it crashes."),
     _choice(

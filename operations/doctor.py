@@ -30,7 +30,7 @@ from brew.kafka.transactions_admin import (
     groups,
     open_transactions_admin,
 )
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from operations.hanging_transactions import (
     UNHEALTHY,
     AgeLimits,
@@ -56,8 +56,8 @@ _NAMED = 5
 _ENDING_END_S = 30.0
 _ASK_S = 60.0
 _OLDER_THAN_S = 60.0
-ENDED = "ended"
-_ALREADY_ENDED = "over by itself, or its owner has begun another: nothing was ended"
+ENDED = "aborted"
+_ALREADY_ENDED = "not aborted: it has ended by itself, or its owner has begun another one"
 _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
 
 
@@ -177,7 +177,7 @@ def _mark(transactions: TransactionsAdmin, held: PartitionTransaction, connectio
         raise
     except BrewError as error:
         raise Refused(
-            f"the abort marker was not taken ({error}); with the cluster's rights (ClusterAction, or Alter) run "
+            f"the abort marker was not written ({error}); as a user with ClusterAction or Alter on the cluster, run "
             f"`{kafka_abort_command(connection.bootstrap, held)}`"
         ) from error
 
@@ -229,29 +229,29 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
 def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
     parts: list[RenderableType] = [_panel(case, snapshot, bootstrap) for case in snapshot.cases]
     parts += [Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable]
-    return parts or [Text("no transaction is open")]
+    return parts or [Text("no open transaction found")]
 
 
 def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> Panel:
     facts = row(case, snapshot, bootstrap)
-    age = "" if case.age_s is None else f", open for {case.age_s:.0f} s of {facts['timeout_s']:g} s"
+    age = "" if case.age_s is None else f", open for {case.age_s:.0f} s (timeout {facts['timeout_s']:g} s)"
     lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
     if case.owner is not None:
         lines.append(Text(f"pipeline of group {case.owner.group}, input {case.owner.topic}[{case.owner.partition}]"))
     if case.sink is not None:
-        said = "a query that runs, or is started again, ends it by itself at its next attempt"
+        said = "its query, if it runs or is restarted, aborts it at the next attempt"
         lines.append(Text(f"sink {case.sink.name}, position in {case.sink.topic}: {said}"))
     for fact in facts["holds"]:
         place = f"{fact['topic']}[{fact['partition']}] from offset {fact['from_offset']}"
-        groups = [f"{name} waits" for name in fact["groups_at_it"]]
-        groups += [f"{name} is on its way" for name in fact["groups_on_the_way"]]
-        waiting = "; ".join(groups) or "no group has a position there"
-        lines.append(Text(f"holds back {place}: {fact['offsets_waiting']:,} offsets wait; {waiting}"))
+        groups = [f"group {name} waits" for name in fact["groups_at_it"]]
+        groups += [f"group {name} has not reached it" for name in fact["groups_on_the_way"]]
+        waiting = "; ".join(groups) or "no group has a committed offset there"
+        lines.append(Text(f"holds back {place}: {quantity(fact['offsets_waiting'], 'offset', ',')}; {waiting}"))
     if not facts["holds"]:
-        lines.append(Text("holds no partition back yet"))
+        lines.append(Text("holds back no partition yet"))
     if case.kind is Kind.HANGING:
         lines += [Text(f"Kafka's own command: {command}") for command in facts["commands"]]
-    lines.append(Text(f"read again after an abort: {facts['read_again']}"))
+    lines.append(Text(f"after an abort: {facts['read_again']}"))
     style = _STYLES[case.kind]
     return Panel(Group(*lines), title=Text(f"{case.kind.value}: {case.names[0]}", style), title_align="left")
 
@@ -302,7 +302,7 @@ def abort_transactions(
             no = denied(str(error), connection.user, {}, connection.source)
             why = f"{error}; {no}" if no else advice(error)
             report.failed.append((case, why))
-            tell(case, f"not ended: {why}")
+            tell(case, f"not aborted: {why}")
         else:
             (report.ended if ended else report.over).append(case)
             tell(case, ENDED if ended else _ALREADY_ENDED)
@@ -311,32 +311,44 @@ def abort_transactions(
 
 @click.command("doctor")
 @bootstrap_option
-@click.option("--topic", "topics", multiple=True, help="Look at this topic only; repeatable.  [default: all]")
-@click.option("--group", help="Of this pipeline, or of the sink of that name, only.  [default: everybody's]")
+@click.option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
+@click.option("--group", help="Check only this pipeline's group, or the sink of this name.  [default: all]")
 @click.option(
     "--older-than",
     type=click.FloatRange(0),
-    help="Seconds; a transaction open for longer is lingering, although its own time-out is longer.  [default: 60]",
+    help="Age from which an open transaction counts as lingering, even within its own timeout.  [default: 60]",
 )
-@click.option("--groups", type=click.IntRange(1), default=500, show_default=True, help="Ask of so many, at most.")
-@click.option("--abort", is_flag=True, help="End the named ones, or --all.")
-@click.option("--transaction", "names", multiple=True, metavar="ID", help="Its id, or TOPIC/PARTITION/PRODUCER.")
+@click.option(
+    "--groups",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Maximum number of groups whose committed offsets are read.",
+)
+@click.option("--abort", is_flag=True, help="Abort the transactions of --transaction, or --all.")
+@click.option(
+    "--transaction",
+    "names",
+    multiple=True,
+    metavar="ID",
+    help="Transaction to abort: its transactional id, or TOPIC/PARTITION/PRODUCER-ID; repeatable.",
+)
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="All that hang or are past their own time-out; with --older-than, and --topic or --group, all that linger.",
+    help="Abort all hanging or past their timeout; with --older-than and --topic or --group, all lingering ones.",
 )
-@click.option("--yes", is_flag=True, help="Ask nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @advised()
 def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: Any) -> ExitCode:
     """
-    Find hanging and lingering transactions, say whose they are and who waits behind them; end them with --abort.
+    Find hanging and lingering transactions, with their owners and the groups that wait; abort them with --abort.
 
-    Hanging: a partition holds a transaction open that its coordinator does not know of; nobody will end it.
-    Lingering: open for longer than its time-out, or than --older-than. Reads only, unless --abort is given, and asks
-    again right before it ends one: what is over by then, or begun anew, is left alone.
+    Hanging: open in a partition, but unknown to its coordinator; no timeout ends it. Lingering: open for longer than
+    its timeout or --older-than. Without --abort, it only reads. With --abort, it checks each transaction again before
+    it aborts it, and skips one that has ended, or whose owner has begun another one.
 
     \b
     Examples:
@@ -347,8 +359,8 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
       python -m pipeline doctor --abort --all --group brew-enricher --older-than 10
 
     \b
-    Exit codes: 0 nothing sick (any more), 1 sick transactions found, 3 refused, out of reach, or one was not ended,
-    64 wrong usage.
+    Exit codes: 0 no hanging or lingering transaction is left, 1 some are, 3 refused, brokers unreachable, or an abort
+    failed, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     _check_usage(names, as_json=as_json, **option)
     older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
@@ -375,11 +387,13 @@ def _check_usage(
     names: tuple[str, ...], *, abort: bool, everything: bool, yes: bool, as_json: bool, **_others: Any
 ) -> None:
     if abort and not names and not everything:
-        raise UsageError("--abort needs to know what: name each with --transaction ID, or say --all")
+        raise UsageError("--abort needs to know which transactions; add --transaction ID for each, or --all")
     if (names or everything or yes) and not abort:
-        raise UsageError("--transaction, --all and --yes say what to end: say --abort, too")
+        raise UsageError("--transaction, --all and --yes need --abort; add --abort, or leave them out")
     if abort and not yes and (as_json or not sys.stdin.isatty()):
-        raise UsageError("--abort asks before it ends anything, and nobody is there to answer; say --yes")
+        raise UsageError(
+            "--abort asks for confirmation, which needs a terminal and no --json; add --yes to abort without asking"
+        )
 
 
 def _abort_selected(
@@ -394,12 +408,14 @@ def _abort_selected(
 ) -> AbortReport:
     """Abort the selected transactions; unless ``as_json``, print each outcome immediately."""
     if unknown := unmatched(snapshot.cases, names):
-        raise Refused(f"no open transaction is named {unknown[0]!r}; `brew doctor` lists those that are there")
+        raise Refused(
+            f"--transaction is {unknown[0]!r}: there is no such open transaction; run `brew doctor` to list them"
+        )
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
     picked = select_to_abort(snapshot.cases, names, everything=everything, young=young)
 
     def agreed(case: Diagnosis) -> bool:
-        return yes or click.confirm(f"end {case.names[0]}? {_price(case, snapshot)}")
+        return yes or click.confirm(f"abort {case.names[0]}? {_price(case, snapshot)}")
 
     def print_outcome(case: Diagnosis, outcome: str) -> None:
         if not as_json:
@@ -409,22 +425,25 @@ def _abort_selected(
     report = abort_transactions(connection, picked, agreed, print_outcome)
     for case in snapshot.cases:
         if everything and case.kind is Kind.LINGERING and case not in picked:
-            outcome = "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too"
+            outcome = (
+                "not aborted: it is within its own timeout; add --older-than and --topic or --group to abort it, too"
+            )
             print_outcome(case, outcome)
             report.left.append(case)
     return report
 
 
 def _price(case: Diagnosis, snapshot: TransactionsSnapshot) -> str:
-    return f"read again: {reprocessed_after_abort(case, snapshot.groups)}"
+    return reprocessed_after_abort(case, snapshot.groups)
 
 
 def _advise(sick: list[Diagnosis]) -> None:
     if not sick:
-        click.echo("nothing is hanging or lingering")
+        click.echo("no hanging or lingering transaction")
         return
     lines = (
-        f"{len(sick)} to end: if its owner is gone, `brew doctor --abort --transaction {sick[0].names[0]}`; "
-        "an owner that is still alive is fenced by that. --abort --all ends those that hang or are past their time-out"
+        f"{quantity(len(sick), 'transaction')} to abort. If the owner is gone, run "
+        f"`brew doctor --abort --transaction {sick[0].names[0]}`; an owner that still runs would be fenced. "
+        "`brew doctor --abort --all` aborts all that are hanging or past their timeout"
     )
     show(Text(as_called(lines)))

@@ -141,13 +141,16 @@ def _without_coordinator(
     now_ms: int,
 ) -> Diagnosis:
     if owner is not None:
-        why = f"its coordinator has nothing open there ({owner.transactional_id!r} is {owner.state}): nobody ends it"
+        state = f"{owner.transactional_id!r} is {owner.state}"
+        why = f"its coordinator has no such open transaction ({state}): no timeout ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places, owner)
     idle_ms = now_ms - max(place.last_ms for place in places)
     if idle_ms > patience.longest_ms + _SLACK_MS:
-        why = f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: nobody ends it"
+        why = (
+            f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: no timeout ends it"
+        )
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places)
-    why = "no coordinator tells of it: not ours to see (Describe on transactional ids), or hanging"
+    why = "no coordinator reports it: it is hanging, or this user lacks Describe on its transactional id"
     return Diagnosis(Kind.UNKNOWN, why, producer_id, epoch, places)
 
 
@@ -155,15 +158,15 @@ def _coordinated(
     owner: CoordinatorTransaction, places: tuple[PartitionTransaction, ...], patience: AgeLimits, now_ms: int
 ) -> Diagnosis:
     age_s = owner.age_s(now_ms)
-    kind, why = Kind.OPEN, "within its time-out"
+    kind, why = Kind.OPEN, "within its timeout"
     if owner.state in ENDING:
         why = f"{owner.state}: its markers are being written"
     elif age_s is not None and age_s * 1000 > owner.timeout_ms:
-        kind, why = Kind.LINGERING, f"open for longer than its time-out of {owner.timeout_ms / 1000:g} s"
+        kind, why = Kind.LINGERING, f"open for longer than its timeout of {owner.timeout_ms / 1000:g} s"
     elif age_s is not None and age_s > patience.older_than_s:
         ends_s = owner.timeout_ms / 1000 - age_s
         kind = Kind.LINGERING
-        why = f"open for longer than {patience.older_than_s:g} s; its time-out ends it in {ends_s:.0f} s"
+        why = f"open for longer than {patience.older_than_s:g} s; its timeout ends it in {ends_s:.0f} s"
     return Diagnosis(kind, why, owner.producer_id, owner.producer_epoch, places, owner, age_s)
 
 
@@ -257,17 +260,17 @@ def aborted_by_fence(case: Diagnosis) -> bool:
 
 def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place, int]]) -> str:
     if not aborted_by_fence(case):
-        return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
+        return "no known position goes back; the records become aborted, hidden from read_committed readers"
     if case.position is None:
-        return "its owner is fenced, and has to start again from the last position that it committed"
+        return "its owner is fenced, and has to restart from its last committed position"
     group, (topic, partition) = case.position
     position = groups.get(group, {}).get((topic, partition))
     if case.sink is not None:
         batch = "its first batch" if position is None else f"batch {position}"
-        again = f"sink {group} writes {batch} again, at its query's next attempt"
+        again = f"sink {group} writes {batch} again at its query's next attempt"
     else:
         start = "its first offset" if position is None else f"offset {position}"
-        again = f"group {group} reads {topic}[{partition}] again from {start}, at its next attempt"
+        again = f"group {group} reads {topic}[{partition}] again from {start} at its next attempt"
     return f"{again}; the aborted copies stay in the log, hidden from read_committed readers"
 
 

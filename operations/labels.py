@@ -24,20 +24,20 @@ STATE_SIGNS = {
     "unknown": "?",
 }
 STATE_MEANINGS = {
-    "working": "the position moves, or a transaction is open within its time-out",
+    "working": "the position moves, or a transaction is open within its timeout",
     "idle": "nothing is left to read",
-    "blocked": "all up to the last stable offset is read; somebody's open transaction holds it back",
-    "fenced": "transactions begin and none commits",
-    "stuck": "there is something to read and nothing moves",
-    "unrecoverable": "it can't go on by itself",
-    "looking": "not observed for long enough to say",
+    "blocked": "everything up to the last stable offset is processed; an open transaction holds back the rest",
+    "fenced": "transactions begin, but none commits",
+    "stuck": "no progress with records to read, or the committed offset is outside the log",
+    "unrecoverable": "no retry can succeed",
+    "looking": "not observed for long enough yet",
     "unknown": "no source reports it",
 }
 KIND_MEANINGS = {
     Kind.PLAIN: "plain: written outside of transactions, visible at once",
     Kind.COMMITTED: "committed: visible to read_committed readers",
-    Kind.ABORTED: "aborted: in the log, and no read_committed reader sees it",
-    Kind.OPEN: "open: its transaction has not ended, read_committed readers wait before it",
+    Kind.ABORTED: "aborted: in the log, but skipped by read_committed readers",
+    Kind.OPEN: "open: its transaction has not ended; read_committed readers stop before it",
     Kind.COMMIT_MARKER: "commit marker: ends a transaction, takes an offset",
     Kind.ABORT_MARKER: "abort marker: ends a transaction, takes an offset",
 }

@@ -209,27 +209,27 @@ _STYLES = {
 @input_option
 @group_option
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Time between two snapshots."
 )
-@click.option("--watch", is_flag=True, help="Look again and again until SIGTERM or Ctrl-C; --json: a line per look.")
+@click.option("--watch", is_flag=True, help="Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
 @click.option(
     "--exact",
     type=click.IntRange(0, 10_000_000),
     default=20_000,
     show_default=True,
-    help="Count records in a lag of up to so many offsets; a longer one is told as 'at most'.",
+    help="Count the records exactly if the lag is at most N offsets; else show an upper bound.",
 )
 @click.option(
     "--fail-on",
     type=click.Choice([state.value for state in State]),
     multiple=True,
-    help="Exit 1 where a partition is in this state; repeatable.  [default: none]",
+    help="Exit with 1 if a partition is in this state; repeatable.  [default: none]",
 )
 @click.option(
     "--fail-older-than",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Exit 1 where a record that can be read is older.  [default: never]",
+    help="Exit with 1 if the oldest record to read is older than this.  [default: never]",
 )
 @json_option
 @advised()
@@ -246,10 +246,10 @@ def lag(
     as_json: bool,
 ) -> ExitCode:
     """
-    Tell per partition how many records are left to read, how old the oldest of them is, and what it is doing.
+    Show for each partition the number of records to read, the age of the oldest one, and the state.
 
-    The lag is counted up to the last stable offset, in records: markers and aborted records are none. States: idle,
-    working, blocked (by whose open transaction), fenced (attempts begin and none commits), stuck (nothing moves).
+    Records are counted up to the last stable offset, without markers and aborted records. States: idle, working,
+    blocked (by an open transaction), fenced (attempts begin, but none commits), stuck (no progress).
 
     \b
     Examples:
@@ -260,10 +260,13 @@ def lag(
       python -m pipeline lag --fail-older-than 300
 
     \b
-    Exit codes: 0 told, 1 as a --fail option says, 3 refused or out of reach, 64 wrong usage.
+    Exit codes: 0 shown, 1 a --fail option applies, 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     if watch and (fail_on or fail_older_than is not None):
-        raise UsageError("--watch has no end to fail at: say --fail-... without it, and a longer --interval")
+        raise UsageError(
+            "--watch runs until it is stopped, so it excludes --fail-on and --fail-older-than; leave it out, and set "
+            "--interval to the time to observe"
+        )
     with Observer(connected(bootstrap), topic, group, exact) as observer:
         before = observer.snapshot(Deadline(_ASK_S))
         if (sink := sink_position(before)) is not None:
@@ -307,8 +310,8 @@ def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | No
 def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
     query = "write() of a batch job" if sink["query"] is None else f"query {sink['query']}"
     return (
-        f"group {group} is the position of a sink: batch {sink['next_batch']} is the next one to write, by {query}; it "
-        "reads nothing, so it has no lag: ask for the source_group of the sink, in the topic that its query reads"
+        f"group {group} holds the position of a sink (the next batch is {sink['next_batch']}, of {query}) and has no "
+        "lag; set --group to the sink's source_group, and --input to the topic that its query reads"
     )
 
 
@@ -323,9 +326,9 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
         return limit_s is not None
     if untold := [row["partition"] for row in document["partitions"] if row["lag_s"] is None]:
         raise Refused(
-            f"--fail-older-than is {limit_s:g} and the age of what waits in partition {untold[0]} is not told "
-            f"({document['unavailable'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
-            "look with --json, or fail by state (--fail-on)"
+            f"--fail-older-than is {limit_s:g}, but the age of the oldest record in partition {untold[0]} is unknown "
+            f"({document['unavailable'] or 'it has no timestamp, or many aborted records precede it'}); "
+            "see --json, or use --fail-on"
         )
     return False
 

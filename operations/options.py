@@ -27,21 +27,21 @@ def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> s
 
 
 bootstrap_option = with_client_config(
-    named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers.")
+    named_option(
+        "--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Bootstrap servers of the cluster; several separated by commas."
+    )
 )
-input_option = named_option("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
-output_option = named_option(
-    "--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic
-)
+input_option = named_option("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic.", callback=_topic)
+output_option = named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Output topic.", callback=_topic)
 dead_letter_option = named_option(
-    "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Where rejected records are.", callback=_topic
+    "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic.", callback=_topic
 )
 also_output_option = click.option(
     "--also-output",
     envvar="ALSO_OUTPUT",
     multiple=True,
     metavar="TOPIC",
-    help="A further output topic of the run; repeatable.",
+    help="Further output topic; repeatable.",
 )
 group_option = named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
@@ -57,20 +57,24 @@ live_options = options(
         "statuses",
         multiple=True,
         metavar="URL",
-        help="A program's /status, as http://127.0.0.1:3000; repeatable. Without one, this machine's port 3000.",
+        help="Address of a run's /status, such as http://127.0.0.1:3000; repeatable.  [default: runs on this machine]",
     ),
     click.option(
         "--proof",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="What `proof verify --json` or a campaign wrote; it may come later.",
+        help="Result of `proof verify --json` or `proof campaign`; may be created later.  [default: the last verify]",
     ),
     click.option(
-        "--interval", type=float, default=1.0, show_default=True, help="Seconds between two looks, of all together."
+        "--interval", type=float, default=1.0, show_default=True, help="Time between two polls of the brokers."
     ),
-    click.option("--patience", type=float, default=5.0, show_default=True, help="Seconds that one look may take."),
+    click.option("--patience", type=float, default=5.0, show_default=True, help="Timeout of one poll."),
     click.option(
-        "--tail", type=int, default=400, show_default=True, help="Of each output partition, the last so many offsets."
+        "--tail",
+        type=int,
+        default=400,
+        show_default=True,
+        help="Number of last offsets shown of each output partition.",
     ),
 )
 """Options of `ui` and `top`."""
@@ -78,7 +82,7 @@ live_options = options(
 
 @contextlib.contextmanager
 def advised() -> Iterator[None]:
-    """Turn a broker's error or time-out into an error that says what to do next."""
+    """Turn a broker's error or timeout into an error that says what to do next."""
     try:
         yield
     except (KafkaFailure, DeadlineExceeded) as error:
@@ -90,8 +94,8 @@ def advice(error: BrewError) -> str:
     if not isinstance(error, KafkaFailure | DeadlineExceeded):
         return str(error)
     return (
-        f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
-        "brokers, and ask again"
+        f"{error}; check that the brokers are running and that this user has the rights listed in docs/SECURITY.md "
+        "(Rights), then try again"
     )
 
 
@@ -104,7 +108,7 @@ def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int
     """
     wrong = [p for p in chosen if not 0 <= p < there]
     if wrong:
-        raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}")
+        raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}; choose one of them")
     return sorted(set(chosen)) or list(range(there))
 
 

@@ -120,7 +120,7 @@ def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> 
     if outside := _outside(now):
         return StateReason(State.STUCK, outside)
     if now.position != before.position:
-        return StateReason(State.WORKING, f"{now.position - before.position:+,} offsets since the last look")
+        return StateReason(State.WORKING, f"the position moved by {now.position - before.position:+,}")
     if now.remaining.records == 0:
         if now.log.last_stable < now.log.end:
             waiting = quantity(now.log.end - now.log.last_stable, "offset", ",")
@@ -128,7 +128,7 @@ def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> 
         if tail := now.log.end - now.position:
             left = quantity(tail, "offset", ",")
             return StateReason(State.IDLE, f"only markers and aborted records are left ({left})")
-        return StateReason(State.IDLE, "at the end")
+        return StateReason(State.IDLE, "at the end of the log")
     return _behind(before, now, now_ms)
 
 
@@ -136,12 +136,12 @@ def _outside(now: PartitionSnapshot) -> str | None:
     if now.committed is None or now.log.first <= now.committed.offset <= now.log.end:
         return None
     kind = "input-lost" if now.committed.offset < now.log.first else "offset-ahead"
-    return f"{kind}: the position {now.committed.offset} is outside the log [{now.log.first}, {now.log.end}]"
+    return f"{kind}: the committed offset {now.committed.offset} is outside the log [{now.log.first}, {now.log.end}]"
 
 
 def _describe_holders(now: PartitionSnapshot) -> str:
     if not now.holders:
-        return "an open transaction; the brokers do not tell whose"
+        return "an open transaction; the brokers did not report its producer"
     first = now.holders[0]
     age = "" if first.age_s is None else f", open for {first.age_s:.0f} s"
     more = f" and {len(now.holders) - 1} more" if len(now.holders) > 1 else ""
@@ -153,18 +153,18 @@ def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> S
     """Classify a partition with remaining records whose position did not move."""
     own = now.own
     if own is None:
-        return StateReason(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?")
+        return StateReason(State.STUCK, "no progress, and no transaction of the pipeline is known: is it running?")
     age_s = own.age_s(now_ms)
     if own.state in ENDING:
         return StateReason(State.WORKING, "its transaction is ending")
     if own.state == ONGOING and age_s is not None and age_s * 1000 <= own.timeout_ms:
-        return StateReason(State.WORKING, f"a transaction is open for {age_s:.1f} s")
+        return StateReason(State.WORKING, f"a transaction has been open for {age_s:.1f} s")
     if own.state == ONGOING:
         since = "" if age_s is None else f" for {age_s:.0f} s"
-        why = f"its own transaction is open{since}, longer than its time-out: see `brew doctor`"
+        why = f"its own transaction has been open{since}, longer than its timeout: run `brew doctor`"
         return StateReason(State.STUCK, why)
     was = before.own
     if was is not None and (was.producer_id, was.producer_epoch) != (own.producer_id, own.producer_epoch):
-        why = f"attempts begin (epoch {was.producer_epoch} to {own.producer_epoch}) and none commits"
-        return StateReason(State.FENCED, f"{why}: two runs fence each other, or each attempt fails")
-    return StateReason(State.STUCK, "nothing moves and no transaction is open: is it running?")
+        why = f"attempts begin (epoch {was.producer_epoch} to {own.producer_epoch}), but none commits"
+        return StateReason(State.FENCED, f"{why}: two runs fence each other, or every attempt fails")
+    return StateReason(State.STUCK, "no progress, and no transaction is open: is the pipeline running?")

@@ -31,14 +31,14 @@ _FEATURE = "transaction.version"
 _STYLES = {Severity.OK: "green", Severity.UNKNOWN: "cyan", Severity.WARNING: "yellow", Severity.UNSAFE: "bold red"}
 _EPILOG = """\b
 Examples:
-  python -m pipeline preflight                       what is not right
-  python -m pipeline preflight --all                 every check
+  python -m pipeline preflight                       checks that did not pass
+  python -m pipeline preflight --all                 all checks
   python -m pipeline preflight --output orders.enriched --json
   python -m pipeline preflight --explain-timeouts --transaction-timeout 120
-  python -m pipeline run --allow output-replication  although it is unsafe
+  python -m pipeline run --allow output-replication  run despite this check
 
 \b
-Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach,
+Exit codes: 0 a run can start, 3 it would refuse, or brokers unreachable,
   64 wrong usage."""
 
 
@@ -48,16 +48,16 @@ Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach,
     "--explain-timeouts",
     "explain",
     is_flag=True,
-    help="Show all time-outs; what waits for how long, who sets it, and what happens when it is over.",
+    help="Show all timeouts; the value of each, what sets it, and what happens when it expires.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show the checks that passed, too.")
+@click.option("--all", "everything", is_flag=True, help="Show passed checks, too.")
 @json_option
 @advised()
 def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) -> ExitCode:
     """
-    Check all that the promise needs of the cluster, with the options of a run; writes nothing.
+    Check that the cluster meets the needs of a run with these options; writes nothing.
 
-    Shows what is unsafe first, then warnings and what could not be looked up.
+    Shows unsafe settings first, then warnings, then checks that could not be made.
     """
     settings = settings_of(option)
     connected(settings.connection.bootstrap)
@@ -75,7 +75,7 @@ def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) 
             show(findings_table(shown))
         names = ", ".join(finding.name for finding in left)
         more = " (--all shows every check)" if len(shown) < len(findings) else ""
-        verdict = f"a run refuses: {names}" if left else "a run goes on"
+        verdict = f"a run would refuse to start: {names}" if left else "a run can start"
         click.echo(f"{labels.all_checks(findings)}; {verdict}{more}")
     return ExitCode.REFUSED if left else ExitCode.DONE
 
@@ -104,7 +104,7 @@ def _timeouts(chain: dict[str, Any]) -> Table:
             (
                 Text(timeout["name"], "bold"),
                 timeouts.duration_text(timeout["ms"]),
-                Text(f"set by {timeout['set_by']}. ").append(f"When over: {timeout['exceeded']}", "dim"),
+                Text(f"set by {timeout['set_by']}. ").append(f"On expiry: {timeout['exceeded']}", "dim"),
             )
             for timeout in (*chain["chain"], *chain["beside"])
         ),

@@ -75,19 +75,20 @@ def visibility(offset: int, written: RecordWriter, log: LogOffsets) -> Visibilit
     if written.state is RecordState.ABORTED:
         ended = f"aborted by the marker at {written.marker_offset}"
         if written.marker_epoch is not None and written.marker_epoch > written.producer_epoch:
-            ended += f" (epoch {written.marker_epoch}, newer than the writer's: a fence or its time-out ended it)"
+            how = "fenced, timed out, or aborted under transaction.version 2"
+            ended += f" (epoch {written.marker_epoch}, newer than the producer's: {how})"
         else:
-            ended += " (its own writer ended it)"
+            ended += " (by its own producer)"
         return Visibility(visible=False, rule=ended)
     if written.state is RecordState.OPEN:
         return Visibility(visible=False, rule="its transaction is still open: no marker yet")
     if written.state is RecordState.UNKNOWN:
-        return Visibility(visible=False, rule="no batch holds it: retention or compaction took it")
+        return Visibility(visible=False, rule="no batch contains it: retention or compaction removed it")
     if offset >= log.last_stable:
         behind = f"not below the last stable offset {log.last_stable}"
-        return Visibility(visible=False, rule=f"{behind}: an older transaction is open, and readers wait for it")
+        return Visibility(visible=False, rule=f"{behind}: readers wait for an older open transaction")
     if written.state is RecordState.PLAIN:
-        return Visibility(visible=True, rule="no transaction, and below the last stable offset")
+        return Visibility(visible=True, rule="written outside of transactions, and below the last stable offset")
     return Visibility(visible=True, rule=f"committed by the marker at {written.marker_offset}")
 
 

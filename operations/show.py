@@ -158,7 +158,10 @@ class Reader:
             return {p: log.first for p, log in logs.items()}
         for p, log in logs.items():
             if wanted.start < log.first and len(logs) == 1:
-                raise Refused(f"offset {wanted.start} of {wanted.topic}/{p} is gone: the log begins at {log.first}")
+                raise Refused(
+                    f"--offset is {wanted.start}, but the log of {wanted.topic}[{p}] begins at {log.first}; set "
+                    f"--offset to {log.first} or more"
+                )
         return {p: max(log.first, wanted.start) for p, log in logs.items()}
 
     def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
@@ -248,7 +251,7 @@ def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[st
 
 def lines(documents: Iterable[dict[str, Any]]) -> Table:
     """Return records as a table: without terminal control characters, long values truncated."""
-    return table(["place", "time", "fate", "key", "value", "headers"], map(_cells, documents))
+    return table(["place", "time", "state", "key", "value", "headers"], map(_cells, documents))
 
 
 def _cells(document: Mapping[str, Any]) -> tuple[str | Text, ...]:
@@ -276,38 +279,46 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     if re.fullmatch(r"\d{1,18}", text):
         return int(text), None
-    return None, since(text, time.time())
+    return None, since(text, time.time(), "--offset", "an offset, ")
 
 
 @click.command("show")
 @click.argument("topic")
 @bootstrap_option
-@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; may be repeated.")
-@click.option("--offset", "--from", "start", metavar="OFFSET|TIME", help="From there on: 10441, 15m, 2026-11-21T08:00.")
 @click.option(
-    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Records at most; 0 shows all there are."
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Show only this partition; repeatable."
 )
-@click.option("--key", metavar="TEXT", help="Only records with this key.")
+@click.option(
+    "--offset",
+    "--from",
+    "start",
+    metavar="OFFSET|TIME",
+    help="First offset, time or age: 10441, 2026-11-21T08:00, 15m.  [default: the newest records]",
+)
+@click.option(
+    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Maximum number of records; 0: all."
+)
+@click.option("--key", metavar="TEXT", help="Show only records with this key.")
 @click.option(
     "--isolation",
     type=click.Choice([READ_UNCOMMITTED, READ_COMMITTED]),
     default=READ_UNCOMMITTED,
     show_default=True,
-    help="read_committed leaves out aborted and open records.",
+    help="read_committed skips aborted records and stops at the last stable offset.",
 )
-@click.option("--markers", is_flag=True, help="Control markers, too: where transactions end.")
-@click.option("--follow", is_flag=True, help="Go on with what is written, until SIGTERM or ctrl-c.")
+@click.option("--markers", is_flag=True, help="Also show the control markers that end transactions.")
+@click.option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
 @json_option
 @advised()
 def show(
     topic: str, bootstrap: str, start: str | None, key: str | None, *, follow: bool, as_json: bool, **more: Any
 ) -> ExitCode:
     """
-    Show a topic's records: key, value, headers, time, place, and what became of each one's transaction.
+    Show a topic's records: partition and offset, time, key, value, headers, and how each one's transaction ended.
 
-    The newest records, newest last; from --offset on the first ones. A record is committed, aborted, open (no marker
-    yet), or plain (written in no transaction). --json prints one object a line; bytes are {"text": ...} where they are
-    UTF-8, else {"base64": ...}, and {"null": true} where there are none.
+    Shows the newest records, newest last; with --offset, the first ones from there. A record is committed, aborted,
+    open (no marker yet), or plain (written outside of transactions). --json prints one object per line; bytes are
+    {"text": ...} if they are UTF-8, else {"base64": ...}, and {"null": true} if there are none.
 
     \b
     Examples:
@@ -317,7 +328,7 @@ def show(
       python -m pipeline show brew.orders.enriched --follow --isolation read_committed
 
     \b
-    Exit codes: 0 shown, or told to stop, 3 refused or out of reach, 64 wrong usage.
+    Exit codes: 0 shown, or stopped by a signal, 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     offset, since_ms = _start(start)
     wanted = RecordQuery(
@@ -348,5 +359,5 @@ def show(
             with contextlib.suppress(Stopped):
                 followed(reader, {p: max(ends[p], shown.get(p, 0)) for p in logs}, say)
         elif not documents and not as_json:
-            click.echo(f"no record of {topic} is meant by these options; --from and --isolation decide what is read")
+            click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
     return ExitCode.DONE

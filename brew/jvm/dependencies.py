@@ -119,8 +119,8 @@ def sha256(file: Path) -> str:
 
 def missing_jars(part: Part, folder: Path) -> Refused:
     return Refused(
-        f"no jars in {folder / part}: `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) puts them there, "
-        f"and {VARIABLE} names another place"
+        f"no jars in {folder / part}; run `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`), or set {VARIABLE} "
+        "to the directory that has them"
     )
 
 
@@ -184,11 +184,11 @@ def java() -> str:
     try:
         result = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Refused(f"{need}; {executable} does not run ({error}): install one, or set JAVA_HOME") from error
+        raise Refused(f"{need}; {executable} does not run ({error}); install one, or set JAVA_HOME") from error
     version = re.search(r'version "(?:1\.)?(\d+)', result.stderr)
     if version is None or int(version[1]) < _MIN_JAVA:
         raise Refused(
-            f"{need}; {executable} is version {version[1] if version else 'unknown'}: set JAVA_HOME to a newer one"
+            f"{need}; {executable} is version {version[1] if version else 'unknown'}; set JAVA_HOME to a newer one"
         )
     return executable
 
@@ -205,7 +205,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{folder} can't be made ({error.strerror}); name another place with --jvm-dir") from error
+        raise Refused(f"{folder} can't be created ({error.strerror}); set --jvm-dir to another directory") from error
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def _retrieve(part: Part, fresh: Path, jvm_dir: Path) -> None:
     pyspark = importlib.util.find_spec("pyspark")
     ivy = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
     if not ivy:
-        raise Refused("pyspark's Ivy is not here; install pyspark (it is one of this package's requirements)")
+        raise Refused("Ivy, which pyspark contains, is not installed; install pyspark")
     pattern = f"{fresh}/[conf]/[artifact]-[revision].[ext]"
     command = [java(), "-cp", str(ivy[0]), "org.apache.ivy.Main", "-ivy", str(IVY), "-cache", str(jvm_dir / "cache")]
     command += ["-confs", part, "-retrieve", pattern, "-types", "jar", "bundle", "tar.gz"]
@@ -231,14 +231,16 @@ def _retrieve(part: Part, fresh: Path, jvm_dir: Path) -> None:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_FETCH_S, check=False
             ).returncode
         except subprocess.TimeoutExpired as error:
-            raise Refused(f"the jars did not come within {_FETCH_S:g} s; Ivy's log is {log}; run it again") from error
+            raise Refused(
+                f"the jars were not fetched within {_FETCH_S:g} s (Ivy's log is {log}); run it again"
+            ) from error
     if code == 0:
         shutil.rmtree(jvm_dir / "cache", ignore_errors=True)  # only needed to continue after a failure
     else:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
         raise Refused(
-            f"the jars could not be fetched (Ivy's whole log is {log}); run it again, or copy them from a machine "
-            f"with a network and give --from\n{last_lines}"
+            f"the jars could not be fetched (Ivy's whole log is {log}); run it again, or copy them from another "
+            f"machine and set --from to their directory\n{last_lines}"
         )
 
 
@@ -293,10 +295,14 @@ def setup_command(
         if as_json:
             click.echo(json.dumps(report, indent=2))
             return
-        how = f"fetched and checked in {report['seconds']} s" if fetched else "there already, checked"
+        how = f"fetched and checked in {report['seconds']} s" if fetched else "already there, checked"
         click.echo(f"{len(fetched_jars)} jars, {size / 1e6:.1f} MB, {how}; {folder / part}")
 
     if versions:
-        choice = click.option("--kafka", type=click.Choice(list(versions)), help="Version, for `sandbox up --kafka`.")
+        choice = click.option(
+            "--kafka",
+            type=click.Choice(list(versions)),
+            help=f"Kafka version, for `sandbox up --kafka`.  [default: {next(iter(versions))}]",
+        )
         return choice(command)
     return command

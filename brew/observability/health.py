@@ -65,25 +65,25 @@ def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Find
         return Finding(PartitionState.UNRECOVERABLE, vitals.fatal)
     unseen_s = now - vitals.polled_at
     if unseen_s > bounds.polling_ttl_s:
-        reason = f"nobody has looked at it for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
+        reason = f"not polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
         return Finding(PartitionState.STUCK, reason)
     behind = f": {vitals.trouble}" if vitals.trouble else ""
     if vitals.away_since is not None:
         away_s = now - vitals.away_since
         state = PartitionState.STUCK if away_s > bounds.away_s else PartitionState.BLOCKED
-        return Finding(state, f"waits for a server for {away_s:.0f} s (at most {bounds.away_s:g}){behind}")
+        return Finding(state, f"a server has not answered for {away_s:.0f} s (at most {bounds.away_s:g} s){behind}")
     if vitals.blocked_since is not None:
         held_back = f"{quantity(vitals.held_back, 'offset')} behind an open transaction"
         return Finding(PartitionState.BLOCKED, f"{held_back}, for {now - vitals.blocked_since:.0f} s")
     if vitals.waiting_since is None:
         return Finding(PartitionState.IDLE, "nothing to read")
     still_s = now - vitals.waiting_since
-    left = "some offsets" if vitals.lag is None else quantity(vitals.lag, "offset")
+    left = "an unknown number of offsets" if vitals.lag is None else quantity(vitals.lag, "offset")
     if still_s > bounds.consuming_ttl_s:
         limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
-        return Finding(PartitionState.STUCK, f"{left} to read, nothing moved for {still_s:.0f} s {limit}{behind}")
+        return Finding(PartitionState.STUCK, f"{left} to read, no progress for {still_s:.0f} s {limit}{behind}")
     if vitals.fenced:
-        return Finding(PartitionState.FENCED, f"a newer holder took it over, nothing was committed since{behind}")
+        return Finding(PartitionState.FENCED, f"fenced by a newer producer, nothing committed since{behind}")
     return Finding(PartitionState.WORKING, f"{left} to read{behind}")
 
 
@@ -107,7 +107,7 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
         return Answer(True, _words(program))
     unseen_s = now - program.beat_at
     if unseen_s > bounds.polling_ttl_s:
-        return Answer(False, f"nothing was looked at for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
+        return Answer(False, f"nothing was polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
     if ill := [partition for partition in partitions if partition.state in ILL]:
         named = "; ".join(f"{row.topic}[{row.partition}] is {row.state}: {row.reason}" for row in ill[:_NAMED])
         return Answer(False, named + (f"; and {len(ill) - _NAMED} more" if len(ill) > _NAMED else ""))
@@ -115,7 +115,7 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
         return Answer(True, _words(program))
     counts = Counter(partition.state for partition in partitions)
     names = ", ".join(f"{counts[state]} {state}" for state in PartitionState if counts[state])
-    return Answer(True, names or "no partition is ours now")
+    return Answer(True, names or "no partition is assigned now")
 
 
 def ready(program: Program, alive: Answer, waits: str = "") -> Answer:

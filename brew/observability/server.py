@@ -34,7 +34,7 @@ Ask = Callable[[Sequence[str], Deadline], Holders]
 logger = logging.getLogger(__name__)
 _ASK_S = 2.0
 _KEPT_S = 1.0
-_UNKNOWN = "its coordinator knows no such id, or this client may not see it"
+_UNKNOWN = "the coordinator does not know the id, or this client lacks Describe on it"
 
 
 class Producers:
@@ -75,7 +75,7 @@ class Producers:
                 try:
                     self._holders, self._silent = self._ask(names, Deadline(_ASK_S)), ""
                 except BrewError as error:
-                    self._holders, self._silent = {}, f"the brokers do not tell: {error}"
+                    self._holders, self._silent = {}, f"the brokers did not report it: {error}"
                 finally:
                     self._asked_at = self._clock()
             return self._holders, self._silent
@@ -197,7 +197,7 @@ class Probes:
             if settings.asked:
                 raise UsageError(
                     f"no probes at {settings.host}:{settings.port} (--probe-host, --probe-port): {error.strerror}; "
-                    "name another port, 0 for any free one, or --no-probes"
+                    "set another --probe-port, 0 for any free port, or --no-probes"
                 ) from error
             # The default port was not requested explicitly: another program on it must not stop this one.
             self._server, self.taken = _Server((settings.host, 0), recorder, producers), True
@@ -226,7 +226,7 @@ def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | 
         logger.warning("no probes at %s: %s; set --probe-host, or --no-probes", settings.host, error.strerror)
         yield
         return
-    logger.info("probes at %s%s", server.url, f" ({settings.port} is taken)" if server.taken else "")
+    logger.info("probes at %s%s", server.url, f" (port {settings.port} is in use)" if server.taken else "")
     try:
         with announced(server.url):
             yield

@@ -57,13 +57,13 @@ PROBE_OPTIONS = (
         "--polling-ttl",
         type=float,
         default=None,
-        help=f"Time until a partition that is not polled counts as stuck.  [default: {TTL_S:g}, more if work may last]",
+        help=f"Time until a partition that is not polled counts as stuck.  [default: {TTL_S:g}, more for long work]",
     ),
     click.option(
         "--consuming-ttl",
         type=float,
         default=None,
-        help="Time until a partition without progress counts as stuck.  [default: the same]",
+        help=f"Time until a partition without progress counts as stuck.  [default: {TTL_S:g}, more for long work]",
     ),
 )
 
@@ -104,7 +104,7 @@ def _ttl(setting: str, asked: float | None, longest_work_s: float) -> float:
         return max(TTL_S, longest_work_s + _SLACK_S)
     if asked < longest_work_s:
         raise UsageError(
-            f"{setting} is {asked:g}: one piece of work may take {longest_work_s:g} s in good health "
-            f"(twice the transaction time-out, or the poll interval); raise {setting} or shorten those"
+            f"{setting} is {asked:g}: it has to be at least {longest_work_s:g} s, which one piece of work may take "
+            f"(twice the transaction timeout, or the poll interval); raise {setting}, or shorten those"
         )
     return asked

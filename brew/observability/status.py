@@ -81,7 +81,7 @@ class LastTransaction:
     records: int | None = None
     seconds: float | None = None
     steps: Mapping[str, float] = field(default_factory=dict)
-    producer_unknown: str | None = "not asked; /status?producers asks the brokers"
+    producer_unknown: str | None = "not requested; /status?producers asks the brokers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def from_json(document: bytes | str) -> Status:
         }
         return Status(**{**_known(Status, read), **parts})
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no status document: {error}") from error
+        raise ValueError(f"not a status document: {error}") from error
 
 
 def _partition(read: Mapping[str, Any]) -> PartitionStatus:

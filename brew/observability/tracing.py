@@ -47,7 +47,9 @@ def _exporter(name: str) -> SpanExporter:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError(f"--spans is {name!r}, and {error.name} is not installed: pip install 'brew[otel]'") from error
+        raise UsageError(
+            f"--spans is {name!r}, and {error.name} is not installed; run pip install 'brew[otel]'"
+        ) from error
     exporter: SpanExporter = OTLPSpanExporter()
     return exporter
 

@@ -67,7 +67,7 @@ def allowed(names: Iterable[str]) -> frozenset[str]:
     """
     wanted = frozenset(names)
     if unknown := sorted(wanted - set(NAMES)):
-        raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; `brew preflight` lists them")
+        raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; run `brew preflight --all` to list them")
     return wanted
 
 
@@ -96,8 +96,8 @@ def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ..
             for finding in left
         )
         raise Refused(
-            f"preflight: {reasons}; change {'it' if len(left) == 1 else 'them'}, or run all the same with {flags} "
-            "(`brew preflight` shows all checks)"
+            f"preflight: {reasons}; change {'it' if len(left) == 1 else 'them'}, or run anyway with {flags} "
+            "(`brew preflight` shows all findings)"
         )
     return tuple(
         f"allowed although unsafe: {finding.name} is {finding.value}, needs {finding.need}: {finding.why}"

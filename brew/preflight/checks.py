@@ -9,7 +9,7 @@ from dataclasses import replace
 from brew.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
 from brew.deadline import delivery_ms
 from brew.errors import Refused
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, quantity
 from brew.planner import PartitionFacts, check, position_metadata
 from brew.preflight import ROLES, Finding, Severity, timeouts
 from brew.preflight.timeouts import TimeoutChain
@@ -22,18 +22,18 @@ _KIP_890 = 2
 def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
     """Check that every broker has the same ``settings``; where they differ, the other checks use the lowest value."""
     values_by_broker = facts.config
-    setting, why = "these settings of each broker", "what holds does not depend on the broker that is asked"
+    setting, why = "these settings of each broker", "the result does not depend on the broker that was asked"
     good = Finding("brokers-alike", "", "the same on every broker", setting, why, Severity.OK)
     if isinstance(values_by_broker, Unknown):
-        why = f"the brokers do not tell ({values_by_broker.reason}); grant DescribeConfigs on the cluster"
+        why = f"the brokers did not report them ({values_by_broker.reason}); grant DescribeConfigs on the cluster"
         return replace(good, value="?", why=why, severity=Severity.UNKNOWN)
     apart = [words for name in sorted(settings) if (words := _apart(name, facts))]
     if apart:
-        why = "what holds depends on the broker that leads a partition, or coordinates; the checks take the least"
+        why = "the value of the broker that leads or coordinates applies; the checks use the lowest one"
         return replace(good, value="; ".join(apart), why=why, severity=Severity.WARNING)
     if isinstance(facts.brokers, int) and len(values_by_broker) < facts.brokers:
         value = f"{len(values_by_broker)} of {facts.brokers} brokers"
-        return replace(good, value=value, why="the others did not tell", severity=Severity.UNKNOWN)
+        return replace(good, value=value, why="the other brokers did not report them", severity=Severity.UNKNOWN)
     return replace(good, value=f"{len(values_by_broker)} brokers" if len(values_by_broker) > 1 else "1 broker")
 
 
@@ -58,14 +58,16 @@ def verification(facts: ClusterFacts) -> Finding:
         ", ".join(sorted(verifying)) or "?",
         "true",
         f"the brokers' {VERIFICATION}",
-        "a late record opens no transaction that nobody ends",
+        "a delayed record can't open a hanging transaction",
         Severity.OK,
     )
     if not verifying:
-        why = "not told; on Kafka before 3.6 a late record can open a transaction that nobody ends: `brew doctor`"
+        why = (
+            "not reported; before Kafka 3.6 a delayed record can open a hanging transaction, which `brew doctor` finds"
+        )
         return replace(finding, why=why, severity=Severity.UNKNOWN)
     if verifying != {"true"}:
-        why = "a late record can open a transaction that nobody ends (KIP-890); `brew doctor` finds those"
+        why = "a delayed record can open a hanging transaction (KIP-890), which `brew doctor` finds"
         return replace(finding, why=why, severity=Severity.WARNING)
     return finding
 
@@ -75,15 +77,15 @@ def transaction_version(level: int | Unknown) -> Finding:
     name, need = "transaction-version", f"at least {_KIP_890}"
     setting = "kafka-features.sh upgrade --feature transaction.version=2"
     if isinstance(level, Unknown):
-        why = f"the brokers do not tell ({level.reason})"
+        why = f"the brokers did not report it ({level.reason})"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
     if level < _KIP_890:
         why = (
-            "an upstream producer's late commit can end its next transaction: orders that it aborted could be read; "
-            "this pipeline's own writers take a new epoch for each transaction"
+            "a delayed commit of an upstream producer can commit its next transaction, even if it aborts that one; "
+            "this pipeline's own producers take a new epoch for each transaction"
         )
         return Finding(name, str(level), need, setting, why, Severity.WARNING)
-    why = "producers that know it are safe from their own late commits; ours take a new epoch for each transaction"
+    why = "producers that support it take a new epoch for each transaction, as this pipeline's own always do"
     return Finding(name, str(level), need, setting, why, Severity.OK)
 
 
@@ -91,7 +93,7 @@ _ENOUGH = 3
 _MIN_ISR = "min.insync.replicas"
 _UNCLEAN = "unclean.leader.election.enable"
 _CLEANUP = "cleanup.policy"
-_UNTOLD = "the brokers do not tell; grant DescribeConfigs on the topic"
+_UNTOLD = "the brokers did not report it; grant DescribeConfigs on the topic"
 
 
 def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
@@ -113,14 +115,14 @@ def _worst(role: str) -> Severity:
 
 def _replication(role: str, topic: TopicFacts, brokers: int | None) -> Finding:
     need = _ENOUGH if brokers is None else min(_ENOUGH, brokers)
-    why, severity = "a broker that is lost for good takes no acknowledged record with it", Severity.OK
+    why, severity = "no acknowledged record is lost if one broker is lost", Severity.OK
     if topic.replicas < need:
-        lost = "its disk is the only copy" if topic.replicas == 1 else "two disks hold all there is"
+        lost = "there is only one copy" if topic.replicas == 1 else "there are only two copies"
         severity = _worst(role) if topic.replicas == 1 else Severity.WARNING
-        why = f"{lost}: a broker that is lost for good takes acknowledged records, or their offsets, with it"
+        why = f"{lost}: if a broker is lost for good, acknowledged records or offsets can be lost with it"
     elif topic.replicas < _ENOUGH:
         severity = Severity.WARNING
-        why = f"a cluster of {brokers} can't do better, and loses what its disks lose; use three brokers"
+        why = f"{quantity(brokers or 0, 'broker')} can't hold more replicas; use at least {_ENOUGH} brokers"
     setting = f"replicas of {topic.name} (kafka-reassign-partitions.sh)"
     return Finding(f"{role}-replication", str(topic.replicas), f"{_ENOUGH}", setting, why, severity)
 
@@ -136,14 +138,18 @@ def _min_isr(role: str, topic: TopicFacts) -> Finding:
     if count is None:
         return finding(Severity.UNKNOWN, _UNTOLD)
     if count > topic.replicas:
-        return finding(_worst(role), f"no record is ever acknowledged: there are {topic.replicas} replicas only")
+        return finding(_worst(role), f"no record can be acknowledged with only {quantity(topic.replicas, 'replica')}")
     if topic.in_sync < count:
-        return finding(Severity.WARNING, f"{topic.in_sync} replicas are in sync now: until more are, writes fail")
+        return finding(
+            Severity.WARNING, f"writes fail now: only {topic.in_sync} of {topic.replicas} replicas are in sync"
+        )
     if topic.replicas > 1 and count == 1:
-        return finding(Severity.WARNING, "a record on one disk counts as acknowledged, and is lost with that disk")
+        return finding(
+            Severity.WARNING, "a record is acknowledged once one broker has it, and is lost with that broker"
+        )
     if topic.replicas > 1 and count == topic.replicas:
-        return finding(Severity.WARNING, "one broker that is away stops all writes")
-    return finding(Severity.OK, "what is acknowledged is on that many disks")
+        return finding(Severity.WARNING, "all writes fail while one broker is down")
+    return finding(Severity.OK, "acknowledged records are on at least that many brokers")
 
 
 def _unclean(role: str, topic: TopicFacts) -> Finding:
@@ -152,16 +158,16 @@ def _unclean(role: str, topic: TopicFacts) -> Finding:
         severity, why = Severity.UNKNOWN, _UNTOLD
     elif value == "true" and topic.replicas > 1:
         severity = _worst(role)
-        why = "a replica that lags may become leader: acknowledged records and committed transactions vanish"
+        why = "an out-of-sync replica may become leader: acknowledged records and committed transactions are lost"
     else:
-        severity, why = Severity.OK, "only a replica in sync becomes leader"
+        severity, why = Severity.OK, "only an in-sync replica becomes leader"
     return Finding(f"{role}-unclean-election", value or "?", "false", f"{_UNCLEAN} of {topic.name}", why, severity)
 
 
 _COMPACTED = {
-    "input": "compaction may remove an order before it is read",
-    "output": "compaction removes all but the last record of a key: orders vanish after they were delivered",
-    "dead-letter": "compaction refuses records without a key, and removes all but the last of one key",
+    "input": "compaction may remove a record before it is read",
+    "output": "compaction removes delivered records: all but the last one of a key",
+    "dead-letter": "a compacted topic refuses records without a key, and keeps only the last one of a key",
 }
 
 
@@ -172,7 +178,7 @@ def _cleanup(role: str, topic: TopicFacts) -> Finding:
     elif "compact" in policy:
         severity, why = _worst(role), _COMPACTED[role]
     else:
-        severity, why = Severity.OK, "records go by age or size only"
+        severity, why = Severity.OK, "records are deleted by age or size only"
     return Finding(f"{role}-cleanup", policy or "?", "delete", f"{_CLEANUP} of {topic.name}", why, severity)
 
 
@@ -203,10 +209,10 @@ def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
     """
     name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
     if isinstance(allowed, Unknown):
-        why = f"the brokers do not tell ({allowed.reason}); a missing right shows at the first fence"
+        why = f"the brokers did not report it ({allowed.reason}); without the right, the first fence fails"
         return Finding(name, "?", "WRITE", setting, why, Severity.UNKNOWN)
     if allowed:
-        why = "they may be looked at, as Write lets us; whether Write is granted shows at the first fence"
+        why = "Write implies Describe, which is granted; without Write, the first fence fails"
         return Finding(name, "DESCRIBE", "WRITE", setting, why, Severity.OK)
     why = "WRITE is not granted: no transaction can begin"
     return Finding(name, "none", "WRITE", setting, why, Severity.UNSAFE)
@@ -215,25 +221,25 @@ def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
 def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[str] | None) -> Finding:
     need, setting = ", ".join(sorted(needed)), f"ACLs of this principal on {resource} (kafka-acls.sh)"
     if access is None:
-        why = "the brokers do not tell what this client may do; a missing right shows as a refusal later"
+        why = "the brokers did not report this client's rights; without them, the run fails later"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
     value = ", ".join(sorted(access & needed)) or "none"
     if missing := sorted(needed - access):
-        why = f"{', '.join(missing)} is not granted: the run would be refused in the middle of its work"
+        why = f"{', '.join(missing)} is not granted: the run would fail later"
         return Finding(name, value, need, setting, why, Severity.UNSAFE)
-    return Finding(name, value, need, setting, "what a run does there is granted", Severity.OK)
+    return Finding(name, value, need, setting, "the rights that a run needs are granted", Severity.OK)
 
 
 def members(name: str, membership: GroupFacts | Unknown) -> Finding:
-    setting = f"group.id of whoever subscribes with {name}, or --group"
+    setting = f"group.id of the consumers that use {name}, or --group"
     if isinstance(membership, Unknown):
-        why = f"the brokers do not tell: {membership.reason}"
+        why = f"the brokers did not report them: {membership.reason}"
         return Finding("group-members", "?", "none", setting, why, Severity.UNKNOWN)
     if not membership.members:
-        why = "only this pipeline moves the position"
+        why = "only this pipeline commits offsets"
         return Finding("group-members", "none", "none", setting, why, Severity.OK)
     named = ", ".join(membership.members[:_MOST_NAMED]) + (" ..." if len(membership.members) > _MOST_NAMED else "")
-    why = "a member commits positions of its own under this group: records would be skipped or come twice"
+    why = "a member commits its own offsets in this group: records would be skipped or duplicated"
     return Finding("group-members", f"{len(membership.members)}: {named}", "none", setting, why, Severity.UNSAFE)
 
 
@@ -319,19 +325,19 @@ def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
     yield Finding("position", text, "within the log", moved, "no record was lost before it was read", Severity.OK)
     named = [f for f in begun if f.committed is not None and f.committed.metadata == position_metadata(f.topic_id)]
     known = len(named) == len(begun)
-    why = "a topic that is deleted and made again is seen"
+    why = "a topic that is deleted and recreated is detected"
     if not known:
-        why = "a position set by hand carries no topic id: until the next commit a topic made again is not seen"
+        why = "an offset committed by hand has no topic id: until the next commit, a recreated topic is not detected"
     value = f"{len(named)} of {len(begun)} positions"
     severity = Severity.OK if known else Severity.UNKNOWN
-    yield Finding("topic-identity", value, "the topic's id beside each position", moved, why, severity)
+    yield Finding("topic-identity", value, "the topic id beside each committed offset", moved, why, severity)
 
 
 def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Unknown:
     """Return a topic that does not exist yet, with the settings that it will be created with."""
     if role == "input":
         return Unknown(
-            "there is no such topic; make it (`brew topics`, `make topic-create-all`), or name another (--input)"
+            "there is no such topic; create it (`brew topics`, `make topic-create-all`), or set --input to another"
         )
     if role in _MADE_WITH:
         copies, needed = (facts.number(setting) for setting in _MADE_WITH[role])
@@ -339,7 +345,7 @@ def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Un
         count = facts.brokers if isinstance(facts.brokers, int) else None
         copies, needed = None if count is None else min(_MOST_COPIES, count), facts.number(_MIN_ISR)
     if copies is None or isinstance(facts.config, Unknown):
-        return Unknown("it is made at first use, and the brokers do not tell with what")
+        return Unknown("it is created at first use, with settings that the brokers did not report")
     config = {
         _MIN_ISR: "?" if needed is None else str(needed),
         _UNCLEAN: "true" if "true" in facts.texts(_UNCLEAN) else "false",
@@ -353,7 +359,7 @@ def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
 
 
 def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
-    """Return the time-outs of these settings, and the brokers' maximum."""
+    """Return the timeouts of these settings, and the brokers' maximum."""
     timeout_s = settings.transaction_timeout_s
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
     broker_ms = facts.number(timeouts.MAX_TRANSACTION_MS)
@@ -367,22 +373,25 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
         return
     wanted = min(largest, settings.limits.max_bytes)
     if output is not None:
-        more = f"enrichment and headers take up to {_OUTPUT_ROOM} bytes more"
-        yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "orders that only just fit are rejected instead"))
+        more = f"enrichment and headers add up to {_OUTPUT_ROOM} bytes"
+        yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "records close to the limit are rejected instead"))
     if dead is not None:
-        why = ("a rejected record fits with its bytes", "the value of a larger record is left out of its dead letter")
+        why = (
+            "every rejected record fits, with its value",
+            "the value of a larger record is left out of its dead letter",
+        )
         yield _size("dead-letter", dead, largest, why)
     value, need, setting = f"{most} bytes", f"at least {largest} bytes", f"{_MAX_BYTES} of {settings.input}"
-    severity, reason = Severity.OK, "our writer takes whatever the input holds"
+    severity, reason = Severity.OK, "the pipeline's producer accepts all records of the input"
     if largest > most:
-        severity, reason = Severity.WARNING, "our writer refuses records that the input takes"
+        severity, reason = Severity.WARNING, "the pipeline's producer refuses records that the input accepts"
     yield Finding("producer-message-size", value, need, setting, reason, severity)
     if output is not None and source is not None:
         partitions = (str(output.partitions), str(source.partitions), f"partitions of {output.name}")
-        severity, reason = Severity.OK, "a crash in one input partition holds back one output partition only"
+        severity, reason = Severity.OK, "a crash in one input partition holds back only one output partition"
         if output.partitions != source.partitions:
             severity = Severity.WARNING
-            reason = "records go by their key: a crash in one input partition can hold back all of the output"
+            reason = "keys choose the partition: a crash in one input partition can hold back all output partitions"
         yield Finding("output-partitions", *partitions, reason, severity)
 
 
@@ -397,5 +406,5 @@ def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Find
 
 def _isolation() -> Finding:
     """Return a fixed finding, listed for completeness: all our readers use this level, and no setting changes it."""
-    why = "aborted orders are never read; no setting of ours changes that (--client-config refuses the key)"
+    why = "aborted records are never read; no setting changes that (--client-config refuses it)"
     return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

@@ -1,4 +1,4 @@
-"""The chain of time-outs, each explained, and the clock skew; pure."""
+"""The chain of timeouts, each explained, and the clock skew; pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFSETS_RETENTION_MIN = "offsets.retention.minutes"
 
 @dataclass(frozen=True, slots=True)
 class TimeoutChain:
-    """The time-outs in ms; ``broker_ms`` is the brokers' maximum transaction time-out, if they report it."""
+    """The timeouts in ms; ``broker_ms`` is the brokers' maximum transaction timeout, if they report it."""
 
     request_ms: int
     delivery_ms: int
@@ -34,17 +34,17 @@ class TimeoutChain:
 def check_chain(chain: TimeoutChain) -> Iterator[Finding]:
     """Check `request < delivery < transaction < the brokers' maximum`, link by link; equal values give a warning."""
     value, need = f"{chain.request_ms} ms", f"less than {chain.delivery_ms} ms"
-    setting = "request.timeout.ms (--transaction-timeout sets the delivery's)"
-    severity, why = Severity.OK, "a request that is lost is sent again within the transaction"
+    setting = "request.timeout.ms, or --transaction-timeout, which sets the delivery timeout"
+    severity, why = Severity.OK, "a lost request is sent again within the transaction"
     if chain.request_ms >= chain.delivery_ms:
         severity = Severity.WARNING
-        why = "a lost request is not sent again before the record's time is over: the transaction is aborted instead"
+        why = "a lost request is not sent again before the delivery timeout: the transaction is aborted instead"
     yield Finding("request-timeout", value, need, setting, why, severity)
     value, need = f"{chain.delivery_ms} ms", f"less than {chain.transaction_ms} ms"
     severity = _severity(chain.delivery_ms, chain.transaction_ms)
-    why = "the writer gives up before the brokers abort it, and the next attempt knows why"
+    why = "the producer gives up before the brokers abort its transaction"
     if severity is not Severity.OK:
-        why = "the brokers abort the transaction while its records are still on their way"
+        why = "the brokers abort the transaction while its records are still being sent"
     setting = "message.timeout.ms (--transaction-timeout sets it)"
     yield Finding("delivery-timeout", value, need, setting, why, severity)
     yield _transaction(chain)
@@ -53,12 +53,12 @@ def check_chain(chain: TimeoutChain) -> Iterator[Finding]:
 def _transaction(chain: TimeoutChain) -> Finding:
     value, setting = f"{chain.transaction_ms} ms", f"--transaction-timeout, or the brokers' {MAX_TRANSACTION_MS}"
     if chain.broker_ms is None:
-        why = "the brokers do not tell their maximum (DescribeConfigs on the cluster); a longer one is refused at once"
+        why = "the brokers did not report their maximum (grant DescribeConfigs on the cluster), and refuse a longer one"
         return Finding("transaction-timeout", value, "less than the brokers' maximum", setting, why, Severity.UNKNOWN)
     severity = _severity(chain.transaction_ms, chain.broker_ms)
-    why = "a dead run holds readers back for that long, unless the next one fences it"
+    why = "a crashed run holds back readers for that long, unless another one fences it"
     if severity is Severity.WARNING:
-        why = "the brokers take just that: once their maximum is lowered they refuse every transaction"
+        why = "it is equal to the maximum: if that is lowered, the brokers refuse every transaction"
     elif severity is Severity.UNSAFE:
         why = "the brokers refuse every transaction (INVALID_TRANSACTION_TIMEOUT)"
     return Finding("transaction-timeout", value, f"less than {chain.broker_ms} ms", setting, why, severity)
@@ -71,7 +71,7 @@ def _severity(ms: int, limit_ms: int) -> Severity:
 
 def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Finding:
     """
-    Check that a full transaction fits into a third of its time-out, at the speed of a busy machine.
+    Check that a full transaction fits into a third of its timeout, at the speed of a busy machine.
 
     ``transaction_bytes`` is set if the reader counts bytes instead of records.
     """
@@ -84,9 +84,11 @@ def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Fi
         value, need, speed = f"{transaction_bytes} bytes", round(_BUSY_BYTES_PER_S * share_s), "20 MB/s"
         setting, text = "--transaction-bytes", f"at most {need} bytes"
         ok = transaction_bytes <= need
-    why = f"at {speed} a full transaction takes a third of its time-out ({share_s:g} s) at most"
+    why = f"at {speed} a full transaction takes at most a third of its timeout ({share_s:g} s)"
     if not ok:
-        why = f"at {speed} a full transaction takes more than {share_s:g} s: on a slow day its time-out aborts it"
+        why = (
+            f"at {speed} a full transaction takes more than a third of its timeout ({share_s:g} s), and may be aborted"
+        )
     return Finding("transaction-size", value, text, setting, why, Severity.OK if ok else Severity.WARNING)
 
 
@@ -94,12 +96,12 @@ def retention(minutes: int | None) -> Finding:
     """Check how long Kafka keeps the position of a group without members, such as ours."""
     value, need = "?" if minutes is None else f"{minutes} min", f"at least {_WEEK_MIN} min"
     if minutes is None:
-        severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the cluster"
+        severity, why = Severity.UNKNOWN, "the brokers did not report it; grant DescribeConfigs on the cluster"
     elif minutes < _WEEK_MIN:
         severity = Severity.WARNING
-        why = "a partition without commits for that long loses its position (offsets-vanished at the next run)"
+        why = "a partition without commits for that long loses its committed offset (offsets-vanished at the next run)"
     else:
-        severity, why = Severity.OK, "a run may pause for that long and still knows where it stands"
+        severity, why = Severity.OK, "a run may pause for that long without losing its committed offsets"
     return Finding("offsets-retention", value, need, f"the brokers' {OFFSETS_RETENTION_MIN}", why, severity)
 
 
@@ -108,14 +110,14 @@ def skew(ahead_s: float | Unknown) -> Finding:
     name, need = "clock-skew", f"at most {_MOST_SKEW_S:g} s"
     setting = "the clocks (NTP) of this machine and the brokers"
     if isinstance(ahead_s, Unknown):
-        why = f"the brokers do not tell ({ahead_s.reason}); with KRaft, Kafka 3.3 and Describe on the cluster they do"
+        why = f"the brokers did not report it ({ahead_s.reason}); it needs KRaft, Kafka 3.3 and Describe on the cluster"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
     if abs(ahead_s) > _MOST_SKEW_S:
         value = f"the controller is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
-        why = "lag in seconds, ages of transactions and times of orders compare clocks: they are wrong by as much"
+        why = "lag in seconds, ages of transactions and times of orders are wrong by as much"
         return Finding(name, value, need, setting, why, Severity.WARNING)
-    value = "within the answer's time" if ahead_s == 0 else f"{ahead_s:+.3f} s"
-    return Finding(name, value, need, setting, "ages that compare both clocks can be believed", Severity.OK)
+    value = "less than the request's duration" if ahead_s == 0 else f"{ahead_s:+.3f} s"
+    return Finding(name, value, need, setting, "ages that compare both clocks are reliable", Severity.OK)
 
 
 _MINUTE_MS = 60_000
@@ -124,7 +126,7 @@ _TRANSACTION = "--transaction-timeout"
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """One time-out; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
+    """One timeout; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
 
     name: str
     ms: int | None
@@ -133,7 +135,7 @@ class Timeout:
 
 
 def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
-    """Return the chain in order, whether it holds (null: unknown), and the other time-outs."""
+    """Return the chain in order, whether it holds (null: unknown), and the other timeouts."""
     links = list(_links(settings, chain))
     values = [link.ms for link in links]
     known = [ms for ms in values if ms is not None]
@@ -147,59 +149,64 @@ def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: in
 
 def _links(settings: PipelineSettings, chain: TimeoutChain) -> Iterator[Timeout]:
     given = "request.timeout.ms" in settings.connection.properties
-    by = "request.timeout.ms in --client-config" if given else "librdkafka's default; request.timeout.ms"
-    yield Timeout("request", chain.request_ms, by, "the request is sent again, as long as the record has time left")
+    by = "request.timeout.ms in --client-config" if given else "librdkafka's default for request.timeout.ms"
+    yield Timeout("request", chain.request_ms, by, "the request is sent again, within the delivery timeout")
     yield Timeout(
         "delivery",
         chain.delivery_ms,
         f"nine tenths of {_TRANSACTION} (message.timeout.ms)",
-        "the record counts as lost: the transaction is aborted, and the next attempt writes the range again",
+        "the record counts as not delivered: the transaction is aborted, and the next attempt writes the range again",
     )
     yield Timeout(
         "transaction",
         chain.transaction_ms,
         f"{_TRANSACTION} (transaction.timeout.ms)",
-        "the coordinator aborts and fences it, readers go on behind it; the next attempt writes the range again",
+        "the coordinator aborts and fences it, and readers continue; the next attempt writes the range again",
     )
     yield Timeout(
         "brokers' maximum",
         chain.broker_ms,
         f"the brokers' {MAX_TRANSACTION_MS}",
-        "a longer transaction time-out is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)",
+        "a longer transaction timeout is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)",
     )
 
 
 def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[Timeout]:
     whole = settings.transaction_timeout_s
     yield _of("batch", whole * TIMEOUT_SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
-    yield _of("attempt", whole, _TRANSACTION, "it gives up, aborts, and gives its range back to the driver")
-    ends = "its worker ends, Spark tries it again"
+    yield _of("attempt", whole, _TRANSACTION, "it aborts, and returns its range to the driver")
+    ends = "its worker ends, and Spark retries the task"
     if settings.spark.absent:
-        ends = "the run ends with the stacks on stderr"
+        ends = "the run ends, with stack traces on stderr"
     hung = f"a call of the client library has hung: {ends}"
     yield _of("watchdog", MAX_TIMEOUTS * whole, f"twice {_TRANSACTION}", hung)
     claims = settings.stand_by or settings.share
     if settings.reader is Reader.DIRECT and not settings.spark.absent:
         leased = settings if claims is None else settings.leased_within(claims)
-        by = "--lease" if claims is None else "--lease, two heartbeat intervals at most"
-        gone = "without a word from the driver a task ends its partitions; one that is silent is taken for dead"
+        by = "--lease" if claims is None else "--lease, at most two heartbeat intervals"
+        gone = "a task that hears nothing from the driver stops its partitions; one that is not heard counts as dead"
         yield _of("lease", leased.direct.lease_s, by, gone)
     if claims is not None:
         by = "--claim-interval, the same for all drivers"
-        yield _of("heartbeat", claims.interval_s, by, "nothing yet: one beat may be late")
-        over = "another driver takes over, and its fence ends what this one left open"
+        yield _of("heartbeat", claims.interval_s, by, "nothing yet: one heartbeat may be late")
+        over = "another driver takes over, and its fence aborts the open transactions"
         yield _of("take-over", 2 * claims.interval_s, "twice --claim-interval", over)
     if settings.profiles is not None:
         load_s = settings.profiles.load_timeout_s
         yield _of("profiles", load_s, "--profiles-timeout", "the attempt fails, and is repeated")
-    yield _of("patience", settings.patience_s, "--patience", "no progress for so long: the run refuses to go on")
+    yield _of(
+        "patience",
+        settings.patience_s,
+        "--patience",
+        "attempts failed without progress: the run stops with exit code 3",
+    )
     if not settings.follow:
-        upstream = "an upstream's open transaction held the input back for so long: the draining run refuses to go on"
+        upstream = "an open upstream transaction held back the input: the run stops with exit code 3"
         yield _of("blocked patience", settings.blocked_patience_s, "--blocked-patience", upstream)
     ms = None if retention_min is None else retention_min * _MINUTE_MS
-    forgotten = "a group without commits for so long is forgotten: offsets-vanished at the next run"
+    forgotten = "without a commit, Kafka deletes the committed offsets: offsets-vanished at the next run"
     yield Timeout("position", ms, f"the brokers' {OFFSETS_RETENTION_MIN}", forgotten)
-    nobody = "nobody: the pipeline subscribes nowhere, so no session or poll interval can end"
+    nobody = "nothing: the pipeline does not subscribe, so it has no session and no poll interval"
     yield Timeout("session", None, nobody, "nothing; the fence keeps two runs apart")
 
 
@@ -209,7 +216,7 @@ def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
 
 def chain_text(chain: Mapping[str, Any]) -> str:
     values = [f"{link['name']} {'?' if link['ms'] is None else duration_text(link['ms'])}" for link in chain["chain"]]
-    verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[chain["holds"]]
+    verdict = {True: "holds", False: "does NOT hold", None: "unknown, a value is missing"}[chain["holds"]]
     return f"{' < '.join(values)}: {verdict}"
 
 

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
     """
-    Make a small project: a transformation, a test that needs no Kafka, example records, a Makefile.
+    Create a project: a transformation, a test that needs no Kafka, example records and a Makefile.
 
     \b
     Examples:
@@ -40,7 +40,8 @@ def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"NAME is {name!r}; it becomes a folder, topics and a group: a letter, then letters, digits, - or _"
+            f"NAME is {name!r}, and names a directory, topics and a group; use a letter, then at most 99 letters, "
+            "digits, - or _"
         )
     place = Path(name)
     made = write(place, {"name": name, "bootstrap": bootstrap})
@@ -59,7 +60,7 @@ def write(place: Path, values: dict[str, str]) -> list[str]:
         Refused: the folder already exists, or cannot be written.
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise Refused(f"{place} is there already and not empty; choose another name, or remove it")
+        raise Refused(f"{place} already exists and is not empty; choose another name, or remove it")
     found = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(_SUFFIX))
     try:
         place.mkdir(exist_ok=True)
@@ -67,7 +68,9 @@ def write(place: Path, values: dict[str, str]) -> list[str]:
             text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
             (place / file.removesuffix(_SUFFIX)).write_text(_Text(text).substitute(values), encoding="utf-8")
     except OSError as error:
-        raise Refused(f"{error.filename} can't be written ({error.strerror}); give a folder that can") from error
+        raise Refused(
+            f"{error.filename} can't be written ({error.strerror}); change to a directory that can"
+        ) from error
     return [file.removesuffix(_SUFFIX) for file in found]
 
 

@@ -159,15 +159,15 @@ def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
     stays = [item for item in done if isinstance(item, SkippedDeadLetter) and item.message]
     for stay in stays[:_MOST_LINES]:
         place = f"{stay.letter.partition}/{stay.letter.offset}"
-        console.print(_plain(f"{place} stays, {stay.why.value}: {stay.message}"), soft_wrap=True)
+        console.print(_plain(f"{place} not replayed, {stay.why.value}: {stay.message}"), soft_wrap=True)
     if len(stays) > _MOST_LINES:
-        console.print(Text(f"... and {len(stays) - _MOST_LINES:,} more; --json names all"))
+        console.print(Text(f"... and {len(stays) - _MOST_LINES:,} more; --json lists all"))
 
 
 def summary(document: dict[str, Any]) -> str:
     verb = "would be written back" if document["dry_run"] else "written back"
     stays = ", ".join(f"{count:,} {why}" for why, count in document["stays"].items())
-    left = f"; {sum(document['stays'].values()):,} stay: {stays}" if stays else ""
+    left = f"; {sum(document['stays'].values()):,} not replayed: {stays}" if stays else ""
     return f"{quantity(document['replayed'], 'dead letter', ',')} {verb} to {document['input']}{left}"
 
 
@@ -180,7 +180,7 @@ def _harmless(content: dict[str, str] | None) -> Text:
         return Text("(null)", style="dim")
     [(kind, text)] = content.items()
     cut = text[:_MOST_SHOWN]
-    more = f" ... {len(text) - _MOST_SHOWN:,} characters more; --json prints all" if len(text) > _MOST_SHOWN else ""
+    more = f" ... {len(text) - _MOST_SHOWN:,} more characters; --json shows all" if len(text) > _MOST_SHOWN else ""
     return Text(("hex " if kind == "hex" else "") + cut + more)
 
 
@@ -198,25 +198,35 @@ _LONGEST_GROUP = 200
 
 _place = options(
     bootstrap_option,
-    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
+    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic."),
 )
 _chosen = options(
-    click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of the dead-letter topic."),
-    click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only these; may be repeated."),
-    click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; may be repeated."),
-    click.option("--offsets", metavar="FROM:UNTIL", help="Only these, FROM <= offset < UNTIL; either may be left out."),
+    click.option(
+        "--partition",
+        "partitions",
+        type=click.IntRange(0),
+        multiple=True,
+        help="Only this partition of the dead-letter topic; repeatable.",
+    ),
+    click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only this reason; repeatable."),
+    click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeatable."),
+    click.option(
+        "--offsets",
+        metavar="FROM:UNTIL",
+        help="Only FROM <= offset < UNTIL of the dead-letter topic; either may be left out.",
+    ),
 )
 
 
 @click.group("dlq")
 def dlq() -> None:
     """
-    Dead letters: count them, look at one, write them back to the input, each at most once.
+    Count dead letters, show one, or replay them: write them back to the input topic, each at most once.
 
     \b
     Examples:
-      python -m pipeline dlq list                              how many, and why
-      python -m pipeline dlq inspect 0/17                      one of them
+      python -m pipeline dlq list                              count them by reason
+      python -m pipeline dlq inspect 0/17                      show one
       python -m pipeline dlq replay --reason not-json --dry-run
 
     Exit codes: 0 done, 3 refused, 64 wrong usage.
@@ -227,13 +237,19 @@ def dlq() -> None:
 @_place
 @_chosen
 @click.option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
-@click.option("--per", type=click.Choice(PERIODS), default="none", show_default=True, help="Count by time, too.")
+@click.option(
+    "--per",
+    type=click.Choice(PERIODS),
+    default="none",
+    show_default=True,
+    help="Also count by period of the input record's timestamp.",
+)
 @json_option
 def list_command(
     bootstrap: str, dead_letter: str, per: str, topic: str | None, *, as_json: bool, **chosen: Any
 ) -> ExitCode:
     """
-    Count the dead letters by reason, partition and time of the input record.
+    Count dead letters by reason and partition; with --per, also by time.
 
     \b
     Examples:
@@ -258,15 +274,17 @@ def list_command(
 
 @dlq.command("inspect")
 @_place
-@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
+@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic, for --source.")
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
-@click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
+@click.option(
+    "--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic."
+)
 @json_option
 def inspect_command(
     bootstrap: str, dead_letter: str, position: str | None, source: str | None, *, as_json: bool, **more: Any
 ) -> ExitCode:
     """
-    Show one dead letter: reason, headers, value; bytes that are no text in hex.
+    Show one dead letter with its reason, headers and value; bytes that are not text as hex.
 
     \b
     Examples:
@@ -275,7 +293,7 @@ def inspect_command(
     """  # noqa: D301 - click's own mark
     if (position is None) is (source is None):
         raise UsageError(
-            "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
+            "give one dead letter: either PARTITION/OFFSET of the dead-letter topic, or --source PARTITION/OFFSET"
         )
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
@@ -289,7 +307,10 @@ def inspect_command(
         letters = chain.from_iterable(place.letters(place.partitions(())))
         letter = next((letter for letter in letters if letter.source == wanted), None)
     if letter is None:
-        raise Refused(f"there is no visible dead letter of {where}; `brew dlq list` counts those that are there")
+        raise Refused(
+            f"there is no visible dead letter {'at' if source is None else 'of'} {where}; run `brew dlq list` to count "
+            "those that exist"
+        )
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
     if as_json:
@@ -301,30 +322,48 @@ def inspect_command(
 
 @dlq.command("replay")
 @_place
-@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
-@named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
+@named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic to write records back to.")
+@named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group; a replay uses GROUP.dlq-replay.")
 @_chosen
-@click.option("--edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
 @click.option(
-    "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds."
+    "--edit",
+    metavar="COMMAND",
+    help="Command that repairs a value, from stdin to stdout; if it fails, the record is not replayed.",
 )
-@click.option("--by-key", is_flag=True, help="Let the key choose the partition, not the one that it came from.")
 @click.option(
-    "--most-replays", type=click.IntRange(0), default=3, show_default=True, help="Of one record; then it stays."
+    "--edit-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Timeout of --edit for one record.",
 )
-@click.option("--transaction-timeout", type=click.FloatRange(1, 900), default=60.0, show_default=True, help="Seconds.")
-@click.option("--dry-run", is_flag=True, help="Write nothing, say what would be.")
+@click.option("--by-key", is_flag=True, help="Choose the partition by key, instead of the original one.")
+@click.option(
+    "--most-replays",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Maximum number of replays of a record.",
+)
+@click.option(
+    "--transaction-timeout",
+    type=click.FloatRange(1, 900),
+    default=60.0,
+    show_default=True,
+    help="Time after which brokers abort an open transaction.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and write nothing.")
 @click.option(
     "--crash-point",
     type=click.Choice([crash_point.value for crash_point in CRASH_POINTS]),
-    help="Die there, as by SIGKILL.",
+    help="Kill the process at this step, for tests.",
 )
 @json_option
 def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
     """
-    Write dead letters back to the input, each at most once, however often this runs or dies.
+    Write dead letters back to the input topic, each at most once, even if it is killed and run again.
 
-    A record goes back to the partition that it came from, behind what is there, with headers that name its dead letter.
+    A record is appended to the partition that it came from, with headers that name its dead letter.
 
     \b
     Examples:
@@ -337,7 +376,9 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     edit = None if option["edit"] is None else RepairCommand.parse(option["edit"], option["edit_timeout"])
     choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})
     if not 1 <= len(option["group"]) <= _LONGEST_GROUP:
-        raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
+        raise UsageError(
+            f"GROUP_ID (--group) has {len(option['group'])} characters; set one of 1 to {_LONGEST_GROUP} characters"
+        )
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     settings = _settings(place, target, choice, edit, option)
     done: list[Replayed] = []
@@ -392,7 +433,7 @@ def _choice(
 def _pair(text: str) -> tuple[int, int]:
     partition, _, offset = text.partition("/")
     if not all(word.isascii() and word.isdigit() for word in (partition, offset)):
-        raise UsageError(f"{text!r} is no place: write PARTITION/OFFSET, such as 2/17")
+        raise UsageError(f"{text!r} is not a partition and an offset; write PARTITION/OFFSET, such as 2/17")
     return int(partition), int(offset)
 
 

@@ -167,8 +167,8 @@ class ReplayLog:
             first, end = retry_until(ask, "marks", deadline.part(_SETTLED_S))
         except DeadlineExceeded as error:
             raise Refused(
-                f"{self.topic}[{self.partition}] has an open transaction that is not this group's: "
-                "somebody replays these dead letters under another --group; let that one end first"
+                f"{self.topic}[{self.partition}] has an open transaction of another group: another replay runs with a "
+                "different --group; wait until it has ended, then run this one again"
             ) from error
         self._read(max(self._next, first), end)
 
@@ -239,7 +239,7 @@ class DeadLetterTopics:
             for batch in scan(self.connection, source.topic, span, READ_COMMITTED):
                 if batch[0].key() == letter.key:
                     return batch[0].value()
-        raise LookupError(f"{source.topic}/{source.partition}/{source.offset} does not hold the value any more")
+        raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the value")
 
     def create_replay_log(self) -> Topic:
         """
@@ -260,7 +260,8 @@ class DeadLetterTopics:
         if self.marks.partitions < self.dead_letter.partitions:
             raise Refused(
                 f"{self.marks.name} has {quantity(self.marks.partitions, 'partition')}, {self.dead_letter.name} has "
-                f"{self.dead_letter.partitions}: add the missing ones to it (`kafka-topics --alter --partitions`)"
+                f"{self.dead_letter.partitions}; add partitions to {self.marks.name} (`kafka-topics --alter --topic "
+                f"{self.marks.name} --partitions {self.dead_letter.partitions}`)"
             )
         return self.marks
 
@@ -279,7 +280,7 @@ def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLet
     described = topics.describe(client, [dead_letter, marks], Deadline(ASK_S))
     if dead_letter not in described:
         raise Refused(
-            f"dead-letter topic {dead_letter!r} is not on {connection.bootstrap}; name another with "
-            "DLQ_TOPIC (--dead-letter)"
+            f"dead-letter topic {dead_letter!r} does not exist on {connection.bootstrap}; set DLQ_TOPIC "
+            "(--dead-letter) to one that does"
         )
     return DeadLetterTopics(connection, client, described[dead_letter], described.get(marks))

@@ -87,17 +87,17 @@ class ReplayRules:
         """Return the reason to skip a dead letter, as far as it can be decided without its value; else None."""
         source = letter.source
         if source is None:
-            why = "it has no error and source headers: no pipeline put it there"
+            why = "it has no error and source headers: it was not written by a pipeline"
             return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if source.topic != self.input:
-            why = f"it came from {source.topic}, not from {self.input}; set --input"
+            why = f"it came from {source.topic}, not from {self.input}; set --input to {source.topic}"
             return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
         if letter.replays >= self.most_replays:
-            why = f"it was written back {quantity(letter.replays, 'time')}, --most-replays is {self.most_replays}"
+            why = f"it was replayed {quantity(letter.replays, 'time')}; --most-replays is {self.most_replays}, raise it"
             return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
         if source.partition >= self.partitions and not self.by_key:
             there = quantity(self.partitions, "partition")
-            why = f"{source.topic} has {there}, it came from {source.partition}; use --by-key"
+            why = f"it came from partition {source.partition}, and {source.topic} has {there}; set --by-key"
             return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
         return None
 
@@ -112,7 +112,7 @@ class ReplayRules:
         # A record that the broker refuses would make its whole transaction fail on every retry.
         size = record_size(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
         if size > self.max_bytes:
-            why = f"it has about {size} bytes, {self.input} takes {self.max_bytes} (max.message.bytes)"
+            why = f"it has about {size} bytes, and max.message.bytes of {self.input} is {self.max_bytes}; raise it"
             return SkippedDeadLetter(letter, SkipReason.TOO_LARGE, why)
         source = letter.source
         partition = BY_KEY if self.by_key or source is None else source.partition
@@ -144,7 +144,7 @@ class RepairCommand:
         try:
             words = shlex.split(text)
         except ValueError as error:
-            raise UsageError(f"--edit is {text!r}: {error}") from error
+            raise UsageError(f"--edit is {text!r}: {error}; write the command as in a shell") from error
         if not words:
             raise UsageError("--edit is empty: give a command that reads a value and writes the repaired one")
         return cls(tuple(words), timeout_s)
@@ -160,18 +160,20 @@ class RepairCommand:
         try:
             child = Popen(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
         except OSError as error:
-            raise UsageError(f"--edit can't start {self.command[0]!r}: {error.strerror}") from error
+            raise UsageError(
+                f"--edit can't start {self.command[0]!r}: {error.strerror}; name an executable program"
+            ) from error
         with child:
             try:
                 edited, complaint = child.communicate(value or b"", timeout=self.timeout_s)
             except BaseException as error:
                 os.killpg(child.pid, signal.SIGKILL)
                 if isinstance(error, TimeoutExpired):
-                    raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
+                    raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s; raise --edit-timeout") from error
                 raise
         if child.returncode:
             said = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
-            raise RepairFailed(f"--edit ended with {child.returncode}" + (f": {said}" if said else ""))
+            raise RepairFailed(f"--edit exited with {child.returncode}" + (f": {said}" if said else ""))
         return edited
 
 
@@ -250,8 +252,8 @@ class _Partition:
             return self._transact(letters, wanted, kafka)
         except Fenced as error:
             raise Refused(
-                f"another replay of {self._place.dead_letter.name}[{self._partition}] has taken over; "
-                "what this one had committed is marked, run it again when that one is done"
+                f"another replay of {self._place.dead_letter.name}[{self._partition}] has fenced this one; when it has "
+                "ended, run this one again, which skips what was replayed"
             ) from error
         finally:
             kafka.close()
@@ -342,17 +344,18 @@ class _Partition:
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
         if metadata.startswith(ours) and not metadata.startswith(self._metadata()):
             raise Refused(
-                f"the marks of {self._place.dead_letter.name}[{self._partition}] are gone: {self._marks.topic} was "
-                f"made again after dead letters had been written back; delete the offsets of group "
-                f"{self._settings.transaction.group} if all of them may be written back once more"
+                f"the replay log of {self._place.dead_letter.name}[{self._partition}] is lost: {self._marks.topic} was "
+                f"recreated after dead letters had been replayed; if all of them may be replayed once more, delete the "
+                f"offsets of group {self._settings.transaction.group}"
             )
 
     def _check_group(self) -> None:
         """Check that the group has not changed: it determines the transactional ids, which must fence each other."""
         if self._marks.group is not None and self._marks.group != self._settings.group:
             raise Refused(
-                f"dead letters of {self._place.dead_letter.name}[{self._partition}] were written back under group "
-                f"{self._marks.group!r}, this is {self._settings.group!r}: set GROUP_ID (--group) to the pipeline's"
+                f"GROUP_ID (--group) is {self._settings.group!r}, but dead letters of "
+                f"{self._place.dead_letter.name}[{self._partition}] were replayed under group {self._marks.group!r}; "
+                "set --group to that one"
             )
 
     def _may_crash(self, kafka: KafkaTransaction, point: CrashPoint) -> None:

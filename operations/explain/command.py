@@ -80,7 +80,7 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the verdict, and what could not be read, as text."""
     if (found := summary["verdict"]) is not None:
         style = "bold red" if found["verdict"] == Verdict.DELIVERED_TWICE else "bold"
-        yield Text("together: ").append(found["verdict"], style).append(f": {found['why']}")
+        yield Text("verdict: ").append(found["verdict"], style).append(f": {found['why']}")
     for note in summary["unavailable"]:
         yield Text(f"unavailable: {note}", "cyan")
 
@@ -91,12 +91,12 @@ def render(history: dict[str, Any]) -> Group:
     head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")
     lines = [Text(f"group: {history['group']['view']}")]
     if history["replay_of"] is not None:
-        lines.append(Text(f"written back from dead letter {history['replay_of']}"))
+        lines.append(Text(f"replayed from dead letter {history['replay_of']}"))
     return Group(head, copies, *lines)
 
 
 def _copies(rows: Iterable[dict[str, Any]]) -> Table:
-    return table(["where", "fate", "transaction", "read_committed sees it?"], map(_cells, rows), narrow=["fate"])
+    return table(["where", "state", "transaction", "read_committed sees it?"], map(_cells, rows), narrow=["state"])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, Text, str, Text]:
@@ -124,25 +124,43 @@ _ALL_S = 3600.0
 @click.argument("what", metavar="KEY|TOPIC/PARTITION/OFFSET")
 @pipeline_options
 @click.option(
-    "--transform", envvar="TRANSFORM", metavar="MODULE:FUNCTION", help="The run's own function, which may drop records."
+    "--transform",
+    envvar="TRANSFORM",
+    metavar="MODULE:FUNCTION",
+    help="Transformation of the run, to find out whether it drops a record.",
 )
-@click.option("--py-files", multiple=True, metavar="FILE", help="A module, archive or wheel it is in; repeatable.")
-@click.option("--key", "is_key", is_flag=True, help="It is a key, although it looks like a place.")
-@click.option("--order-id", "is_order_id", is_flag=True, help="It is an order_id, as the values carry it.")
-@click.option("--since", metavar="TIME", help="Of a key or id: input from then on: 90s, 15m, 2h, 7d, 2026-11-21T08:00.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, help="Of a key or id: the last so many."
+    "--py-files",
+    multiple=True,
+    metavar="FILE",
+    help="Module, archive or wheel that contains the transformation; repeatable.",
+)
+@click.option(
+    "--key", "is_key", is_flag=True, help="Treat the argument as a key, even if it looks like TOPIC/PARTITION/OFFSET."
+)
+@click.option("--order-id", "is_order_id", is_flag=True, help="Treat the argument as the order_id in a record's value.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Search input records from this time or age on: 2026-11-21T08:00, 90s, 15m, 2h, 7d.  [default: all]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="Maximum number of records with the key or order_id; the newest ones are shown.",
 )
 @json_option
 @advised()
 def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: Any) -> ExitCode:
     """
-    Tell an order's way: where it is, which copies of it lie in the logs, who sees them, and by which rule.
+    Explain where an order is: its copies in the logs, whether read_committed readers see them, and why.
 
-    Takes a key, an order_id, or a place on the input, an output or the dead-letter topic. Reads the logs, which takes a
-    while where they are long; a key or id is searched from --since on. Several records are held against each other:
-    written twice by upstream, delivered twice by the pipeline, or written back from the dead letters. Of a record that
-    a sink wrote (name its topic with --output) it tells the sink, and the batch.
+    Takes a key, an order_id, or a record of the input, an output or the dead-letter topic. It reads the logs, which
+    takes long if they are long; --since limits the search for a key or order_id. Several records are compared: they may
+    be written twice by upstream, delivered twice by the pipeline, or replayed from the dead letters. For a record of a
+    sink (set --output to its topic), it shows the sink and the batch.
 
     \b
     Examples:
@@ -154,7 +172,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
       python -m pipeline explain c-17 --transform clicks:add_domain --input clicks --output clicks.enriched
 
     \b
-    Exit codes: 0 told, 1 it breaks the promise (twice, lost, ghost), 3 refused or out of reach, 64 wrong usage.
+    Exit codes: 0 explained, 1 not exactly once (twice, lost, ghost), 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     places = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"], more["also_output"])
     function = None if more["transform"] is None else load(more["transform"], more["py_files"]).target
@@ -183,11 +201,11 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         name = "order_id" if by_id else "key"
         if not histories:
             click.echo(
-                f"no record of {places.input} has the {name} {as_text(what)!r}; look further back with --since, "
-                "or name a place"
+                f"no record of {places.input} has the {name} {as_text(what)!r}; check it, set an earlier --since, or "
+                "give TOPIC/PARTITION/OFFSET"
             )
         elif count > len(asked):
-            click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
+            click.echo(f"{count} records have that {name}, the last {len(asked)} are shown; --limit {count} shows all")
     return ExitCode.VIOLATION if BROKEN & {delivery_status(history)[0] for history in histories} else ExitCode.DONE
 
 
@@ -195,7 +213,8 @@ def _place(what: str, places: OrderTopics) -> SourcePosition | None:
     place = SourcePosition.parse(what)
     if place is not None and place.topic not in places.topics:
         raise UsageError(
-            f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
+            f"{what!r} is on none of {', '.join(places.topics)}; set --input, --output, --also-output or --dead-letter "
+            "to its topic, or add --key if it is a key"
         )
     return place
 
@@ -218,9 +237,11 @@ def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
     return lambda record: record.key() == key
 
 
-def since(text: str, now_s: float) -> int:
+def since(text: str, now_s: float, setting: str = "--since", also: str = "") -> int:
     """
     Convert `2h` or a date to milliseconds since the epoch; a date without a time zone is UTC.
+
+    ``setting`` and ``also``: for the error's text, the option, and what else it takes.
 
     Raises:
         UsageError: it is neither.
@@ -230,5 +251,5 @@ def since(text: str, now_s: float) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--since is {text!r}: write 90s, 15m, 2h, 7d, or 2026-11-21T08:00") from error
+        raise UsageError(f"{setting} is {text!r}; write {also}90s, 15m, 2h, 7d, or 2026-11-21T08:00") from error
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -110,15 +110,17 @@ class OrderSearch:
         """
         log = self.logs(topic).get(partition)
         if log is None or offset >= log.end:
-            end = "has no such partition" if log is None else f"ends at {log.end}"
-            raise Refused(f"{topic}/{partition}/{offset} is not there: the log {end}; `brew lag` shows the ends")
+            why = "there is no such partition" if log is None else f"the log ends at {log.end}"
+            raise Refused(
+                f"{topic}/{partition}/{offset} does not exist: {why}; run `brew show {topic}` for the newest records"
+            )
         record = self._at(topic, partition, offset)
         if topic == self.places.input and (record is not None or offset < log.first):
             return SourcePosition(topic, partition, offset)
         source = None if record is None else _source(record)
         if source is None:
-            what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
-            raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
+            what = "there is no record (a marker, or deleted)" if record is None else "the record has no source headers"
+            raise Refused(f"{topic}/{partition}/{offset}: {what}; give a record of {self.places.input}, or a key")
         return source
 
     def source(self, position: SourcePosition) -> LogRecord | None:
@@ -323,7 +325,7 @@ def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition |
     try:
         origin = tracer.origin(letter.topic, letter.partition, letter.offset)
     except Refused as error:
-        tracer.unavailable.append(f"the record that was written back from {letter}: {error}")
+        tracer.unavailable.append(f"the record that was replayed from {letter}: {error}")
         return None
     return origin if origin.topic == tracer.places.input else None
 

@@ -140,12 +140,12 @@ class OrderHistory:
     def group_view(self) -> str:
         """Compare the group's offset with the order's."""
         if self.position is None:
-            return "no committed offset: not read yet"
+            return "not processed yet: there is no committed offset"
         if self.done:
-            return f"done: the group stands at {self.position}"
+            return f"processed: the committed offset is {self.position}"
         if any(copy.written.state is RecordState.OPEN for copy in self.copies):
-            return f"in flight: the group stands at {self.position}, and a transaction is open"
-        return f"not read yet: the group stands at {self.position}"
+            return f"in flight: the committed offset is {self.position}, and a transaction is open"
+        return f"not processed yet: the committed offset is {self.position}"
 
 
 def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
@@ -166,8 +166,8 @@ def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     aborted = sum(copy.written.state is RecordState.ABORTED for copy in history.copies)
     if history.source is not None and history.source.written.state is RecordState.ABORTED:
         if standing:
-            return DeliveryStatus.GHOST, "the input record was aborted, and yet it was delivered"
-        return DeliveryStatus.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
+            return DeliveryStatus.GHOST, "the input record was aborted, but it was delivered"
+        return DeliveryStatus.NOT_VISIBLE, "the input record itself was aborted, so it is not to be delivered"
     if repeated := _repeated(standing):
         return DeliveryStatus.TWICE, _why_twice(repeated)
     if standing:
@@ -190,11 +190,11 @@ def _why_twice(standing: list[Copy]) -> str:
     places = " and ".join(copy.place for copy in standing)
     writers = sorted({copy.transactional_id or f"producer {copy.written.producer_id}" for copy in within})
     if not within:
-        return f"{len(plain)} copies ({places}), all written in no transaction at all: by another program"
+        return f"{len(plain)} copies ({places}), all written outside of transactions: by another program"
     if plain:
         return (
             f"{len(standing)} copies ({places}), {len(within)} committed by {' and '.join(writers)} and {len(plain)} "
-            "written in no transaction at all: another program writes to this topic"
+            "written outside of transactions: another program writes to this topic"
         )
     count = _transactions(within)
     text = f"{len(within)} copies were committed ({places}), in {quantity(count, 'transaction')}"
@@ -203,7 +203,7 @@ def _why_twice(standing: list[Copy]) -> str:
     if count == 1:
         return f"{text} of {writers[0]}: its writer produced the record more than once"
     return (
-        f"{text} of {writers[0]}: the group's position was moved back by hand, or a run was told to start over "
+        f"{text} of {writers[0]}: the committed offset was reset to an earlier one, or a run started over "
         "(--on-missing-position start-over)"
     )
 
@@ -222,7 +222,7 @@ def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tup
     more, copy = "", standing[0]
     if aborted:
         plural = "ies" if aborted > 1 else "y"
-        more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + len(standing)}"
+        more = f"; also {aborted} aborted cop{plural} (read_uncommitted readers see {aborted + len(standing)} copies)"
     if not all(output.view.visible for output in standing):
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if len(standing) > 1:
@@ -230,7 +230,7 @@ def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tup
         return DeliveryStatus.DELIVERED, f"delivered once, as {len(standing)} outputs: {places}{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
-        back = "".join(f"; written back as {replay}" for replay in history.replays)
+        back = "".join(f"; replayed as {replay}" for replay in history.replays)
         return DeliveryStatus.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
     return DeliveryStatus.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
@@ -244,14 +244,14 @@ def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     if source is not None and not source.view.visible:
         return DeliveryStatus.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
     if not history.done:
-        return DeliveryStatus.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
+        return DeliveryStatus.NOT_READ, f"not committed yet{tried}; the next attempt processes it"
     if history.dropped:
-        return DeliveryStatus.DROPPED, "the run's function makes nothing of it, and the group stands behind it"
+        return DeliveryStatus.DROPPED, "the transformation drops it, and the committed offset is past it"
     if source is None or not history.complete:
-        why = "the input record is gone" if source is None else "a part of the output logs is gone or was left out"
-        return DeliveryStatus.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
-    why = "somebody moved the position forward (or the run's own function drops it, which --transform tells)"
-    return DeliveryStatus.LOST, f"the group stands behind it, and no committed copy exists: {why}"
+        why = "the input record was deleted" if source is None else "a part of the output logs was deleted"
+        return DeliveryStatus.NOT_FOUND, f"the committed offset is past it, no copy was found, and {why}"
+    why = "the offset was reset to a later one, or the transformation drops it (check with --transform)"
+    return DeliveryStatus.LOST, f"the committed offset is past it, and no committed copy exists: {why}"
 
 
 class Verdict(enum.StrEnum):
@@ -266,8 +266,8 @@ class Verdict(enum.StrEnum):
 def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """Return the first rule that matches, and a sentence; None if there is nothing to compare."""
     if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
-        rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
-        text = f"{twice[0].place} was delivered more than once{rest}: {delivery_status(twice[0])[1]}"
+        which = f"{twice[0].place} and {len(twice) - 1} more were" if len(twice) > 1 else f"{twice[0].place} was"
+        text = f"{which} delivered more than once: {delivery_status(twice[0])[1]}"
         return Verdict.DELIVERED_TWICE, text
     if len(histories) < 2:  # noqa: PLR2004 - a comparison needs two
         return None
@@ -281,7 +281,7 @@ def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
             return Verdict.WRITTEN_TWICE, _written(several)
     if replays := [history for history in histories if history.seen and history.replayed_from is not None]:
         return Verdict.REPLAYED, _replayed(replays)
-    text = f"{len(histories)} records, no order twice among those that readers see: each is told by itself"
+    text = f"{len(histories)} records; the visible ones are all different orders"
     return Verdict.DIFFERENT, text
 
 
@@ -294,13 +294,13 @@ def _written(several: Sequence[OrderHistory]) -> str:
     ours = answers[0].value if len(set(answers)) == 1 else ", ".join(answers)
     return (
         f"upstream wrote {name} {len(several)} times, {alike}, at {places}; "
-        f"to the pipeline each is an order of its own ({ours})"
+        f"the pipeline treats each as a separate order ({ours})"
     )
 
 
 def _replayed(replays: Sequence[OrderHistory]) -> str:
     lines = [
-        f"{replay.place} is dead letter {replay.replayed_from}, written back, and it is {delivery_status(replay)[0]}"
+        f"{replay.place} is the replay of dead letter {replay.replayed_from} ({delivery_status(replay)[0]})"
         for replay in replays
     ]
-    return f"not twice: {'; '.join(lines)}"
+    return f"no duplicate: {'; '.join(lines)}"

@@ -33,7 +33,7 @@ from operations.xray.model import Strip
 MOST_TRANSACTIONS = 40
 _OVERRULES = {"unrecoverable", "stuck", "fenced"}
 _NAMED_BY_KAFKA = {"blocked", "idle"}
-_UNPROVEN = "not verified yet: brew verify (make verify)"
+_UNPROVEN = "not verified yet; run brew verify (make verify)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     rows = tuple(_rows(answers, memory.history, reported, ended, now_s))
     flow, tails = answers.flow.value, answers.tail.value
     if flow is not None and flow.unavailable:
-        notes.append(f"the brokers do not tell all: {flow.unavailable}")
+        notes.append(f"not reported by the brokers: {flow.unavailable}")
     if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.snapshots):
         notes.append(
             f"{names.input} has {quantity(len(flow.snapshots), 'partition')} and {names.output} {len(tails.strips)}: "
-            "a row shows the tail of the output's partition of the same number"
+            "a row shows the tail of the output partition of the same number"
         )
     checks = None if answers.preflight is None or answers.preflight.value is None else tuple(answers.preflight.value)
     return View(
@@ -108,7 +108,7 @@ def _statuses(
         if answer.value is None or answer.stale(now_s):
             continue
         if answer.value.group not in {None, names.group}:
-            notes.append(f"{answer.name} tells of group {answer.value.group}, not of {names.group}: it is left out")
+            notes.append(f"{answer.name} reports group {answer.value.group}, not {names.group}, and is ignored")
             continue
         for partition_status in answer.value.partitions:
             other = reported.get(partition_status.partition)
@@ -209,7 +209,7 @@ def _totals(
     counted, outcomes = "in the tails", _outcomes(ended)
     known = [status.value for status in answers.statuses if status.value is not None and not status.stale(now_s)]
     if known and reported:
-        counted, outcomes = "since the start of what runs", Counter({"open": outcomes["open"]})
+        counted, outcomes = "since the start of the programs", Counter({"open": outcomes["open"]})
         for made in (partition.transactions for status in known for partition in status.partitions):
             outcomes += Counter({name: count for name, count in asdict(made).items() if name != "refused"})
     return Totals(
@@ -244,7 +244,7 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
     strips = len(tail.value.all_strips) if tail.value else 0
     missing = tail.value is not None and tail.value.missing
     lamps["tail"] = _source_status(
-        tail, "log tails", "there is no output topic yet" if missing else quantity(strips, "log"), now_s
+        tail, "log tails", "the output topic does not exist yet" if missing else quantity(strips, "log"), now_s
     )
     for index, answer in enumerate(answers.statuses):
         status = answer.value
@@ -254,7 +254,7 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
         lamps["status"] = SourceStatus(
             "status",
             "running program",
-            "none answers on this machine (--status-url): phases and seconds are Kafka's",
+            "none answers on this machine (--status-url); states and durations are from Kafka",
             off=True,
         )
     if answers.proof is None or (answers.proof.value is None and answers.proof.failed is None):
@@ -265,7 +265,7 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
         old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
         lamps["proof"] = source if source.stale else replace(source, age_s=old_s)
     if answers.preflight is None:
-        lamps["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
+        lamps["preflight"] = SourceStatus("preflight", "preflight", "not requested", off=True)
     else:
         said = labels.all_checks(answers.preflight.value or [])
         lamps["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
@@ -276,9 +276,9 @@ def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float)
     age_s, stale = answer.age_s(now_s), None
     if answer.stale(now_s):
         old = "never answered" if age_s is None else f"last answer {age_s:.0f} s ago"
-        stale = f"{old}: {answer.failed or 'the question has not come back'}"
+        stale = f"{old}: {answer.failed or 'the poll has not returned'}"
     elif age_s is None:
-        said = "asking"
+        said = "waiting for the first answer"
     return SourceStatus(answer.name, title, said, age_s, stale)
 
 

@@ -23,7 +23,7 @@ class PollResult(Generic[_T]):
     """
     A source's last answer; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first poll.
 
-    ``failed``: why the latest poll failed. ``every_s``: the pause between two polls; ``patience_s``: the time-out of
+    ``failed``: why the latest poll failed. ``every_s``: the pause between two polls; ``patience_s``: the timeout of
     one.
     """
 
@@ -41,7 +41,7 @@ class PollResult(Generic[_T]):
         return None if self.at_s is None else max(0.0, now_s - self.at_s)
 
     def stale(self, now_s: float) -> bool:
-        """True if the latest poll failed, or no answer came for three pauses and the time-out."""
+        """True if the latest poll failed, or no answer came for three pauses and the timeout."""
         last = self.since_s if self.at_s is None else self.at_s
         return (
             self.failed is not None
@@ -147,7 +147,7 @@ class History:
     def state(self, partition: int) -> tuple[str, str]:
         """Return state and reason, compared with some seconds ago so that a pause between two commits is ignored."""
         if not self._flows or self._began_s is None:
-            return LOOKING, "not looked at yet"
+            return LOOKING, "not observed yet"
         at_s, flow, snapshots = self._flows[-1]
         now = snapshots[partition]
         older = [
@@ -156,7 +156,7 @@ class History:
         reason: StateReason = classify(older[0], now, flow.now_ms)
         outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
         if reason.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
-            return LOOKING, f"nothing has moved yet; {_WINDOW_S:g} s of looking tell whether it is stuck"
+            return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
         return reason.state.value, reason.why
 
 

@@ -57,7 +57,7 @@ document.addEventListener("visibilitychange", () => (document.hidden ? close() :
 pause.hidden = false;
 pause.addEventListener("click", () => {
   if (held) { put(held); held = null; } else held = {};
-  pause.textContent = held ? "go on" : "pause";
+  pause.textContent = held ? "resume" : "pause";
   body.classList.toggle("held", held !== null);
 });
 

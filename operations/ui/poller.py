@@ -33,7 +33,7 @@ class LiveSettings:
     What to poll, and how often.
 
     ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is the
-    number of offsets drawn per output partition; ``patience_s`` is the time-out of one poll.
+    number of offsets drawn per output partition; ``patience_s`` is the timeout of one poll.
     """
 
     run: PipelineSettings
@@ -85,14 +85,15 @@ def checked_address(url: str) -> str:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise UsageError(
-            "--status-url holds a user or a password: command lines are seen by others; `/status` asks for none"
+            "--status-url has a user or a password, which others can see on the command line; leave them out, because "
+            "`/status` needs none"
         )
     try:
         known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         known = False
     if not known:
-        raise UsageError(f"--status-url is {url!r}: write http://host:port, as in http://127.0.0.1:3000")
+        raise UsageError(f"--status-url is {url!r}; write http://host:port, such as http://127.0.0.1:3000")
     path = parts.path if parts.path not in {"", "/"} else "/status"
     return f"{parts.scheme}://{parts.netloc}{path}"
 
@@ -147,7 +148,7 @@ class Poller(Generic[_T]):
         except BrewError as error:
             answer = replace(self._answer, failed=str(error))
         except Exception as error:  # noqa: BLE001 - an unexpected error must show as a stale source
-            answer = replace(self._answer, failed=f"a question ended with {type(error).__name__}")
+            answer = replace(self._answer, failed=f"a poll failed with {type(error).__name__}")
         self._answer = replace(answer, took_s=time.monotonic() - began)
 
 

@@ -260,14 +260,26 @@ OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 
 @click.command("ui")
 @live_options
-@click.option("--host", default=LOOPBACK, show_default=True, help="Another one lets other machines read it.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=3001, show_default=True, help="0: any that is free.")
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens as a document; a refusal, too.")
+@click.option(
+    "--host",
+    default=LOOPBACK,
+    show_default=True,
+    help="Address to listen on; other machines can read the page unless it is a loopback address.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=3001,
+    show_default=True,
+    help="Port to listen on; 0: any free port.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as a JSON document; errors, too.")
 @advised()
 def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
     """
-    Show in a browser what the group does: flow and phases per partition, transactions, the logs' tails, the last
-    proof, preflight. Reads only, asks the brokers once per interval however many look, ends with SIGTERM or Ctrl-C.
+    Show a group live in a browser: lag, state and steps of each partition, transactions, the last proof, preflight.
+
+    Polls the brokers once per --interval, however many pages are open. Reads only. Ends with SIGTERM or Ctrl-C.
 
     \b
     Examples:
@@ -276,13 +288,13 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
       python -m pipeline ui --group my-group --input a --output b --proof proof.json
 
     \b
-    Exit codes: 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
+    Exit codes: 3 refused or brokers unreachable, 64 wrong usage, 143 ended by a signal.
     """  # noqa: D301 - click's own mark
     settings = LiveSettings.of(option)
     if not loopback(host):
         click.echo(
-            f"--host is {host}: whoever reaches this machine reads topics, groups and offsets, with no password "
-            f"and no TLS; {LOOPBACK} and an ssh tunnel are safer",
+            f"--host is {host}: everyone who reaches this machine can read topics, groups and offsets, without a "
+            f"password or TLS; {LOOPBACK} and an SSH tunnel are safer",
             err=True,
         )
     with _listening(host, port) as listening:
@@ -318,5 +330,5 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        what = "the port is taken; choose another with --port, or 0 for any" if taken else "choose another --host"
-        raise Refused(f"--host {host} --port {port}: {error.strerror or error}: {what}") from error
+        what = "set another --port, or 0 for any free one" if taken else "set another --host or --port"
+        raise Refused(f"--host {host} --port {port}: {error.strerror or error}; {what}") from error

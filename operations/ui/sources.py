@@ -81,7 +81,7 @@ def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
             f"({quantity(counts.get('aborted_records', 0), 'record', ',')})"
         )
     wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(document.get("totals")).items()]
-    wrong += [f"could not tell: {text}" for text in _texts(document.get("doubts"))]
+    wrong += [f"inconclusive: {text}" for text in _texts(document.get("doubts"))]
     return Proof(str(document["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s)
 
 
@@ -100,7 +100,7 @@ def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
         ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in (_PROVEN, *_NOT_PROVEN) if counts[verdict]),
     ]
     if counts[_CONTROL]:
-        lines.append(f"{counts[_CONTROL]:,} controls broke on purpose and were seen")
+        lines.append(f"{counts[_CONTROL]:,} controls failed as intended")
     if counts[_NOTHING]:
         lines.append(f"{counts[_NOTHING]:,} not applicable")
     wrong = [f"{name}: {verdict}" for name, verdict in judged if verdict in _NOT_PROVEN]
@@ -175,7 +175,7 @@ class OutputTailSource:
         self._read_s: dict[int, float] = {}
 
     def ask(self, deadline: Deadline) -> OutputTail:
-        """Read the changed partitions, those read longest ago first, so that a time-out starves none of them."""
+        """Read the changed partitions, those read longest ago first, so that a timeout starves none of them."""
         try:
             return self._ask(deadline)
         except (DeadlineExceeded, KafkaFailure):
@@ -261,11 +261,15 @@ class StatusSource:
         except urllib3.exceptions.HTTPError as error:
             raise Refused(f"{self._url} does not answer ({type(error).__name__})") from error
         if answer.status != 200:  # noqa: PLR2004 - HTTP's OK
-            raise Refused(f"{self._url} answers {answer.status}: is it the address of a /status?")
+            raise Refused(
+                f"{self._url} answers with HTTP {answer.status}; set --status-url to the address of a /status"
+            )
         try:
             return from_json(body)
         except ValueError as error:
-            raise Refused(f"{self._url} answers with something else than a status document") from error
+            raise Refused(
+                f"{self._url} does not answer with a status document; set --status-url to the address of a /status"
+            ) from error
 
     def _read(self, answer: urllib3.BaseHTTPResponse, deadline: Deadline) -> bytes:
         """Read in pieces, so that neither a long nor a slow answer blocks the poller."""
@@ -275,7 +279,7 @@ class StatusSource:
             if len(body) > _MOST_BYTES:
                 raise Refused(f"{self._url} answers with more than {_MOST_BYTES:,} bytes")
             if deadline.expired():
-                raise DeadlineExceeded(f"{self._url}: no whole answer within {deadline.budget_s:g} s")
+                raise DeadlineExceeded(f"{self._url}: no complete answer within {deadline.budget_s:g} s")
         return bytes(body)
 
 

@@ -103,7 +103,7 @@ def _table(view: View, width: int, room: int) -> RenderableType:
         drawn.add_row(*_cells(row, width - _FIXED if wide else 0, width))
     if len(shown) <= room:
         return drawn
-    return Group(drawn, Text(f"and {len(shown) - room:,} more, none of them worse", "dim"))
+    return Group(drawn, Text(f"and {len(shown) - room:,} more, in no worse state", "dim"))
 
 
 def _cells(row: Row, tail: int, width: int) -> list[Text]:
@@ -214,12 +214,12 @@ _ONCE_S = 12.0
 
 @click.command("top")
 @live_options
-@click.option("--once", is_flag=True, help="Look long enough to tell rates and states, print, and end.")
+@click.option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
 @json_option
 @advised()
 def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """
-    Show on the terminal what the group does, as `brew ui` does in a browser, until q, SIGTERM or Ctrl-C.
+    Show a group live on the terminal, as `brew ui` does in a browser; ends with q, SIGTERM or Ctrl-C.
 
     \b
     Examples:
@@ -228,7 +228,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
       python -m pipeline top --once --json
 
     \b
-    Exit codes: 0 shown once, or q, 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
+    Exit codes: 0 shown once, or q, 3 refused or brokers unreachable, 64 wrong usage, 143 ended by a signal.
     """  # noqa: D301 - click's own mark
     settings = LiveSettings.of(option)
     console = Console()

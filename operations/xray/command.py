@@ -102,7 +102,7 @@ class XrayCollector:
         deadline = Deadline(_ASK_S)
         known = topics.describe(self._admin, list(self.roles), deadline)
         if not known:
-            raise Refused(f"there is no topic {' and no topic '.join(self.roles)}; name others with --topic")
+            raise Refused(f"no topic {' and no topic '.join(self.roles)} exists; set --input and --output, or --topic")
         self._unavailable += [f"topic {name} does not exist" for name in self.roles if name not in known]
         positions = self._positions(range(known[self.input].partitions)) if self.input in known else {}
         for name in (name for name in self.roles if name in known):
@@ -130,7 +130,7 @@ class XrayCollector:
         try:
             committed = committed_by(*whose, partitions, READ_UNCOMMITTED, Deadline(_ASK_S))
         except BrewError as error:
-            self._unavailable.append(f"positions of group {self.group}: {error}")
+            self._unavailable.append(f"committed offsets of group {self.group}: {error}")
             return {}
         return {partition: position.offset for partition, position in committed.items() if position is not None}
 
@@ -144,7 +144,7 @@ class XrayCollector:
             whose = (self.group, self.input, known.partitions)
             return committed_positions(newest_offset_batches(self._admin, raw, *whose, deadline))
         except BrewError as error:
-            self._unavailable.append(f"when group {self.group} committed: {error}")
+            self._unavailable.append(f"commit times of group {self.group}: {error}")
             return {}
 
 
@@ -154,7 +154,9 @@ def _topics(_context: click.Context, _parameter: click.Parameter, value: tuple[s
 
 def _file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
     if value is not None and value.suffix not in {".html", ".svg"}:
-        raise UsageError(f"--out is {str(value)!r}: its name has to end in .html (a page with a slider) or .svg")
+        raise UsageError(
+            f"--out is {str(value)!r}: the name has to end in .html (a page with a time slider) or .svg (a picture)"
+        )
     return value
 
 
@@ -163,17 +165,27 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @input_option
 @output_option
 @group_option
-@click.option("--topic", "others", multiple=True, callback=_topics, help="This one instead of both; repeatable.")
-@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="Of each partition, from there on.")
-@click.option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="Of each partition, up to there.")
 @click.option(
-    "--last", type=click.IntRange(0), metavar="N", help=f"Of each partition, the last N offsets  [{_LAST:,}]; 0: all."
+    "--topic", "others", multiple=True, callback=_topics, help="Topic to show instead of input and output; repeatable."
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), callback=_file, help="FILE.html or FILE.svg.")
+@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
+@click.option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
+@click.option(
+    "--last",
+    type=click.IntRange(0),
+    metavar="N",
+    help=f"The last N offsets of each partition; 0: all.  [default: {_LAST:,} without --from]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_file,
+    help="Write a page with a time slider (FILE.html), or a picture (FILE.svg).  [default: the terminal]",
+)
 @click.option(
     "--journal",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Of `brew run --journal DIR`: its steps, for the slider.",
+    help="Journal directory of `brew run --journal`; adds its steps.",
 )
 @json_option
 def xray(
@@ -189,10 +201,10 @@ def xray(
     **more: str,
 ) -> ExitCode:
     """
-    Show what lies in the logs: committed, aborted and open records and both kinds of markers, in offset order, with
-    log start, last stable offset, high watermark and the group's position. Reads only.
+    Show the logs offset by offset: committed, aborted and open records, markers, and the group's committed offset.
 
-    Without --out it draws on the terminal. A page has a slider over time, and needs nothing but itself.
+    Also shows log start, last stable offset and high watermark. Without --out, it draws on the terminal. A page has a
+    time slider, and needs no other file. Reads only.
 
     \b
     Examples:
@@ -203,7 +215,7 @@ def xray(
       python -m pipeline xray --json
 
     \b
-    Exit codes: 0 shown, 3 refused or out of reach, 64 wrong usage.
+    Exit codes: 0 shown, 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     window = window_of(start, until, last)
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
@@ -232,9 +244,11 @@ def window_of(start: int | None, until: int | None, last: int | None) -> Window:
         UsageError: the options exclude each other, or select nothing.
     """
     if last is not None and start is not None:
-        raise UsageError(f"--last is {last} and --from is {start}: choose one, or --last with --to")
+        raise UsageError(
+            f"--last is {last} and --from is {start}: they exclude each other; set one, or --last with --to"
+        )
     if start is not None and until is not None and start >= until:
-        raise UsageError(f"--from is {start} and --to is {until}: nothing lies between; set --to above --from")
+        raise UsageError(f"--from is {start} and --to is {until}: the range is empty; set --to above --from")
     return Window(start, until, last if last is not None else 0 if start is not None else _LAST)
 
 

@@ -75,7 +75,7 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
             done.append(current.pop(key))
     for attempt in current.values():
         done.append(attempt)
-        events.append(_timeline_event(attempt, f"no sign of life after {attempt.last}", attempt.last_ms, crash=True))
+        events.append(_timeline_event(attempt, f"no entry after {attempt.last}", attempt.last_ms, crash=True))
     return done, sorted(events, key=lambda event: event.at_ms)
 
 

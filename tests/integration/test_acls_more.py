@@ -265,7 +265,7 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(groun
     for rows in extra.values():
         secure.revoke(OPERATOR, *rows)
     assert "TransactionalIdAuthorizationFailed" in json.loads(_looked(ground, "lag", "--json")[1])["unavailable"]
-    assert "Describe on transactional ids" in stage.here(pipeline, *doctor, "--json", user=OPERATOR)[1]
+    assert "Describe on its transactional id" in stage.here(pipeline, *doctor, "--json", user=OPERATOR)[1]
     assert any("__consumer_offsets" in one for one in json.loads(_asked(ground, *explain)[1])["unavailable"])
 
     for purpose in (Purpose.NAMES, Purpose.OFFSETS):

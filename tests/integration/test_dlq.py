@@ -142,7 +142,7 @@ def test_only_what_is_meant_is_written_back_and_repaired_on_the_way(stage: Stage
     stage.proven(inputs=25, outputs=21)
     failed = dlq(stage, "replay", "--reason", "no-value", "--edit", MEND)
     assert (failed["replayed"], failed["stays"]) == (0, {"edit-failed": 1})
-    assert "ended with 7" in failed["stayed"][0]["message"]
+    assert "exited with 7" in failed["stayed"][0]["message"]
     slow = dlq(stage, "replay", "--reason", "no-value", "--edit", "sleep 60", "--edit-timeout", "0.2")
     assert slow["stays"] == {"edit-failed": 1}
     assert dlq(stage, "replay", "--partition", "1", "--offsets", "0:1")["replayed"] == 1
@@ -221,7 +221,7 @@ def test_marks_count_for_one_group_only_and_are_missed(stage: Stage) -> None:
     stage.admin.delete_topics([marks], operation_timeout=20)[marks].result(20)
     until(lambda: not topics.describe(stage.admin, [marks], Deadline(20)), "the marks' end on the broker", 20)
     code, text = refused(stage, "replay")
-    assert (code, "are gone" in text) == (3, True)
+    assert (code, "is lost" in text) == (3, True)
     assert sorted(came_back(stage).values()) == [1, 1]
 
 

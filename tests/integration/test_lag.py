@@ -37,7 +37,7 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
     stage.seed(5)
     stage.drain_alone()
     at_end = lag_of(stage)
-    assert (at_end["state"], at_end["remaining"], at_end["why"]) == ("idle", 0, "at the end")
+    assert (at_end["state"], at_end["remaining"], at_end["why"]) == ("idle", 0, "at the end of the log")
     with upstream(stage, "up") as writer, upstream(stage, "late") as late:
         write(stage, writer, 3)
         writer.abort_transaction(20)

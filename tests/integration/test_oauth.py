@@ -167,7 +167,7 @@ def test_a_run_logs_in_by_token_and_the_operators_tools_do(place: Place, reader:
     tokens = len(place.endpoint.given) - before
     assert tokens <= 8, "one for a process, not one for each client"
     assert json.loads(place.succeeds("operator", "pipeline", "lag", "--json"))["remaining"] == 0
-    assert "nothing is hanging" in place.succeeds("operator", "pipeline", "doctor")
+    assert "no hanging or lingering" in place.succeeds("operator", "pipeline", "doctor")
     place.succeeds("proof-reader", "proof", "verify")
 
 

@@ -44,7 +44,7 @@ def test_a_crash_heals_on_an_old_broker_and_every_command_tells_what_is_there(ol
     assert not told["refuses"]
     unknown = {name for name, one in found.items() if one["severity"] == "unknown"}
     assert unknown == {"transaction-verification"}
-    assert "on Kafka before 3.6" in found["transaction-verification"]["why"]
+    assert "before Kafka 3.6" in found["transaction-verification"]["why"]
 
     (order,) = asked(stage, "explain", f"{names.input}/0/0")["orders"]
     assert order["answer"] == "delivered"

@@ -291,7 +291,7 @@ def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_g
     assert told.get("next_batch") == 1, (told, it.position())
     code, text = pipeline(it.stage, "lag", "--input", output, "--fail-on", "stuck")
     assert code == ExitCode.REFUSED
-    assert f"group {it.name} is the position of a sink: batch 1 is the next one" in " ".join(text.split())
+    assert f"group {it.name} holds the position of a sink (the next batch is 1, of " in " ".join(text.split())
 
 
 def test_a_partition_may_be_added_while_the_query_runs(make: Any) -> None:

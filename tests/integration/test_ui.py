@@ -92,7 +92,7 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
     proof.write_text(json.dumps(stage.verify()[1]))
     with ui(stage, "--proof", str(proof)) as (program, port), upstream(stage, "late") as late:
         started_s, name = program.seconds, f"{stage.names.group}:{stage.names.input}"
-        page = loaded(port, "✓ proven", f">{name}:0<", f">{name}:1<", "in order", _DONE)
+        page = loaded(port, "✓ proven", f">{name}:0<", f">{name}:1<", " passed<", _DONE)
         for partition, log in stage.logs(stage.names.input).items():
             assert page.texts[f"r{partition}-position"] == f"{log.end:,} / {log.end:,}"
             assert "5 committed" in page.texts[f"r{partition}-tail"]
@@ -146,7 +146,7 @@ def test_no_secret_is_shown(stage: Stage) -> None:
     secrets = {name: Secret(CANARY) for name in names}
     hidden = Connection(run.connection.bootstrap, {"sasl.username": "somebody"}, secrets)
     with shown(replace(run, connection=hidden)) as port:
-        page = loaded(port, "in order", "5 committed", _DONE)
+        page = loaded(port, " passed<", "5 committed", _DONE)
         with Stream(port, stand(page)) as stream:
             stream.await_part("when", lambda _: True)
         texts = [get(port, path)[2] for path in ("/", "/view.json", "/page.js", "/page.css")] + [stream.text]
@@ -160,7 +160,7 @@ def test_brokers_that_are_gone_are_marked_stale(stage: Stage) -> None:
     with contextlib.ExitStack() as between:
         proxy = between.enter_context(WireProxy(stage.broker.bootstrap))
         with shown(replace(run, connection=Connection(proxy.bootstrap)), patience_s=0.5) as port:
-            page = loaded(port, _DONE, "5 committed", "in order")
+            page = loaded(port, _DONE, "5 committed", " passed<")
             with Stream(port, stand(page)) as stream:
                 between.close()
                 stream.await_part("mark-flow", lambda text: "stale" in text)
@@ -217,5 +217,5 @@ def test_a_host_that_others_reach_is_warned_of_and_a_taken_port_refused(stage: S
     """Before anything is served."""
     with socket.create_server(("0.0.0.0", 0)) as taken:
         code, told = pipeline(stage, "ui", "--host", "0.0.0.0", "--port", str(taken.getsockname()[1]))
-    assert (code, "the port is taken; choose another with --port" in told) == (ExitCode.REFUSED, True), told
-    assert "whoever reaches this machine reads topics" in told
+    assert (code, "set another --port, or 0" in told) == (ExitCode.REFUSED, True), told
+    assert "everyone who reaches this machine can read topics" in told

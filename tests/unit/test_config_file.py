@@ -142,16 +142,16 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[run]\nfolow = true", "brew.toml: [run] has no option 'folow'; the nearest one is 'follow'"),
-        ("[common]\nimput = 'x'", "brew.toml: [common] has no setting 'imput'; the nearest one is 'input'"),
-        ("[rum]\nlanes = 1", "brew.toml: there is no command 'rum'; the nearest one is 'run'"),
+        ("[run]\nfolow = true", "brew.toml: [run] has no option 'folow'; did you mean 'follow'?"),
+        ("[common]\nimput = 'x'", "brew.toml: [common] has no setting 'imput'; did you mean 'input'?"),
+        ("[rum]\nlanes = 1", "brew.toml: there is no command 'rum'; did you mean 'run'?"),
         ("lanes = 1", "brew.toml: there is no command 'lanes'"),
-        ("run = 1", "brew.toml: run is a value and not a table"),
+        ("run = 1", "brew.toml: run is a value, not a table"),
         ("[run]\nlanes = 'x'", "brew.toml: [run] lanes = 'x': 'x' is not a valid integer"),
-        ("[run]\nlanes = [1]", "brew.toml: [run] lanes = [1]: write one value"),
-        ("[run]\nallow = 'x'", "brew.toml: [run] allow = 'x': write a list of values"),
-        ("[run]\nfollow = 'yes'", "brew.toml: [run] follow = 'yes': write true or false"),
-        ("[run]\ncrash-prob = 1.0", "--crash-prob is for the command line only"),
+        ("[run]\nlanes = [1]", "brew.toml: [run] lanes = [1]; write one value"),
+        ("[run]\nallow = 'x'", "brew.toml: [run] allow = 'x'; write a list of values"),
+        ("[run]\nfollow = 'yes'", "brew.toml: [run] follow = 'yes'; write true or false"),
+        ("[run]\ncrash-prob = 1.0", "--crash-prob works on the command line only"),
         ("[run", "brew.toml is not TOML"),
     ],
 )
@@ -167,7 +167,7 @@ def test_what_cannot_be_is_refused_with_file_and_key(text: str, told: str, capsy
 def test_a_file_that_is_named_has_to_be_there(capsys: pytest.CaptureFixture[str]) -> None:
     """One of the working directory need not."""
     assert exit_code_of(cli, "brew", ["run", "--config", "nowhere.toml"]) == 64
-    assert "nowhere.toml is not there" in capsys.readouterr().err
+    assert "is 'nowhere.toml': there is no such file" in capsys.readouterr().err
     Path("brew.toml").unlink()
     assert _values(cli, "run")["lanes"] == 2
 
@@ -204,7 +204,7 @@ def test_config_show_checks_the_tables_of_all_commands(capsys: pytest.CaptureFix
     """Also those that were not asked for."""
     Path("brew.toml").write_text("[sandbox.up]\nbrokrs = 3\n")
     assert exit_code_of(cli, "brew", ["config", "show"]) == 64
-    assert "[sandbox.up] has no option 'brokrs'; the nearest one is 'brokers'" in capsys.readouterr().err
+    assert "[sandbox.up] has no option 'brokrs'; did you mean 'brokers'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["sandbox"]])

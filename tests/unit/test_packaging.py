@@ -117,7 +117,7 @@ shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
 """
     _program(tmp_path / "home/bin/java", ivy)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    with pytest.raises(Refused, match="--from\nunresolved dependency: a-1"):
+    with pytest.raises(Refused, match="--from to their directory\nunresolved dependency: a-1"):
         fetch(Part.SPARK, tmp_path / "place")
     fail.unlink()
     assert fetch(Part.SPARK, tmp_path / "place")
@@ -167,7 +167,7 @@ def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_run_on_spark_without_jars_is_refused_before_a_jvm_starts(tmp_path: Path) -> None:
     """Whoever brings them another way is believed."""
-    with pytest.raises(Refused, match=r"no jars in .*spark: `brew-pipeline setup` .*BREW_JVM_DIR"):
+    with pytest.raises(Refused, match=r"no jars in .*spark; run `brew-pipeline setup` .*BREW_JVM_DIR"):
         session.start_context(SparkSettings("local[2]", str(tmp_path)))
     session._check_jars(SparkSettings("local[2]", str(tmp_path), {"spark.jars.packages": "a:b:c"}))
 
@@ -281,7 +281,7 @@ print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\
     assert (told["fetched"], told["jars"], told["bytes"]) == (True, sorted(JARS), 6)
     assert (tmp_path / "place" / "java-options").read_text() == "--add-opens=a/b=ALL-UNNAMED\n-Da=b\n"
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", given) == 0
-    assert "2 jars, 0.0 MB, there already, checked" in capsys.readouterr().out
+    assert "2 jars, 0.0 MB, already there, checked" in capsys.readouterr().out
 
 
 TEXT = (ROOT / "Dockerfile").read_text()

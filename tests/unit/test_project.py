@@ -74,8 +74,8 @@ def test_the_example_records_hold_each_kind(folder: Path, monkeypatch: pytest.Mo
     [
         ("1x", 64, "NAME is '1x'"),
         ("a/b", 64, "NAME is 'a/b'"),
-        ("full", 3, "full is there already and not empty"),
-        ("file", 3, "file is there already"),
+        ("full", 3, "full already exists and is not empty"),
+        ("file", 3, "file already exists"),
     ],
 )
 def test_a_name_that_can_not_be_is_refused_and_nothing_is_overwritten(

@@ -57,7 +57,7 @@ def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
     found = state_and_reason(
         dataclasses.replace(WELL, waiting_since=1000, lag=20, trouble="fenced: epoch 3"), BOUNDS, 1201
     )
-    assert found.reason == "20 offsets to read, nothing moved for 201 s (--consuming-ttl 200): fenced: epoch 3"
+    assert found.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
 
 # The program as a whole.

@@ -74,7 +74,7 @@ def test_who_asks_for_producers_gets_them_and_nobody_else_waits_for_brokers(scen
 def test_an_id_that_no_coordinator_knows_is_null_with_its_reason(scene: Scene) -> None:
     told = scene.last(1, "/status?producers=1")
     assert (told.producer_id, told.epoch) == (None, None)
-    assert "knows no such id" in (told.producer_unknown or "")
+    assert "does not know the id" in (told.producer_unknown or "")
 
 
 def test_brokers_that_do_not_answer_leave_null_and_the_reason(scene: Scene) -> None:
@@ -82,7 +82,7 @@ def test_brokers_that_do_not_answer_leave_null_and_the_reason(scene: Scene) -> N
     scene.brokers.silent = True
     told = scene.last(0)
     assert (told.producer_id, told.epoch, told.records) == (None, None, 0)
-    assert told.producer_unknown == "the brokers do not tell: describe transactions: 2 s are over"
+    assert told.producer_unknown == "the brokers did not report it: describe transactions: 2 s are over"
 
 
 @pytest.mark.parametrize("silent", [True, False])

@@ -208,7 +208,7 @@ def test_the_document_is_read_back_as_it_was(scene: Scene) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"partitions": [1]}'])
 def test_what_is_no_document_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no status document"):
+    with pytest.raises(ValueError, match="not a status document"):
         from_json(text)
 
 

@@ -41,10 +41,10 @@ def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **
 
 
 OLD = replace(HELD, last_ms=NOW_MS - 900_000 - 300_001)
-WITHIN = "within its time-out"
-ENDED = "its coordinator has nothing open there ('g:in:2' is {}): nobody ends it"
-UNTOLD = "no coordinator tells of it: not ours to see (Describe on transactional ids), or hanging"
-NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old: nobody ends it"
+WITHIN = "within its timeout"
+ENDED = "its coordinator has no such open transaction ('g:in:2' is {}): no timeout ends it"
+UNTOLD = "no coordinator reports it: it is hanging, or this user lacks Describe on its transactional id"
+NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old: no timeout ends it"
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old:
         (HELD, known(), Kind.OPEN, WITHIN),
         (HELD, known(began_ms=None), Kind.OPEN, WITHIN),
         (HELD, known(age_s=60.0), Kind.OPEN, WITHIN),
-        (HELD, known(age_s=60.1), Kind.LINGERING, "open for longer than 60 s; its time-out ends it in 60 s"),
+        (HELD, known(age_s=60.1), Kind.LINGERING, "open for longer than 60 s; its timeout ends it in 60 s"),
         (
             HELD,
             known(age_s=90, timeout_s=900),
             Kind.LINGERING,
-            "open for longer than 60 s; its time-out ends it in 810 s",
+            "open for longer than 60 s; its timeout ends it in 810 s",
         ),
-        (HELD, known(age_s=120), Kind.LINGERING, "open for longer than 60 s; its time-out ends it in 0 s"),
-        (HELD, known(age_s=121), Kind.LINGERING, "open for longer than its time-out of 120 s"),
-        (HELD, known(age_s=30.1, timeout_s=30), Kind.LINGERING, "open for longer than its time-out of 30 s"),
+        (HELD, known(age_s=120), Kind.LINGERING, "open for longer than 60 s; its timeout ends it in 0 s"),
+        (HELD, known(age_s=121), Kind.LINGERING, "open for longer than its timeout of 120 s"),
+        (HELD, known(age_s=30.1, timeout_s=30), Kind.LINGERING, "open for longer than its timeout of 30 s"),
         (HELD, known("PrepareCommit", age_s=500), Kind.OPEN, "PrepareCommit: its markers are being written"),
         (HELD, known("PrepareAbort", age_s=500), Kind.OPEN, "PrepareAbort: its markers are being written"),
         (
@@ -283,33 +283,33 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     told = report.document()
     assert (told["ended"], told["over"], told["left"]) == (["a"], ["c"], ["d"])
     (failed,) = told["failed"]
-    assert (failed["transaction"], refused in failed["error"], "ask again" in failed["error"]) == ("b", True, True)
+    assert (failed["transaction"], refused in failed["error"], "try again" in failed["error"]) == ("b", True, True)
     assert report.sick(cases) == [second, fourth]
 
 
 HIDDEN = "; the aborted copies stay in the log, hidden from read_committed readers"
-NEVER = "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
+NEVER = "no known position goes back; the records become aborted, hidden from read_committed readers"
 
 
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (case(Kind.LINGERING, known()), f"group g reads in[2] again from offset 17, at its next attempt{HIDDEN}"),
+        (case(Kind.LINGERING, known()), f"group g reads in[2] again from offset 17 at its next attempt{HIDDEN}"),
         (
             case(Kind.LINGERING, known(transactional_id="h:in:2")),
-            f"group h reads in[2] again from its first offset, at its next attempt{HIDDEN}",
+            f"group h reads in[2] again from its first offset at its next attempt{HIDDEN}",
         ),
         (
             case(Kind.OPEN, known(transactional_id="flink-7")),
-            "its owner is fenced, and has to start again from the last position that it committed",
+            "its owner is fenced, and has to restart from its last committed position",
         ),
         (
             case(Kind.LINGERING, known(transactional_id="g:in:sink")),
-            f"sink g writes batch 4 again, at its query's next attempt{HIDDEN}",
+            f"sink g writes batch 4 again at its query's next attempt{HIDDEN}",
         ),
         (
             case(Kind.LINGERING, known(transactional_id="h:in:sink")),
-            f"sink h writes its first batch again, at its query's next attempt{HIDDEN}",
+            f"sink h writes its first batch again at its query's next attempt{HIDDEN}",
         ),
         (case(Kind.HANGING, known("Empty")), NEVER),
         (case(Kind.HANGING, known(producer_epoch=4)), NEVER),

@@ -71,9 +71,9 @@ def test_a_reader_of_batches_knows_when_it_has_seen_enough(offset: int, one: Raw
     assert RecordStateFinder(offset).add(one) is last
 
 
-WAITS = "not below the last stable offset 100: an older transaction is open, and readers wait for it"
+WAITS = "not below the last stable offset 100: readers wait for an older open transaction"
 ENDED = "aborted by the marker at 60"
-FENCED = f"{ENDED} (epoch 4, newer than the writer's: a fence or its time-out ended it)"
+FENCED = f"{ENDED} (epoch 4, newer than the producer's: fenced, timed out, or aborted under transaction.version 2)"
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,18 @@ FENCED = f"{ENDED} (epoch 4, newer than the writer's: a fence or its time-out en
     [
         (99, RecordWriter(RecordState.COMMITTED, 7, 3, 99, 3), True, "committed by the marker at 99"),
         (100, RecordWriter(RecordState.COMMITTED, 7, 3, 110, 3), False, WAITS),
-        (99, RecordWriter(RecordState.PLAIN), True, "no transaction, and below the last stable offset"),
+        (
+            99,
+            RecordWriter(RecordState.PLAIN),
+            True,
+            "written outside of transactions, and below the last stable offset",
+        ),
         (100, RecordWriter(RecordState.PLAIN), False, WAITS),
-        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, 3), False, f"{ENDED} (its own writer ended it)"),
-        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, None), False, f"{ENDED} (its own writer ended it)"),
+        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, 3), False, f"{ENDED} (by its own producer)"),
+        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, None), False, f"{ENDED} (by its own producer)"),
         (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, 4), False, FENCED),
         (101, RecordWriter(RecordState.OPEN, 7, 3), False, "its transaction is still open: no marker yet"),
-        (5, RecordWriter(RecordState.UNKNOWN), False, "no batch holds it: retention or compaction took it"),
+        (5, RecordWriter(RecordState.UNKNOWN), False, "no batch contains it: retention or compaction removed it"),
     ],
 )
 def test_a_rule_says_who_sees_a_record(offset: int, written: RecordWriter, visible: bool, rule: str) -> None:
@@ -111,20 +116,20 @@ def history(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, com
 
 
 COMMITTED, ABORTED, OPEN = (copy(state) for state in (RecordState.COMMITTED, RecordState.ABORTED, RecordState.OPEN))
-AGAIN = "nothing committed yet; the next run reads it again"
-TRIED = "nothing committed yet, 1 attempt aborted; the next run reads it again"
-BESIDE = "1 aborted copy beside it: read_uncommitted readers see 2"
+AGAIN = "not committed yet; the next attempt processes it"
+TRIED = "not committed yet, 1 attempt aborted; the next attempt processes it"
+BESIDE = "also 1 aborted copy (read_uncommitted readers see 2 copies)"
 TWO_GROUPS = "two groups, or two programs, write to this topic"
-ANOTHER = "written in no transaction at all: another program writes to this topic"
+ANOTHER = "written outside of transactions: another program writes to this topic"
 ITSELF = "its writer produced the record more than once"
 OLDER = "committed, but readers wait for an older open transaction"
-GONE = "the group stands behind it, no copy was found, and"
+GONE = "the committed offset is past it, no copy was found, and"
 MISSING = (
-    "the group stands behind it, and no committed copy exists: somebody moved the position forward "
-    "(or the run's own function drops it, which --transform tells)"
+    "the committed offset is past it, and no committed copy exists: the offset was reset to a later one, "
+    "or the transformation drops it (check with --transform)"
 )
 MOVED = (
-    "in 2 transactions of g:in:0: the group's position was moved back by hand, or a run was told to start over "
+    "in 2 transactions of g:in:0: the committed offset was reset to an earlier one, or a run started over "
     "(--on-missing-position start-over)"
 )
 
@@ -141,7 +146,7 @@ MOVED = (
         (
             history(ABORTED, ABORTED, COMMITTED),
             DeliveryStatus.DELIVERED,
-            "delivered once, to out[0] offset 13; 2 aborted copies beside it: read_uncommitted readers see 3",
+            "delivered once, to out[0] offset 13; also 2 aborted copies (read_uncommitted readers see 3 copies)",
         ),
         (
             history(replace(COMMITTED, topic="late", index=1), COMMITTED),
@@ -160,7 +165,7 @@ MOVED = (
         (
             replace(history(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
             DeliveryStatus.REJECTED,
-            "not-json: m; dead letter dlq/0/13; written back as in/0/1; written back as in/0/2",
+            "not-json: m; dead letter dlq/0/13; replayed as in/0/1; replayed as in/0/2",
         ),
         (history(OPEN, at=40), DeliveryStatus.IN_FLIGHT, "written, and its transaction is still open"),
         (
@@ -176,27 +181,27 @@ MOVED = (
         (
             replace(history(at=41), dropped=True),
             DeliveryStatus.DROPPED,
-            "the run's function makes nothing of it, and the group stands behind it",
+            "the transformation drops it, and the committed offset is past it",
         ),
         (history(at=41), DeliveryStatus.LOST, MISSING),
         (history(ABORTED, at=41), DeliveryStatus.LOST, MISSING),
         (
             history(complete=False),
             DeliveryStatus.NOT_FOUND,
-            f"{GONE} a part of the output logs is gone or was left out",
+            f"{GONE} a part of the output logs was deleted",
         ),
-        (history(source=None), DeliveryStatus.NOT_FOUND, f"{GONE} the input record is gone"),
+        (history(source=None), DeliveryStatus.NOT_FOUND, f"{GONE} the input record was deleted"),
         (history(at=40, source=OPEN), DeliveryStatus.NOT_VISIBLE, "not visible on the input: a rule"),
         (history(source=OPEN), DeliveryStatus.NOT_VISIBLE, "not visible on the input: a rule"),
         (
             history(source=ABORTED),
             DeliveryStatus.NOT_VISIBLE,
-            "the input record itself was aborted: nobody is to see it",
+            "the input record itself was aborted, so it is not to be delivered",
         ),
         (
             history(COMMITTED, source=ABORTED),
             DeliveryStatus.GHOST,
-            "the input record was aborted, and yet it was delivered",
+            "the input record was aborted, but it was delivered",
         ),
         (
             history(COMMITTED, copy(RecordState.COMMITTED, 5)),
@@ -249,7 +254,7 @@ def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
     aborted = replace(replay, at=SourcePosition("in", 1, 4), source=ABORTED)
     first, *others = link_replays([replay, stranger, aborted, history(LETTER)])
     assert (first.replays, [one.replays for one in others]) == (("in/1/2",), [(), (), ()])
-    assert "written back as in/1/2" in delivery_status(first)[1]
+    assert "replayed as in/1/2" in delivery_status(first)[1]
 
 
 def test_the_answers_that_break_the_promise_are_three() -> None:
@@ -260,11 +265,11 @@ def test_the_answers_that_break_the_promise_are_three() -> None:
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (history(at=None), "no committed offset: not read yet"),
-        (history(at=40), "not read yet: the group stands at 40"),
-        (history(ABORTED, at=40), "not read yet: the group stands at 40"),
-        (history(OPEN, ABORTED, at=40), "in flight: the group stands at 40, and a transaction is open"),
-        (history(at=41), "done: the group stands at 41"),
+        (history(at=None), "not processed yet: there is no committed offset"),
+        (history(at=40), "not processed yet: the committed offset is 40"),
+        (history(ABORTED, at=40), "not processed yet: the committed offset is 40"),
+        (history(OPEN, ABORTED, at=40), "in flight: the committed offset is 40, and a transaction is open"),
+        (history(at=41), "processed: the committed offset is 41"),
     ],
 )
 def test_the_groups_offset_is_held_against_the_order(told: OrderHistory, text: str) -> None:

@@ -29,9 +29,9 @@ NAMELESS, REPLAY = Order(None, b"a"), Order("o-1", b"a", LETTER)
 DLQ = replace(copy(), reason="not-json")
 TWICE = history(1, ONE, copy(), copy(offset=1))
 UPSTREAM = "upstream wrote order 'o-1' 2 times"
-EACH = "to the pipeline each is an order of its own"
-WRITTEN_BACK = "is dead letter dlq/0/5, written back, and it is"
-BY_ITSELF = "records, no order twice among those that readers see: each is told by itself"
+EACH = "the pipeline treats each as a separate order"
+IS_REPLAY = "is the replay of dead letter dlq/0/5"
+BY_ITSELF = "records; the visible ones are all different orders"
 WRITER = "2 copies were committed (out/0/0 and out/0/1), in 1 transaction of producer 7: its writer produced the record"
 
 
@@ -66,12 +66,12 @@ WRITER = "2 copies were committed (out/0/0 and out/0/1), in 1 transaction of pro
         (
             [history(1, ONE), history(2, REPLAY)],
             Verdict.REPLAYED,
-            f"not twice: in/0/2 {WRITTEN_BACK} delivered",
+            f"no duplicate: in/0/2 {IS_REPLAY} (delivered)",
         ),
         (
             [history(1, ONE), history(2, REPLAY), history(3, REPLAY, DLQ)],
             Verdict.REPLAYED,
-            f"not twice: in/0/2 {WRITTEN_BACK} delivered; in/0/3 {WRITTEN_BACK} rejected",
+            f"no duplicate: in/0/2 {IS_REPLAY} (delivered); in/0/3 {IS_REPLAY} (rejected)",
         ),
         (
             [TWICE, history(2, ONE)],
@@ -82,12 +82,12 @@ WRITER = "2 copies were committed (out/0/0 and out/0/1), in 1 transaction of pro
         (
             [TWICE] * 2,
             Verdict.DELIVERED_TWICE,
-            f"in/0/1 was delivered more than once, and so on for 1 more: {WRITER} more than once",
+            f"in/0/1 and 1 more were delivered more than once: {WRITER} more than once",
         ),
         (
             [TWICE] * 3,
             Verdict.DELIVERED_TWICE,
-            f"in/0/1 was delivered more than once, and so on for 2 more: {WRITER} more than once",
+            f"in/0/1 and 2 more were delivered more than once: {WRITER} more than once",
         ),
     ],
 )
@@ -219,9 +219,9 @@ def planted(
 
 PLACES = "out/0/1 and out/0/2"
 TWO_GROUPS = "two groups, or two programs, write to this topic"
-ANOTHER = "written in no transaction at all: another program writes to this topic"
+ANOTHER = "written outside of transactions: another program writes to this topic"
 MOVED = (
-    "in 2 transactions of g:in:0: the group's position was moved back by hand, or a run was told to start over "
+    "in 2 transactions of g:in:0: the committed offset was reset to an earlier one, or a run started over "
     "(--on-missing-position start-over)"
 )
 
@@ -245,7 +245,7 @@ MOVED = (
         ),
         (
             [planted(1, state=RecordState.PLAIN), planted(2, state=RecordState.PLAIN)],
-            f"({PLACES}), all written in no transaction at all: by another program",
+            f"({PLACES}), all written outside of transactions: by another program",
         ),
     ],
 )

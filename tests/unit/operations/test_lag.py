@@ -123,15 +123,15 @@ def look(
 HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
 
 
-UNKNOWN_OWNER = "nothing moves, and no transaction of the pipeline is known: is it running?"
-NONE_OPEN = "nothing moves and no transaction is open: is it running?"
-REST = "and none commits: two runs fence each other, or each attempt fails"
+UNKNOWN_OWNER = "no progress, and no transaction of the pipeline is known: is it running?"
+NONE_OPEN = "no progress, and no transaction is open: is the pipeline running?"
+REST = "but none commits: two runs fence each other, or every attempt fails"
 
 
 @pytest.mark.parametrize(
     ("before", "now", "state", "why"),
     [
-        (look(100, 0), look(100, 0), State.IDLE, "at the end"),
+        (look(100, 0), look(100, 0), State.IDLE, "at the end of the log"),
         (look(99, 0), look(99, 0), State.IDLE, "only markers and aborted records are left (1 offset)"),
         (
             look(90, 0, stable=1100, end=1100),
@@ -139,21 +139,21 @@ REST = "and none commits: two runs fence each other, or each attempt fails"
             State.IDLE,
             "only markers and aborted records are left (1,010 offsets)",
         ),
-        (look(50, 50), look(60, 40), State.WORKING, "+10 offsets since the last look"),
-        (look(60, 40), look(50, 50), State.WORKING, "-10 offsets since the last look"),
-        (look(50, 50, mine=own()), look(50, 50, mine=own()), State.WORKING, "a transaction is open for 5.0 s"),
-        (look(50, 50), look(50, 50, mine=own(age_s=60.0)), State.WORKING, "a transaction is open for 60.0 s"),
+        (look(50, 50), look(60, 40), State.WORKING, "the position moved by +10"),
+        (look(60, 40), look(50, 50), State.WORKING, "the position moved by -10"),
+        (look(50, 50, mine=own()), look(50, 50, mine=own()), State.WORKING, "a transaction has been open for 5.0 s"),
+        (look(50, 50), look(50, 50, mine=own(age_s=60.0)), State.WORKING, "a transaction has been open for 60.0 s"),
         (
             look(50, 50),
             look(50, 50, mine=own(age_s=60.1)),
             State.STUCK,
-            "its own transaction is open for 60 s, longer than its time-out: see `brew doctor`",
+            "its own transaction has been open for 60 s, longer than its timeout: run `brew doctor`",
         ),
         (
             look(50, 50),
             look(50, 50, mine=replace(own(), began_ms=None)),
             State.STUCK,
-            "its own transaction is open, longer than its time-out: see `brew doctor`",
+            "its own transaction has been open, longer than its timeout: run `brew doctor`",
         ),
         (look(50, 50), look(50, 50, mine=own(state="PrepareCommit")), State.WORKING, "its transaction is ending"),
         (
@@ -172,7 +172,7 @@ REST = "and none commits: two runs fence each other, or each attempt fails"
             look(90, 0, stable=90),
             look(90, 0, stable=90),
             State.BLOCKED,
-            "10 offsets behind an open transaction; the brokers do not tell whose",
+            "10 offsets behind an open transaction; the brokers did not report its producer",
         ),
         (look(50, 40, stable=90), look(50, 40, stable=90, holders=(HOLDER,)), State.STUCK, UNKNOWN_OWNER),
         (look(None, 50), look(None, 50), State.STUCK, UNKNOWN_OWNER),
@@ -181,13 +181,13 @@ REST = "and none commits: two runs fence each other, or each attempt fails"
             look(50, 50, mine=own(3, "CompleteAbort")),
             look(50, 50, mine=own(4, "CompleteAbort")),
             State.FENCED,
-            f"attempts begin (epoch 3 to 4) {REST}",
+            f"attempts begin (epoch 3 to 4), {REST}",
         ),
         (
             look(50, 50, mine=replace(own(3, "Empty"), producer_id=10)),
             look(50, 50, mine=own(5, "Empty")),
             State.FENCED,
-            f"attempts begin (epoch 3 to 5) {REST}",
+            f"attempts begin (epoch 3 to 5), {REST}",
         ),
         (look(50, 50), look(50, 50, mine=own(state="Empty")), State.STUCK, NONE_OPEN),
         (
@@ -196,8 +196,8 @@ REST = "and none commits: two runs fence each other, or each attempt fails"
             State.STUCK,
             NONE_OPEN,
         ),
-        (look(4, 96), look(4, 96), State.STUCK, "input-lost: the position 4 is outside the log [5, 100]"),
-        (look(101, 0), look(101, 0), State.STUCK, "offset-ahead: the position 101 is outside the log [5, 100]"),
+        (look(4, 96), look(4, 96), State.STUCK, "input-lost: the committed offset 4 is outside the log [5, 100]"),
+        (look(101, 0), look(101, 0), State.STUCK, "offset-ahead: the committed offset 101 is outside the log [5, 100]"),
     ],
 )
 def test_a_partition_is_doing_what_two_looks_tell(
@@ -237,7 +237,7 @@ def test_an_age_limit_is_never_passed_by_what_is_not_told() -> None:
     known, partly = (document_of([], snapshots, NOW_MS, None) for snapshots in ([waits], [waits, untold]))
     assert [late(known, limit) for limit in (None, 74.9, 75)] == [False, True, False]
     assert (late(partly, 74), late(partly, None)) == (True, False)
-    with pytest.raises(Refused, match=r"--fail-older-than is 75 and the age .* partition 0 is not told"):
+    with pytest.raises(Refused, match=r"--fail-older-than is 75, but the age .* partition 0 is unknown"):
         late(partly, 75)
 
 

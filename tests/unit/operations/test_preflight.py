@@ -111,7 +111,7 @@ def test_a_cluster_of_one_broker_is_warned_of_and_not_refused() -> None:
     """The demo's sandbox can't do better."""
     told = found(one_broker(cluster()))
     assert {told[f"{role}-replication"].severity for role in ROLES} == {Severity.WARNING}
-    assert "can't do better" in told["output-replication"].why
+    assert "can't hold more replicas" in told["output-replication"].why
     assert enforce(told.values(), frozenset()) == ()
 
 

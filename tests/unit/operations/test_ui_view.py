@@ -62,7 +62,7 @@ def test_kafka_alone_tells_rates_and_that_it_works() -> None:
     assert (row.state, row.rate, row.unit, row.position, row.left) == ("working", 50.0, "offsets", 1350, 3650)
     assert (view.totals.rate, view.totals.trace[-1], row.open_s) == (50.0, 50.0, 0.4)
     assert view.source_statuses["status"].off
-    assert view.source_statuses["proof"].said == "not verified yet: brew verify (make verify)"
+    assert view.source_statuses["proof"].said == "not verified yet; run brew verify (make verify)"
 
 
 def test_a_blocked_partition_names_who_blocks_it() -> None:
@@ -126,7 +126,7 @@ def test_a_program_of_another_group_is_left_out_and_said_so() -> None:
     """Its numbers would be somebody else's."""
     view = seen(PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0), group="other")),)))
     assert view.rows[0].step is None
-    assert view.notes == ("http://h:3000/status tells of group other, not of g: it is left out",)
+    assert view.notes == ("http://h:3000/status reports group other, not g, and is ignored",)
 
 
 def test_of_two_programs_the_one_that_moved_last_tells_of_a_partition() -> None:
@@ -167,7 +167,7 @@ def test_what_programs_count_is_told_by_its_own_name() -> None:
     """An unknown commit is not an abort."""
     made = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
     view = seen(PollResults(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=made))),)))
-    assert view.totals.counted == "since the start of what runs"
+    assert view.totals.counted == "since the start of the programs"
     assert view.totals.outcomes == {"open": 1, "committed": 7, "aborted": 2, "fenced": 1, "indefinite": 3}
     assert "indefinite" in str(parts(view)["tile-outcomes"])
 
@@ -210,7 +210,7 @@ def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> N
         assert not answer.stale(answer.at_s + 0.1)
         until(lambda: asker.answer.stale(time.monotonic()), "the stale mark")
         view = seen(PollResults(asker.answer, tails()), now_s=time.monotonic())
-        assert "the question has not come back" in str(view.source_statuses["flow"].stale)
+        assert "the poll has not returned" in str(view.source_statuses["flow"].stale)
         began = time.monotonic()
         asker.stop()
         asker.leave(Deadline(0.3))
@@ -234,7 +234,7 @@ def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
     for _ in range(3):
         asker._once()
         reasons.append(asker.answer.failed)
-    assert reasons == ["no end within 1 s", "a question ended with RuntimeError", None]
+    assert reasons == ["no end within 1 s", "a poll failed with RuntimeError", None]
     assert asker.answer.value == 7
 
 
@@ -282,7 +282,7 @@ def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
     for word in ("● working", "produce", "812", "3,650", "1,350", "✓ 20 0.25 s 100:4"):
         assert word in row
     assert row.rstrip().endswith("?")
-    assert "not verified yet: brew verify (make verify)" in "\n".join(lines)
+    assert "not verified yet; run brew verify (make verify)" in "\n".join(lines)
 
 
 def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
@@ -294,7 +294,7 @@ def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
         assert max(map(len, lines)) <= width
         rows = [line for line in lines if "idle" in line or "blocked" in line]
         assert any(line.lstrip().startswith("63 ▲ blocked") for line in rows)
-        assert any("more, none of them worse" in line for line in lines)
+        assert any("more, in no worse state" in line for line in lines)
         assert any("partition 63 blocked: 12 offsets behind 'billing-7'" in line for line in lines)
 
 
@@ -302,7 +302,7 @@ def test_a_stale_source_is_said() -> None:
     """In the line of lamps."""
     answers, memory = moving()
     text = "\n".join(drawn(seen(answers, memory, 130.0)))
-    assert "✗ Kafka stale, last answer 30 s ago: the question has not come back" in text
+    assert "✗ Kafka stale, last answer 30 s ago: the poll has not returned" in text
 
 
 def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_the_document_holds_what_the_page_shows() -> None:
     assert told["sources"]["flow"]["stale"] is None
     assert told["sources"]["proof"] == {
         "asked": False,
-        "said": "not verified yet: brew verify (make verify)",
+        "said": "not verified yet; run brew verify (make verify)",
     } | dict.fromkeys(("age_s", "stale"))
     assert told["totals"]["transactions"]["open"] == 1
 
@@ -410,7 +410,7 @@ def test_the_first_paint_holds_all_there_is() -> None:
     assert "20 in 0.25 s 100:4" in texts["r0-last"]
     assert "20 aborted" in texts["r0-tail"]
     assert "g:in:0" in texts["transactions"]
-    assert texts["proof"].startswith("not verified yet: brew verify (make verify)")
+    assert texts["proof"].startswith("not verified yet; run brew verify (make verify)")
     assert sum(one.tag == "rect" and one.attributes.get("class", "").startswith("step-") for one in seen_page.nodes) > 6
 
 
@@ -572,7 +572,7 @@ def test_the_badge_says_live_only_while_every_source_answers() -> None:
     broken = PollResults(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
     assert "stale: Kafka" in str(parts(seen(broken))["badge"])
     nothing = PollResults(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
-    assert ">asking<" in str(parts(seen(nothing))["badge"])
+    assert ">connecting<" in str(parts(seen(nothing))["badge"])
 
 
 def test_the_style_is_css_and_not_escaped_as_html() -> None:

@@ -206,7 +206,7 @@ def test_a_journal_tells_steps_and_who_fell_silent() -> None:
         (4, "commit failed", False),
         (5, "crashed", True),
         (7, "begin", False),
-        (7, "no sign of life after begin (done)", True),
+        (7, "no entry after begin (done)", True),
     ]
 
 
@@ -255,9 +255,9 @@ def test_a_window_is_cut_to_the_log(window: Window, expected: tuple[int, int]) -
 
 def test_windows_that_make_no_sense_are_refused() -> None:
     """With both values and what to do."""
-    with pytest.raises(UsageError, match="--from is 9 and --to is 9: nothing lies between"):
+    with pytest.raises(UsageError, match="--from is 9 and --to is 9: the range is empty"):
         window_of(9, 9, None)
-    with pytest.raises(UsageError, match="--last is 3 and --from is 1: choose one"):
+    with pytest.raises(UsageError, match="--last is 3 and --from is 1: they exclude each other"):
         window_of(1, None, 3)
 
 

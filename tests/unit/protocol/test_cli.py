@@ -152,7 +152,7 @@ def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[
         raise click.Abort
 
     assert exit_code_of(program, "program", []) == ExitCode.REFUSED
-    assert "a question got no answer" in capfd.readouterr().err
+    assert "no answer to a question" in capfd.readouterr().err
 
 
 def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:
