@@ -147,4 +147,4 @@ def main(orders: str, runs: int, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main, "checker benchmark")
+    cli.run(main, "benchmarks/checker.py")

@@ -154,4 +154,4 @@ def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path |
 
 
 if __name__ == "__main__":
-    run(bench, "claims")
+    run(bench, "benchmarks/claims.py")

@@ -3,7 +3,7 @@ Measure how the pipeline scales: ten times the records, 64 partitions, large ord
 
 Also measure the effect of a lease of 1 s, and the longest time that a process spends between two transactions.
 
-    python benchmarks/growth.py [--orders 1000000] [--rounds 3] [--only NAME,...] [--json FILE]
+    python benchmarks/growth.py [--orders 1000000] [--rounds 3] [--only NAME ...] [--json FILE]
 
 Starts its own broker and warms it up with 1,280 transactions. Drains use the direct reader. Each is compared with a
 drain of the base case (--orders orders of about 160 bytes in four partitions) that runs right before it. Each case has
@@ -205,11 +205,13 @@ def main() -> int:
         "--orders", type=int, default=1_000_000, help="number of orders in the base case (default: 1000000)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="number of pairs of each case (default: 3)")
-    parser.add_argument("--only", default="", help="names of the cases to run, separated by commas (default: all)")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="cases to run (default: all)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to, as JSON")
     asked = parser.parse_args()
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    only = {name.strip() for name in asked.only.split(",") if name.strip()}
+    only = set(asked.only)
     unknown = only - {case.name for case in cases(asked.orders)}
     if unknown:
         parser.error(f"unknown case: {', '.join(sorted(unknown))}; give some of {[c.name for c in cases(1)]}")

@@ -350,4 +350,4 @@ def virtual(records: int, handler_ms: float, out: Path | None) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(bench, "patterns")
+    cli.run(bench, "benchmarks/patterns.py")

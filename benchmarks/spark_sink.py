@@ -146,4 +146,4 @@ def sink(master: str, jvm_dir: str, conf: tuple[str, ...], **what: Any) -> None:
 
 
 if __name__ == "__main__":
-    run(sink, "spark_sink")
+    run(sink, "benchmarks/spark_sink.py")

@@ -57,6 +57,10 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return _version()
 
+    def __dir__() -> list[str]:
+        """Name what completion in a notebook would miss: what is imported later."""
+        return sorted({*globals(), *__all__, "formats", "testing", "__version__"})
+
 
 def _version() -> str:
     """Return the installed package's version from its metadata, or "unknown"."""

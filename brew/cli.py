@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import click
 import orjson
+from click.core import ParameterSource
 
 from brew import names
 from brew.acl import WRITTEN, advice
@@ -134,7 +135,9 @@ def _log_to_stderr() -> None:
 
 
 def called(name: str) -> str:
-    """Return what a user types for program ``name``: the console script if it was called, else `python -m`."""
+    """Return what a user types for program ``name``: the console script if it was called, else `python` with it."""
+    if name.endswith(".py"):
+        return f"python {name}"
     script = PACKAGE if name == PACKAGE else f"{PACKAGE}-{name}"
     return script if Path(sys.argv[0]).name == script else f"python -m {name}"
 
@@ -295,6 +298,27 @@ bootstrap_option = with_client_config(
         metavar="HOST:PORT",
     )
 )
+
+
+def names_by_output(command: _F) -> _F:
+    """
+    With `--transform`, name group and dead-letter topic after the output topic where they are not given.
+
+    The defaults are those of the orders: another function would share their committed offsets. `brew.Pipeline` has the
+    same rule.
+    """
+
+    @functools.wraps(command)
+    def named(*args: Any, **given: Any) -> Any:
+        if given.get("transform"):
+            context = click.get_current_context()
+            output = given["output"]
+            for name, made in (("group", f"brew-{output}"), ("dead_letter", f"{output}.dlq")):
+                if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+                    given[name] = context.params[name] = made
+        return command(*args, **given)
+
+    return cast(_F, named)
 
 
 def client_config() -> ClientConfig:

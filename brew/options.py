@@ -11,7 +11,7 @@ import click
 
 from brew import names
 from brew.claims.member import INTERVAL_S
-from brew.cli import bootstrap_option, connection, named_option, options
+from brew.cli import bootstrap_option, connection, named_option, names_by_output, options
 from brew.errors import UsageError
 from brew.jvm import dependencies
 from brew.names import CrashMode, CrashPoint
@@ -45,9 +45,14 @@ run_options = options(
     named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read."),
     named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic to write; created if missing."),
     named_option(
-        "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; created if missing."
+        "--dead-letter",
+        "DLQ_TOPIC",
+        names.DEAD_LETTER_TOPIC,
+        "Topic for rejected records; created if missing; with --transform OUTPUT.dlq unless it is given.",
     ),
-    named_option("--group", "GROUP_ID", names.GROUP_ID, "Consumer group."),
+    named_option(
+        "--group", "GROUP_ID", names.GROUP_ID, "Consumer group; with --transform brew-OUTPUT unless it is given."
+    ),
     click.option(
         "--transform",
         envvar="TRANSFORM",
@@ -138,6 +143,7 @@ run_options = options(
     ),
     click.option("--make-archive", default=None, hidden=True, help="File in which to write the class-data archive."),
     click.option("--verbose", is_flag=True, help="Show Spark's log."),
+    names_by_output,
 )
 """Every option of a run."""
 

@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from brew import names
 from brew.client_config import ClientConfig, load
@@ -25,8 +26,9 @@ from brew.errors import DeadlineExceeded, UsageError
 from brew.jvm import dependencies
 from brew.names import ExitCode
 from brew.observability.status import Phase
+from brew.preflight import allowed
 from brew.record import Record
-from brew.settings import OnError, PipelineSettings, Reader, SparkSettings
+from brew.settings import ClaimsSettings, OnError, OnMissingPosition, PipelineSettings, Reader, SparkSettings
 from brew.transformation import transformation
 
 _log = logging.getLogger("brew")
@@ -98,7 +100,7 @@ class Pipeline:
         Raises:
             UsageError: an invalid setting, or a function that can't be loaded.
         """
-        _check_names(more)
+        checked = _checked(more)
         known = ClientConfig() if client_config is None else load(Path(client_config))
         jvm_dir = str(dependencies.home(None))
         self.settings = PipelineSettings(
@@ -112,7 +114,7 @@ class Pipeline:
             transform=transform,
             on_error=_one_of(OnError, "on_error", on_error),
             also_output=tuple(also_output),
-            **more,
+            **checked,
         )
         transformation(self.settings)
 
@@ -250,17 +252,33 @@ class _Notes(ProgressView):
 _OWN = {"connection", "input", "output", "dead_letter", "group", "spark", "follow"}
 
 
-def _check_names(more: Mapping[str, Any]) -> None:
+def _checked(more: Mapping[str, Any]) -> dict[str, Any]:
     """
+    Return settings with the types that `PipelineSettings` has; it compares numbers, and enums by identity.
+
     Raises:
-        UsageError: an unknown setting; names the nearest one.
+        UsageError: an unknown setting, of which the nearest known one is named, or a value of the wrong type.
     """
-    known = [field.name for field in fields(PipelineSettings) if field.name not in _OWN]
-    for name in more:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise UsageError(f"brew.Pipeline has no setting {name!r}; {hint}")
+    known = {name: kind for name, kind in get_type_hints(PipelineSettings).items() if name not in _OWN}
+    return {name: _typed(name, value, known) for name, value in more.items()}
+
+
+def _typed(name: str, value: Any, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise UsageError(f"brew.Pipeline has no setting {name!r}; {hint}")
+    if name == "on_missing_position":
+        return _one_of(OnMissingPosition, name, value)
+    if name == "allow":
+        return allowed([value] if isinstance(value, str) else value)
+    if name in {"stand_by", "share"} and isinstance(value, bool):
+        return ClaimsSettings() if value else None
+    kinds = tuple(get_origin(kind) or kind for kind in get_args(known[name]) or (known[name],))
+    if not isinstance(value, (*kinds, int) if float in kinds else kinds):
+        wanted = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
+        raise UsageError(f"{name} is {value!r}; it has to be of type {wanted}")
+    return value
 
 
 def _one_of(kind: Any, name: str, value: str) -> Any:

@@ -123,7 +123,7 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     totals = counters.totals
     if totals.rejected and totals.rejected == totals.records:
         every = "the only record was" if totals.records == 1 else f"all {totals.records} records were"
-        _warn(f"{every} rejected; `brew dlq list` shows why", as_json=as_json)
+        _warn(f"{every} rejected; `brew dlq list --dead-letter {settings.dead_letter}` shows why", as_json=as_json)
     if as_json:
         JsonLines().done(counters)
         return code

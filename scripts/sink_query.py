@@ -191,4 +191,4 @@ def sink_of(options: dict[str, Any]) -> brew.ExactlyOnceSink:
 
 
 if __name__ == "__main__":
-    run(query, "sink_query")
+    run(query, "scripts/sink_query.py")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from brew.acl import denial_in
 from brew.errors import Refused
+from brew.names import DEAD_LETTER_TOPIC
 from brew.outcome import GOOD, Outcome, Status
 from brew.settings import PipelineSettings
 
@@ -127,6 +128,7 @@ class CircuitBreaker:
     """
 
     max_rejected: float | None
+    dead_letter: str = DEAD_LETTER_TOPIC
     _last: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
     _tripped: bool = False
 
@@ -157,8 +159,8 @@ class CircuitBreaker:
         raise Refused(
             f"too-many-rejected: partition {outcome.partition} rejected {rejected} of its last {total} records, a "
             f"share of {rejected / total:.3f}, --max-rejected is {self.max_rejected:g}; nothing is lost, all of them "
-            "are dead letters: look at them with `brew dlq list`, then run again, with a higher --max-rejected "
-            "to go on anyway"
+            f"are dead letters: look at them with `brew dlq list --dead-letter {self.dead_letter}`, then run again, "
+            "with a higher --max-rejected to go on anyway"
         )
 
 
@@ -170,8 +172,13 @@ class FirstRecordsCheck:
     allows all to be rejected. ``advice``: returns what to say about a reason. Thread-safe.
     """
 
-    def __init__(self, max_rejected: float | None, advice: Callable[[str], str] = lambda _reason: "") -> None:
-        self._decided, self._advice = max_rejected == 1, advice
+    def __init__(
+        self,
+        max_rejected: float | None,
+        advice: Callable[[str], str] = lambda _reason: "",
+        dead_letter: str = DEAD_LETTER_TOPIC,
+    ) -> None:
+        self._decided, self._advice, self._dead_letter = max_rejected == 1, advice, dead_letter
         self._lock = threading.Lock()
         self._reasons: Counter[str] = Counter()
         self._examples: dict[str, tuple[int, int]] = {}
@@ -212,6 +219,6 @@ class FirstRecordsCheck:
         raise Refused(
             f"all-rejected: the first {rejected} records were all rejected, {count} of them as {reason}, the first one "
             f"at partition {partition}, offset {offset}: {self._advice(reason)}; nothing is lost, all of them are dead "
-            "letters: look at them with `brew dlq list`, then point --input at another topic, or run again with "
-            "--max-rejected 1 to go on anyway"
+            f"letters: look at them with `brew dlq list --dead-letter {self._dead_letter}`, then point --input at "
+            "another topic, or run again with --max-rejected 1 to go on anyway"
         )

@@ -258,7 +258,7 @@ class RunContext:
 
     def __post_init__(self) -> None:
         advice = str if self.settings.transform is None else transformation(self.settings).advice
-        self.first = FirstRecordsCheck(self.settings.max_rejected, advice)
+        self.first = FirstRecordsCheck(self.settings.max_rejected, advice, self.settings.dead_letter)
 
 
 class Runner(Protocol):

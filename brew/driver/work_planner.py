@@ -34,7 +34,7 @@ class WorkPlanner:
         self.survey = PartitionSurvey(shared)
         self.owned: Container[int] = ALL_PARTITIONS
         self._give_up = GiveUpPolicy(shared.settings)
-        self._breaker = CircuitBreaker(shared.settings.max_rejected)
+        self._breaker = CircuitBreaker(shared.settings.max_rejected, shared.settings.dead_letter)
 
     def take_ownership(self, idle: Callable[[int], bool]) -> bool:
         """Hand over ``idle`` partitions that are due to other drivers; True if the owned partitions changed."""

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, as_text
+from brew.cli import as_bytes, as_text, names_by_output
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
@@ -153,6 +153,7 @@ _ALL_S = 3600.0
 )
 @json_option
 @advised()
+@names_by_output
 def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: Any) -> ExitCode:
     """
     Explain where an order is: its copies in the logs, whether read_committed readers see them, and why.

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from brew import names
-from brew.cli import bootstrap_option
+from brew.cli import bootstrap_option, names_by_output
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -325,6 +325,7 @@ _count_option = partial(click.option, multiple=True, callback=_counts, metavar="
     help="File or directory to search for the --canary secrets; repeatable.",
 )
 @json_option
+@names_by_output
 def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     """
     Verify that every visible record came out exactly once, transformed, or on the dead-letter topic.
@@ -339,7 +340,7 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     Examples:
       python -m proof verify
       python -m proof verify --input my.orders --output my.enriched --dead-letter my.dlq --group my-group --json
-      python -m proof verify --transform clicks:add_domain --input clicks --output clicks.enriched --group clicks
+      python -m proof verify --transform clicks:add_domain --input clicks --output clicks.enriched
       python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
     """  # noqa: D301 - click's own mark

@@ -281,5 +281,5 @@ def test_a_drain_of_twenty_clicks_is_refused_and_one_of_five_warns(stage: Stage)
     stage.produce(stage.names.input, *((0, b"k", CLICK) for _ in range(5)))
     few = stage.pipeline("--master", "none", seconds=60)
     assert few.code == 0, few.text
-    assert "warning: all 5 records were rejected; `brew dlq list` shows why" in few.err
+    assert f"warning: all 5 records were rejected; `brew dlq list --dead-letter {stage.names.dead_letter}`" in few.err
     stage.proven(inputs=25, outputs=0, dead_letters=25)

@@ -119,4 +119,4 @@ def _line(store: str, killed: Killed) -> str:
 
 
 if __name__ == "__main__":
-    run(kills, "kills")
+    run(kills, "tests.kills")

@@ -208,6 +208,11 @@ def test_the_module_is_named_where_no_console_script_was_called(
     assert "  python -m brew lag --watch" in told
 
 
+def test_usage_names_a_script_by_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(click.Command("bench"), "benchmarks/claims.py", ["--help"]) == 0
+    assert "Usage: python benchmarks/claims.py [OPTIONS]" in capsys.readouterr().out
+
+
 def test_a_program_without_other_names_says_what_it_said() -> None:
     """Outside of a command, and in the other programs, nothing is reworded."""
     assert as_called("`pipeline lag`") == "`pipeline lag`"
@@ -267,6 +272,7 @@ def test_the_errors_that_callers_catch_are_the_librarys_own() -> None:
     assert 4 <= len(brew.__all__) <= 12
     public = {name: getattr(brew, name) for name in brew.__all__}
     assert all(one.__doc__ for one in public.values())
+    assert {*brew.__all__, "formats", "testing"} <= {*dir(brew)}, "completion in a notebook"
     raised = {n: one for n, one in public.items() if isinstance(one, type) and issubclass(one, Exception)}
     for name, error in raised.items():
         if error is brew.Reject:  # what a transformation raises is no error of ours

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 
 import brew
+from brew import names
 from brew.errors import UsageError
-from brew.settings import OnError, Reader
+from brew.options import run_options
+from brew.settings import ClaimsSettings, OnError, OnMissingPosition, Reader
 
 
 def made(**more: Any) -> brew.Pipeline:
@@ -24,6 +27,38 @@ def test_its_settings_are_those_of_the_command_line() -> None:
     assert (settings.max_records_per_transaction, settings.follow) == (7, False)
 
 
+def test_plain_values_become_the_settings_own_types() -> None:
+    """Enums are compared by identity: a string would act like the default."""
+    settings = made(on_missing_position="restore", stand_by=True, share=False, patience_s=5).settings
+    assert settings.on_missing_position is OnMissingPosition.RESTORE
+    assert (settings.stand_by, settings.share, settings.patience_s) == (ClaimsSettings(), None, 5)
+    assert made(allow=["input-access"]).settings.allow == {"input-access"}
+
+
+def test_command_and_library_name_group_and_dead_letter_topic_alike() -> None:
+    """The orders' defaults would make another function go on at the orders' committed offsets."""
+    library = made(output="clicks.enriched").settings
+    words = ["--output", "clicks.enriched", "--master", "none"]
+    given = ["--transform", "clicks_example:add_domain", *words]
+    assert named(given) == (library.group, library.dead_letter) == ("brew-clicks.enriched", "clicks.enriched.dlq")
+    assert named([*given, "--group", names.GROUP_ID]) == (names.GROUP_ID, "clicks.enriched.dlq")
+    assert named([*given, "--dead-letter", "other"]) == ("brew-clicks.enriched", "other")
+    assert named(words) == (names.GROUP_ID, names.DEAD_LETTER_TOPIC)
+
+
+def named(words: list[str]) -> tuple[str, str]:
+    found: list[tuple[str, str]] = []
+
+    @click.command()
+    @run_options
+    def run(**option: Any) -> None:
+        found.append((option["group"], option["dead_letter"]))
+        assert click.get_current_context().params["group"] == option["group"]
+
+    run.main(words, standalone_mode=False)
+    return found[0]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -36,6 +71,15 @@ def test_its_settings_are_those_of_the_command_line() -> None:
         ({"also_output": ["c", "c"]}, "names c, which is another topic of the run, or named twice"),
         ({"also_output": ["c d"]}, "--also-output"),
         ({"transform": None}, "no transformation is given"),
+        (
+            {"on_missing_position": "restor"},
+            "on_missing_position is 'restor'; it is one of refuse, restore, start-over",
+        ),
+        ({"allow": "no-such-check"}, "'no-such-check': no check has that name"),
+        ({"lanes": "2"}, "lanes is '2'; it has to be of type int"),
+        ({"patience_s": "2"}, "patience_s is '2'; it has to be of type float"),
+        ({"max_rejected": "0.5"}, "max_rejected is '0.5'; it has to be of type float or None"),
+        ({"share": "yes"}, "share is 'yes'; it has to be of type ClaimsSettings or None"),
     ],
 )
 def test_what_can_not_be_is_refused_when_it_is_made(more: dict[str, Any], said: str) -> None:

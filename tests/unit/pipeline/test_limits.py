@@ -78,7 +78,7 @@ def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, 
 
 def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() -> None:
     """Over all partitions; the sentence names the most frequent reason, an example, an order, and how to go on."""
-    first = FirstRecordsCheck(None, OrderEnrichment(Limits()).advice)
+    first = FirstRecordsCheck(None, OrderEnrichment(Limits()).advice, "clicks.dlq")
     first.apply_outcome(bad(9, 3, Reason.NOT_JSON))
     first.apply_outcome(bad(FIRST - 10))
     with pytest.raises(Refused) as refused:
@@ -87,6 +87,7 @@ def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() ->
         "all-rejected: the first 100 records were all rejected, 91 of them as no-customer-id",
         "the first one at partition 0, offset 7: they have no customer_id; an order looks like",
         EXAMPLE,
+        "`brew dlq list --dead-letter clicks.dlq`",
         "--max-rejected 1",
     ):
         assert words in str(refused.value)
