@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ from sandbox.store import Postgres, Redis
 # Hundreds of programs start from these sources; a machine that keeps no bytecode would compile them each time.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# `nohup make test &`: programs under test would ignore, too, what tests interrupt them with.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 # An example's time is the machine's: 200 ms are over whenever brokers start beside it. With CI set that is the default.
 settings.register_profile("without a clock", settings(), deadline=None)
 # `make mutation`: the same examples each time, and no search for the smallest one, since any failure kills the mutant.
