@@ -128,7 +128,7 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
         JsonLines().done(counters)
         return code
     click.echo(
-        f"{quantity(totals.records, 'record')}: {_became(totals)}, "
+        f"{quantity(totals.records, 'record')}: {_became(totals, settings)}, "
         f"{quantity(totals.transactions, 'transaction')}, {totals.fenced} fenced, {totals.failed} failed, "
         f"{counters.rate():,.0f} records/s"
     )
@@ -175,11 +175,12 @@ def _observed_progress(
         yield progress
 
 
-def _became(totals: Totals) -> str:
-    """Describe the results of a run's records."""
+def _became(totals: Totals, settings: PipelineSettings) -> str:
+    """Describe the results of a run's records; only orders are enriched."""
+    done = "enriched" if settings.transform == ORDERS else "transformed"
     dropped = f", {totals.dropped} dropped" if totals.dropped else ""
     written = f" into {totals.written}" if totals.written != totals.enriched else ""
-    return f"{totals.enriched} enriched{written}, {totals.rejected} rejected{dropped}"
+    return f"{totals.enriched} {done}{written}, {totals.rejected} rejected{dropped}"
 
 
 def _warn(text: str, *, as_json: bool) -> None:

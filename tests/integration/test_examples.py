@@ -159,7 +159,7 @@ def test_a_new_project_tests_runs_and_proves_itself(stage: Stage, tmp_path: Path
     assert called([sys.executable, "-m", "brew", "init", name], tmp_path).returncode == 0
     done = called([*line, "test", "seed", "run", "verify"], tmp_path / name)
     assert done.returncode == 0, done.stdout + done.stderr
-    for told in (f"60 clicks on {stage.names.input}", "53 enriched, 3 rejected, 4 dropped", "proven"):
+    for told in (f"60 clicks on {stage.names.input}", "53 transformed, 3 rejected, 4 dropped", "proven"):
         assert told in done.stdout
 
     function = tmp_path / name / "transformation.py"

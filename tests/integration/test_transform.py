@@ -237,7 +237,7 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
     line += ["--also-output", also(stage), "--master", "local-cluster[2,1,1024]", "--patience", "300"]
     ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "20 enriched into 30, 5 rejected, 5 dropped" in ran.stdout
+    assert "20 transformed into 30, 5 rejected, 5 dropped" in ran.stdout
     proven(stage, inputs=30, transformed=20)
 
 
