@@ -170,8 +170,8 @@ def _exited(error: SystemExit) -> UsageError:
     """Say what called `sys.exit`: no command does, but a script that `--transform` names may, when it is imported."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return UsageError(
-        f"{Path(frame.filename).name}, line {frame.lineno}, called sys.exit({error.code!r}), so nothing was done; put what a "
-        "script does under `if __name__ == '__main__':`"
+        f"{Path(frame.filename).name}, line {frame.lineno}, called sys.exit({error.code!r}), so nothing was done; "
+        "put what a script does under `if __name__ == '__main__':`"
     )
 
 

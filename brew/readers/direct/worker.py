@@ -290,8 +290,9 @@ class _PartitionWorker:
             return attempt(spec, records, job)
         except BaseException as error:  # noqa: BLE001 - `attempt` handles every Exception; no signal arrives in a thread
             frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f": {error}" if str(error) else ""
             detail = (
-                f"transform-failed: the transformation raised {type(error).__name__}{f': {error}' if str(error) else ''} "
+                f"transform-failed: the transformation raised {type(error).__name__}{text} "
                 f"({Path(frame.filename).name}, line {frame.lineno}); raise an Exception instead; nothing of {offered} "
                 "is visible"
             )

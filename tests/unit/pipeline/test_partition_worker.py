@@ -418,9 +418,8 @@ def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, readers: int,
     assert ahead / rest >= 20 * 1024 * 1024 / 1000
 
 
-def test_an_exception_that_is_no_error_ends_the_run_like_an_error(
-    tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tail")
+def test_an_exception_that_is_no_error_ends_the_run_like_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise its thread ends without a word, and the driver waits forever for the partition."""
 
     def interrupted(*_: object) -> Outcome:

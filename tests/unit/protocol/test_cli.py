@@ -179,7 +179,9 @@ def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: 
 
 
 @pytest.mark.parametrize("code", [None, 0, 1])
-def test_a_script_that_exits_when_it_is_imported_is_no_success(code: int | None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_exits_when_it_is_imported_is_no_success(
+    code: int | None, capfd: pytest.CaptureFixture[str]
+) -> None:
     """`verify` would count as proven."""
 
     @click.command()
