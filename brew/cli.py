@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -165,6 +166,15 @@ def _stopped(error: Stopped | SystemError, name: str) -> int:
     return stopped.code
 
 
+def _exited(error: SystemExit) -> UsageError:
+    """Say what called `sys.exit`: no command does, but a script that `--transform` names may, when it is imported."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return UsageError(
+        f"{Path(frame.filename).name}, line {frame.lineno}, called sys.exit({error.code!r}), so nothing was done; "
+        "put what a script does under `if __name__ == '__main__':`"
+    )
+
+
 @handlers_kept()
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """Return the exit code of one call: what the command returned, or the code for its error."""
@@ -184,13 +194,14 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         else:
             error.show()
         return ExitCode.USAGE
-    except BrewError as error:
-        text = as_text(_wording(command)(str(error)))
+    except (BrewError, SystemExit) as error:
+        known = _exited(error) if isinstance(error, SystemExit) else error
+        text = as_text(_wording(command)(str(known)))
         if _JSON in arguments:
             _refuse(text, text.rpartition("; ")[2])
         else:
             click.echo(f"{name}: {text}", err=True)
-        return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
+        return ExitCode.USAGE if isinstance(known, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) is gone, so discard what is left in the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -79,8 +79,11 @@ class Rows:
         """Look up a value like `Table.at`."""
         with self._lock:
             now = self._now_ms()
+            # Rows up to a record's time have to be known, or `brew verify` would find another answer later.
             # Records with timestamps in the future must not trigger a read each.
-            if self._read_at is None or (timestamp >= self._read_at and now - self._read_at >= _AGAIN_MS):
+            if self._read_at is None or (
+                timestamp >= self._read_at and (timestamp < now or now - self._read_at >= _AGAIN_MS)
+            ):
                 self._refresh(self)
                 self._read_at = now
             times, values = self._rows.get(key, ((), ()))

@@ -14,8 +14,8 @@ the run does not have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -69,12 +69,30 @@ def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
+def _distinct(records: list[Record]) -> list[Record]:
+    """Return records with an offset of their own: numbered if some have the same one, as those of `record` have."""
+    if len({one.offset for one in records}) == len(records):
+        return records
+    return [replace(one, offset=number) for number, one in enumerate(records)]
+
+
+def _of_batch(function: Callable[..., Any], records: list[Record]) -> Sequence[tuple[Record, ...] | Reject]:
+    """Call a function of batches as a run does: with all records, or with one at a time if that raises."""
+    from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, only if it is used
+
+    try:
+        return apply_batch(function, records)
+    except Exception:  # noqa: BLE001 - raised again for the record that causes it
+        return [apply(function, one) for one in records]
+
+
 def transform(
     function: Callable[..., Any], records: Iterable[Record], *, also_output: Iterable[str] | None = None
 ) -> Result:
     """
     Call ``function`` for each record, or once for all if it is a function of batches (`brew.batches`).
 
+    Records of one batch are numbered from offset 0 if some of them have the same offset, because it identifies them.
     ``also_output``: the topics of the run's `--also-output`; None allows any.
 
     Raises:
@@ -83,9 +101,8 @@ def transform(
     """
     given = list(records)
     if takes_batches(function):
-        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, only if it is used
-
-        answers = apply_batch(function, given)
+        given = _distinct(given)
+        answers = _of_batch(function, given)
     else:
         answers = [apply(function, value) for value in given]
     result = Result()

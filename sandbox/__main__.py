@@ -195,7 +195,7 @@ def status(directory: Path, *, as_json: bool) -> None:
             state = "up" if node["running"] else "down"
             table.add_row(*map(str, (node["broker"], node["address"], state, node["process"] or "", node["log"])))
         Console().print(table)
-    raise SystemExit(ExitCode.DONE if is_up else ExitCode.REFUSED)
+    click.get_current_context().exit(ExitCode.DONE if is_up else ExitCode.REFUSED)
 
 
 @cli.command()

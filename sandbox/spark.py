@@ -352,7 +352,7 @@ def status(directory: Path, *, as_json: bool) -> None:
     else:
         for name, alive in running.items():
             click.echo(f"{_title(name):<10} {'up' if alive else 'down':<5} {cluster.log(name)}")
-    raise SystemExit(ExitCode.DONE if running and all(running.values()) else ExitCode.REFUSED)
+    click.get_current_context().exit(ExitCode.DONE if running and all(running.values()) else ExitCode.REFUSED)
 
 
 def _pid(cluster: SparkCluster, name: str) -> int | None:

@@ -167,7 +167,7 @@ def status(directory: Path, *, as_json: bool) -> None:
             table.add_row(name, state, str(about["process"] or ""), str(about["url"]), str(about["log"]))
         Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
     all_run = all(about["running"] for about in known.values())
-    raise SystemExit(ExitCode.DONE if known and all_run else ExitCode.REFUSED)
+    click.get_current_context().exit(ExitCode.DONE if known and all_run else ExitCode.REFUSED)
 
 
 def each_command(

@@ -49,6 +49,19 @@ def test_a_record_newer_than_what_was_read_sees_rows_written_before_it() -> None
     assert topic.reads == 2
 
 
+def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
+    """A pipeline that follows its input transforms records milliseconds after they were written."""
+    topic = Topic()
+    topic.now = 1000
+    rows = Rows(topic.refresh, lambda: topic.now)
+    assert rows.at(b"USD", 990) is None
+    topic.log.append((b"USD", 1100, b"1"))
+    topic.now = 1300
+    assert rows.at(b"USD", 1200) == b"1"
+    assert rows.at(b"USD", 1299) == b"1"
+    assert topic.reads == 2
+
+
 def test_a_table_travels_as_values() -> None:
     table = Table("rates", bootstrap="k:1")
     assert pickle.loads(pickle.dumps(table)) == table

@@ -52,3 +52,30 @@ def test_a_function_of_batches_is_called_as_a_run_calls_it() -> None:
     result = testing.transform(even, [testing.record(n, offset=n) for n in range(4)])
     assert [one.json() for one in result.outputs] == [0, 2]
     assert [one.offset for one in result.dropped] == [1, 3]
+
+
+def test_records_of_a_batch_without_offsets_are_told_apart() -> None:
+    """All records that `record` makes have the offset 0; each of them got the results of all."""
+
+    @brew.batches
+    def without_the_first(batch: Any) -> Any:
+        return batch.slice(1)
+
+    result = testing.transform(without_the_first, [testing.record(n) for n in range(3)])
+    assert [one.json() for one in result.outputs] == [1, 2]
+    assert [one.json() for one in result.dropped] == [0]
+
+
+def test_a_batch_that_fails_is_repeated_record_by_record() -> None:
+    """A run does it, too: the function may reject the record that fails, and accept the others."""
+
+    @brew.batches
+    def picky(batch: Any) -> Any:
+        if b"bad" in batch["value"].to_pylist():
+            raise brew.Reject("bad") if batch.num_rows == 1 else ValueError("a bad record")
+        return batch
+
+    given = [testing.record(value, offset=n) for n, value in enumerate([b"good", b"bad"])]
+    result = testing.transform(picky, given)
+    assert [one.value for one in result.outputs] == [b"good"]
+    assert [(one.record, one.reason) for one in result.rejected] == [(given[1], "bad")]

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from brew.attempt import AttemptSpec, Job, attempt
@@ -284,9 +285,18 @@ class _PartitionWorker:
         records = TransactionInput(self.tail, first, max_records, settings.direct.transaction_bytes, limits.producing)
         job = Job({}, settings.transaction, settings.transformation, settings.journal, settings.traced)
         self.begun()
-        return attempt(
-            AttemptSpec(offered, self.grant.targets, first_time, crash, records.reached, records.waiting), records, job
-        )
+        spec = AttemptSpec(offered, self.grant.targets, first_time, crash, records.reached, records.waiting)
+        try:
+            return attempt(spec, records, job)
+        except BaseException as error:  # noqa: BLE001 - `attempt` handles every Exception; no signal arrives in a thread
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f": {error}" if str(error) else ""
+            detail = (
+                f"transform-failed: the transformation raised {type(error).__name__}{text} "
+                f"({Path(frame.filename).name}, line {frame.lineno}); raise an Exception instead; nothing of {offered} "
+                "is visible"
+            )
+            return Outcome(offered.partition, offered.start, offered.until, Status.TRANSFORM_FAILED, detail=detail)
 
 
 def read_ahead(total_bytes: int, share: int, readers: int) -> tuple[int, int]:

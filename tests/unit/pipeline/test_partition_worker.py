@@ -416,3 +416,18 @@ def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, readers: int,
     ahead, rest = tenure.read_ahead(64 * 1024 * 1024, share, readers)
     assert (ahead, rest) == (ahead_mib * 1024 * 1024, rest_ms)
     assert ahead / rest >= 20 * 1024 * 1024 / 1000
+
+
+@pytest.mark.usefixtures("tail")
+def test_an_exception_that_is_no_error_ends_the_run_like_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its thread ends without a word, and the driver waits forever for the partition."""
+
+    def interrupted(*_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tenure, "attempt", interrupted)
+    held = Held(SharedLimits(PACE), GRANT)
+    held.thread.join(WAIT_S)
+    assert [outcome.status for outcome in held.reported] == [Status.TRANSFORM_FAILED]
+    assert "the transformation raised KeyboardInterrupt (test_partition_worker.py, line" in held.reported[0].detail
+    assert held.position == [START]
