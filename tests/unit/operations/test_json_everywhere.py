@@ -42,3 +42,11 @@ def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixtur
     JsonLines().done(RunProgress())
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)
+
+
+@pytest.mark.parametrize("words", [["lag"], ["explain", "k"], ["xray"], ["doctor"], ["top", "--once"]])
+def test_an_empty_group_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an unset variable, as in `--group "$GROUP"`: confluent-kafka aborts the process, and doctor finds nothing."""
+    called = [*words, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(cli, "pipeline", called) == ExitCode.USAGE
+    assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
