@@ -11,6 +11,7 @@ import gc
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -147,6 +148,16 @@ def _refuse(error: str, following: str) -> None:
     click.echo(orjson.dumps({"error": error, "next": following}).decode(), err=True)
 
 
+def _last_clause(text: str) -> str:
+    """Return what follows the last semicolon that is not in parentheses: by convention, what to do next."""
+    begins = [
+        found.end()
+        for found in re.finditer("; ", text)
+        if text.count("(", 0, found.end()) == text.count(")", 0, found.end())
+    ]
+    return text[begins[-1] if begins else 0 :]
+
+
 def _aborted(error: click.Abort, name: str) -> int:
     """Report a SIGINT that another handler took (`KeyboardInterrupt`), or a prompt without an answer."""
     interrupted = isinstance(error.__cause__, KeyboardInterrupt)
@@ -187,7 +198,7 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
     except BrewError as error:
         text = as_text(_wording(command)(str(error)))
         if _JSON in arguments:
-            _refuse(text, text.rpartition("; ")[2])
+            _refuse(text, _last_clause(text))
         else:
             click.echo(f"{name}: {text}", err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from brew.cli import exit_code_of
 from brew.driver.run_context import JsonLines, RunProgress
+from brew.errors import Refused
 from brew.names import ExitCode
 from pipeline.__main__ import cli
 
@@ -50,3 +52,27 @@ def test_an_empty_group_is_refused(words: list[str], capsys: pytest.CaptureFixtu
     called = [*words, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
     assert exit_code_of(cli, "pipeline", called) == ExitCode.USAGE
     assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "following"),
+    [
+        (
+            "no topic; name another, or create it (`brew topics`; `make topics`)",
+            "name another, or create it (`brew topics`; `make topics`)",
+        ),
+        ("no topic (a; b); create it", "create it"),
+        ("a; b; c", "c"),
+        ("no remedy", "no remedy"),
+    ],
+)
+def test_what_to_do_next_is_whole(error: str, following: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A semicolon in parentheses does not begin it."""
+
+    @click.command()
+    @click.option("--json", is_flag=True)
+    def fails(**_: object) -> None:
+        raise Refused(error)
+
+    assert exit_code_of(fails, "pipeline", ["--json"]) == ExitCode.REFUSED
+    assert json.loads(capsys.readouterr().err) == {"error": error, "next": following}
