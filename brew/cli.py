@@ -180,6 +180,7 @@ def _stopped(error: Stopped | SystemError, name: str) -> int:
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """Return the exit code of one call: what the command returned, or the code for its error."""
     _log_to_stderr()
+    stdout = sys.stdout
     try:
         code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
         check_stopped(code)
@@ -202,9 +203,17 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         else:
             click.echo(f"{name}: {text}", err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
-    except BrokenPipeError:
-        # The reader of our output (`| head`) is gone, so discard what is left in the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader of our output (`| head`) is gone. click replaces stdout and exits with 1, rich exits with 1: our code
+        # for a violation.
+        if (
+            isinstance(error, SystemExit)
+            and sys.stdout is stdout
+            and not isinstance(error.__context__, BrokenPipeError)
+        ):
+            raise
+        sys.stdout = stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # discards what is left in the buffer
         return ExitCode.DONE
     return code
 
