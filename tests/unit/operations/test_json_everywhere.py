@@ -12,6 +12,7 @@ from brew.driver.run_context import JsonLines, RunProgress
 from brew.errors import Refused
 from brew.names import ExitCode
 from pipeline.__main__ import cli
+from proof.__main__ import proof
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,10 @@ def test_what_to_do_next_is_whole(error: str, following: str, capsys: pytest.Cap
 
     assert exit_code_of(fails, "pipeline", ["--json"]) == ExitCode.REFUSED
     assert json.loads(capsys.readouterr().err) == {"error": error, "next": following}
+
+
+@pytest.mark.parametrize("command", ["group-describe", "verify"])
+def test_proofs_commands_refuse_an_empty_group_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    called = [command, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(proof, "proof", called) == ExitCode.USAGE
+    assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
