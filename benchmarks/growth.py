@@ -205,9 +205,7 @@ def main() -> int:
         "--orders", type=int, default=1_000_000, help="number of orders in the base case (default: 1000000)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="number of pairs of each case (default: 3)")
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="cases to run (default: all)"
-    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases to run (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to, as JSON")
     asked = parser.parse_args()
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

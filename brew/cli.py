@@ -11,12 +11,13 @@ import gc
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 import click
 import orjson
@@ -148,6 +149,16 @@ def _refuse(error: str, following: str) -> None:
     click.echo(orjson.dumps({"error": error, "next": following}).decode(), err=True)
 
 
+def _last_clause(text: str) -> str:
+    """Return what follows the last semicolon that is not in parentheses: by convention, what to do next."""
+    begins = [
+        found.end()
+        for found in re.finditer("; ", text)
+        if text.count("(", 0, found.end()) == text.count(")", 0, found.end())
+    ]
+    return text[begins[-1] if begins else 0 :]
+
+
 def _aborted(error: click.Abort, name: str) -> int:
     """Report a SIGINT that another handler took (`KeyboardInterrupt`), or a prompt without an answer."""
     interrupted = isinstance(error.__cause__, KeyboardInterrupt)
@@ -179,6 +190,7 @@ def _exited(error: SystemExit) -> UsageError:
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """Return the exit code of one call: what the command returned, or the code for its error."""
     _log_to_stderr()
+    stdout = sys.stdout
     try:
         code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
         check_stopped(code)
@@ -195,18 +207,28 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
             error.show()
         return ExitCode.USAGE
     except (BrewError, SystemExit) as error:
+        # click replaces stdout and exits with 1, rich exits with 1: our code for a violation.
+        if isinstance(error, SystemExit) and (
+            sys.stdout is not stdout or isinstance(error.__context__, BrokenPipeError)
+        ):
+            return _reader_gone(stdout)
         known = _exited(error) if isinstance(error, SystemExit) else error
         text = as_text(_wording(command)(str(known)))
         if _JSON in arguments:
-            _refuse(text, text.rpartition("; ")[2])
+            _refuse(text, _last_clause(text))
         else:
             click.echo(f"{name}: {text}", err=True)
         return ExitCode.USAGE if isinstance(known, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
-        # The reader of our output (`| head`) is gone, so discard what is left in the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+        return _reader_gone(stdout)
     return code
+
+
+def _reader_gone(stdout: TextIO) -> int:
+    """Discard what is left in the buffer, because the reader of our output (`| head`) is gone."""
+    sys.stdout = stdout
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+    return ExitCode.DONE
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

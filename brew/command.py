@@ -9,9 +9,10 @@ options shows only the common ones; `--help-all` shows all.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -119,6 +120,20 @@ class Command(click.Command):
                     formatter.write_dl(rows, col_max=_LEFT)
 
 
+class _FiniteRange(click.FloatRange):
+    """A range without `nan`, which no comparison finds outside of it, and without `inf`."""
+
+    @classmethod
+    def like(cls, kind: click.FloatRange) -> Self:
+        return cls(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
     """Return a copy of ``command`` and its subcommands in the common layout; ``wording`` is applied to help texts."""
     params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
@@ -149,6 +164,8 @@ def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callab
     if not isinstance(parameter, click.Option):
         return parameter
     made = copy.copy(parameter)
+    if isinstance(made.type, click.FloatRange):
+        made.type = _FiniteRange.like(made.type)
     made.help = wording(parameter.help) if parameter.help else parameter.help
     if not made.is_flag:
         made.metavar = _METAVARS.get(made.opts[0]) or made.metavar or _KINDS.get(made.type.name)

@@ -47,7 +47,16 @@ from operations.hanging_transactions import (
     still_hanging,
     unmatched,
 )
-from operations.options import advice, advised, bootstrap_option, connected, json_option, print_json, show
+from operations.options import (
+    advice,
+    advised,
+    bootstrap_option,
+    checked_group,
+    connected,
+    json_option,
+    print_json,
+    show,
+)
 
 _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
@@ -312,7 +321,11 @@ def abort_transactions(
 @click.command("doctor")
 @bootstrap_option
 @click.option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
-@click.option("--group", help="Check only this pipeline's group, or the sink of this name.  [default: all]")
+@click.option(
+    "--group",
+    callback=checked_group,
+    help="Check only this pipeline's group, or the sink of this name.  [default: all]",
+)
 @click.option(
     "--older-than",
     type=click.FloatRange(0),

@@ -26,6 +26,13 @@ def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> s
     return checked_topic(value, parameter.opts[0])
 
 
+def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
+    """Refuse an empty `--group`: confluent-kafka ends the process for one, and `doctor` would find nothing."""
+    if group == "":
+        raise UsageError("--group is empty; name a group, or leave the option out")
+    return group
+
+
 bootstrap_option = with_client_config(
     named_option(
         "--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Bootstrap servers of the cluster; several separated by commas."
@@ -43,7 +50,9 @@ also_output_option = click.option(
     metavar="TOPIC",
     help="Further output topic; repeatable.",
 )
-group_option = named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
+group_option = named_option(
+    "--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.", callback=checked_group
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 pipeline_options = options(

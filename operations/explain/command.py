@@ -240,7 +240,7 @@ def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
 
 def since(text: str, now_s: float, setting: str = "--since", also: str = "") -> int:
     """
-    Convert `2h` or a date to milliseconds since the epoch; a date without a time zone is UTC.
+    Convert `2h` or a date to milliseconds since the epoch; a date without a time zone is UTC, one before 1970 is 0.
 
     ``setting`` and ``also``: for the error's text, the option, and what else it takes.
 
@@ -248,9 +248,9 @@ def since(text: str, now_s: float, setting: str = "--since", also: str = "") -> 
         UsageError: it is neither.
     """
     if span := _SPAN.fullmatch(text):
-        return int((now_s - int(span[1]) * _SECONDS[span[2]]) * 1000)
+        return max(0, int((now_s - int(span[1]) * _SECONDS[span[2]]) * 1000))
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(f"{setting} is {text!r}; write {also}90s, 15m, 2h, 7d, or 2026-11-21T08:00") from error
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    return max(0, int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -15,6 +15,7 @@ from brew import names
 from brew.cli import REACH_S, connection, options
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.errors import UsageError
 from brew.kafka.clients import reach
 from brew.names import checked_topic
 
@@ -23,6 +24,12 @@ _Command = Callable[..., Any]
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     return None if value is None else checked_topic(value, parameter.opts[0])
+
+
+def _group(_context: click.Context, _parameter: click.Parameter, group: str) -> str:
+    if not group:
+        raise UsageError("--group is empty; name a group, or leave the option out")
+    return group
 
 
 def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
@@ -35,7 +42,12 @@ topic_options = options(
     topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Topic for rejected records."),
 )
 group_option = click.option(
-    "--group", default=names.GROUP_ID, show_default=True, metavar="GROUP", help="The pipeline's consumer group."
+    "--group",
+    default=names.GROUP_ID,
+    show_default=True,
+    callback=_group,
+    metavar="GROUP",
+    help="The pipeline's consumer group.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 

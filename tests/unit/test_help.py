@@ -10,6 +10,7 @@ import pytest
 
 from brew.cli import CONTEXT, exit_code_of
 from brew.command import MOST_SHOWN, Command
+from brew.names import ExitCode
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
@@ -174,3 +175,13 @@ def test_one_thing_has_one_placeholder() -> None:
                 found.setdefault(option.opts[0], set()).add(option.make_metavar(click.Context(command)))
     assert {name for name, kinds in found.items() if len(kinds) > 1} == _DIFFERENT
     assert [name for name, kinds in found.items() if kinds & {"INTEGER", "FLOAT", "INTEGER RANGE", "STRING"}] == []
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize("words", [["lag", "--fail-older-than"], ["lag", "--interval"], ["doctor", "--older-than"]])
+def test_a_limit_that_is_not_a_finite_number_is_refused(
+    words: list[str], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No age is above `nan`: with it, lag and doctor would exit with 0 whatever they found."""
+    assert exit_code_of(pipeline, "pipeline", [*words, number, "--bootstrap", "127.0.0.1:1"]) == ExitCode.USAGE
+    assert words[1] in capsys.readouterr().err

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from brew.names import ExitCode
+
 ROOT = Path(__file__).resolve().parents[2]
 _SERVER = "127.0.0.77"
 """Other clients don't come here: one that lost its broker on 127.0.0.1 could be taken for the program under test."""
@@ -102,3 +104,25 @@ def test_a_following_program_that_still_waits_for_its_broker_ends_with_0(words: 
             code, said = ended(program, number)
             assert code == 0, said
             assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("output", ["click.echo('x' * 100)", "__import__('rich.console').console.Console().print('x')"])
+def test_a_reader_that_is_gone_is_no_violation(output: str) -> None:
+    """Click and rich exit with 1 for a closed pipe, as in `brew doctor | head -1`; 1 is our code for a violation."""
+    program = (
+        "import click\n"
+        "from brew.cli import run\n"
+        "@click.command()\n"
+        "def shows():\n"
+        f"    for _ in range(10_000): {output}\n"
+        "run(shows, 'pipeline')\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")

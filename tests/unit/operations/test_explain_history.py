@@ -278,10 +278,11 @@ def test_the_groups_offset_is_held_against_the_order(told: OrderHistory, text: s
 
 
 def test_times_are_spans_or_dates() -> None:
-    """A date without a zone is UTC."""
+    """A date without a zone is UTC. Brokers take no time before 1970."""
     assert since("90s", 1000.0) == 910_000
     assert since("2h", 10_000.0) == 2_800_000
     assert since("1970-01-01T00:01", 0.0) == 60_000
     assert since("1970-01-01T01:01+01:00", 0.0) == 60_000
+    assert since("1900-01-01", 0.0) == since("30000d", 1_000_000.0) == 0
     with pytest.raises(UsageError, match="yesterday"):
         since("yesterday", 0.0)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from brew.cli import exit_code_of
 from brew.driver.run_context import JsonLines, RunProgress
+from brew.errors import Refused
 from brew.names import ExitCode
 from pipeline.__main__ import cli
+from proof.__main__ import proof
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,42 @@ def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixtur
     JsonLines().done(RunProgress())
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)
+
+
+@pytest.mark.parametrize("words", [["lag"], ["explain", "k"], ["xray"], ["doctor"], ["top", "--once"]])
+def test_an_empty_group_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an unset variable, as in `--group "$GROUP"`: confluent-kafka aborts the process, and doctor finds nothing."""
+    called = [*words, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(cli, "pipeline", called) == ExitCode.USAGE
+    assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "following"),
+    [
+        (
+            "no topic; name another, or create it (`brew topics`; `make topics`)",
+            "name another, or create it (`brew topics`; `make topics`)",
+        ),
+        ("no topic (a; b); create it", "create it"),
+        ("a; b; c", "c"),
+        ("no remedy", "no remedy"),
+    ],
+)
+def test_what_to_do_next_is_whole(error: str, following: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A semicolon in parentheses does not begin it."""
+
+    @click.command()
+    @click.option("--json", is_flag=True)
+    def fails(**_: object) -> None:
+        raise Refused(error)
+
+    assert exit_code_of(fails, "pipeline", ["--json"]) == ExitCode.REFUSED
+    assert json.loads(capsys.readouterr().err) == {"error": error, "next": following}
+
+
+@pytest.mark.parametrize("command", ["group-describe", "verify"])
+def test_proofs_commands_refuse_an_empty_group_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    called = [command, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(proof, "proof", called) == ExitCode.USAGE
+    assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
