@@ -85,8 +85,8 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
             whole.apply(entry)
     without = time.perf_counter() - began
     reader.close()
-    if {p: (s.owner, s.token) for p, s in world.tables[0].seats.items()} != {
-        p: (s.owner, s.token) for p, s in whole.tables[0].seats.items()
+    if {p: (o.client_id, o.token) for p, o in world.tables[0].owners.items()} != {
+        p: (o.client_id, o.token) for p, o in whole.tables[0].owners.items()
     }:
         raise click.ClickException("from a snapshot a new member got other owners than from the whole log")
     return {"newcomer s": with_snapshot, "whole log s": without}

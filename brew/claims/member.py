@@ -273,9 +273,9 @@ class Member:
         )
         gained = {}
         for partition, (answer, offset) in zip(partitions, written, strict=True):
-            seat = self._seat(partition)
-            if answer is RecordEffect.GRANTED and seat is not None and seat.token == offset:
-                gained[partition] = Holding(offset, seat.position, sent + 2 * who.interval_s)
+            owner = self._owner(partition)
+            if answer is RecordEffect.GRANTED and owner is not None and owner.token == offset:
+                gained[partition] = Holding(offset, owner.position, sent + 2 * who.interval_s)
         self.holdings |= gained
         self._beat(gained, deadline)
         return [p for p in gained if p in self.holdings]
@@ -343,9 +343,9 @@ class Member:
         written = self._write([*beats, *who.presence()], deadline)
         for (partition, holding), (answer, offset) in zip(beating.items(), written, strict=False):
             token = offset if answer is RecordEffect.RESUMED else holding.token
-            seat = self._seat(partition)
-            if answer in _BEATEN and seat is not None and (seat.owner, seat.token) == (who.client_id, token):
-                position = max(seat.position, holding.position)
+            owner = self._owner(partition)
+            if answer in _BEATEN and owner is not None and (owner.client_id, owner.token) == (who.client_id, token):
+                position = max(owner.position, holding.position)
                 self.holdings[partition] = Holding(token, position, sent + 2 * who.interval_s)
 
     def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[RecordEffect, int]]:
@@ -383,14 +383,14 @@ class Member:
             answers[entry.partition, entry.offset] = self.world.apply(entry)
             self.clock.heard(entry.partition, entry.time_ms)
         for partition, holding in list(self.holdings.items()):
-            seat = self._seat(partition)
-            if seat is None or (seat.owner, seat.token) != (self.who.client_id, holding.token):
+            owner = self._owner(partition)
+            if owner is None or (owner.client_id, owner.token) != (self.who.client_id, holding.token):
                 del self.holdings[partition]
         return answers
 
-    def _seat(self, partition: int) -> PartitionOwner | None:
+    def _owner(self, partition: int) -> PartitionOwner | None:
         home = self.world.home(self.who.topic, partition)
-        return self.world.tables[home].seats.get((self.who.group_id, self.who.topic, partition))
+        return self.world.tables[home].owners.get((self.who.group_id, self.who.topic, partition))
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
         due = [p for p, table in enumerate(self.world.tables) if table.snapshot_due]

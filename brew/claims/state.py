@@ -77,9 +77,9 @@ class GroupPartition(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionOwner:
-    """The owner of a partition; ``owner`` is None if it was released. Times in ms of the brokers' clock."""
+    """The owner of a partition; ``client_id`` is None if it was released. Times in ms of the brokers' clock."""
 
-    owner: str | None
+    client_id: str | None
     token: int
     heard: int
     interval_ms: int
@@ -115,7 +115,7 @@ class Table:
     def __init__(self, begin: int = 0) -> None:
         self.next = begin
         self.clock = 0
-        self.seats: dict[tuple[str, str, int], PartitionOwner] = {}
+        self.owners: dict[tuple[str, str, int], PartitionOwner] = {}
         self.members: dict[tuple[str, str], dict[str, Presence]] = {}
         self.pauses: dict[str, Pause] = {}
         self.snapshot_until = begin
@@ -150,8 +150,8 @@ class Table:
 
     def _turn_back(self, time_ms: int) -> None:
         """Handle a brokers' clock that went back: owners heard in its future count as heard now."""
-        for seat in self.seats.values():
-            seat.heard = min(seat.heard, time_ms)
+        for owner in self.owners.values():
+            owner.heard = min(owner.heard, time_ms)
         for known in self.members.values():
             for claim in known.values():
                 claim.heard = min(claim.heard, time_ms)
@@ -162,51 +162,51 @@ class Table:
         pause = self.pauses.get(message.group_id)
         if pause is not None and time_ms < pause.until and pause.client != message.client_id:
             return RecordEffect.PAUSED
-        seat = self.seats.get(place)
-        if seat is not None and seat.owner is not None and seat.status(time_ms) is not Status.STALE:
+        owner = self.owners.get(place)
+        if owner is not None and owner.client_id is not None and owner.status(time_ms) is not Status.STALE:
             return RecordEffect.HELD
-        position = NOTHING if seat is None else seat.position
-        self.seats[place] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
+        position = NOTHING if owner is None else owner.position
+        self.owners[place] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
         return RecordEffect.GRANTED
 
-    def _owned(
+    def _current_owner(
         self, message: Heartbeat | ReleasingPartition | ClaimingMessages, partition: int
     ) -> PartitionOwner | None:
         """Return the owner entry that this message may change, or None: owner and token must be the current ones."""
-        seat = self.seats.get((message.group_id, message.topic, partition))
-        if seat is None or seat.token != message.token or seat.owner != message.client_id:
+        owner = self.owners.get((message.group_id, message.topic, partition))
+        if owner is None or owner.token != message.token or owner.client_id != message.client_id:
             return None
-        return seat
+        return owner
 
     def _heartbeat(self, message: Heartbeat, offset: int, time_ms: int) -> RecordEffect:
         if message.partition is None:
             self._present(message, time_ms)
             return RecordEffect.NOTED
-        seat = self._owned(message, message.partition)
+        owner = self._current_owner(message, message.partition)
         answer = RecordEffect.REFRESHED
-        if seat is None:
+        if owner is None:
             place = GroupPartition(message.group_id, message.topic, message.partition)
             if not self._adoptable(place, message.token, time_ms):
                 return RecordEffect.LATE
-            seat = self.seats[place] = PartitionOwner(
+            owner = self.owners[place] = PartitionOwner(
                 message.client_id, message.token, time_ms, message.interval_ms, NOTHING
             )
             answer = RecordEffect.ADOPTED
         if message.resume:
-            if seat.status(time_ms) is Status.STALE:
+            if owner.status(time_ms) is Status.STALE:
                 return RecordEffect.LATE
-            seat.token = offset
+            owner.token = offset
             answer = RecordEffect.RESUMED
-        seat.heard, seat.interval_ms = time_ms, message.interval_ms
-        seat.position = max(seat.position, message.last_offset)
+        owner.heard, owner.interval_ms = time_ms, message.interval_ms
+        owner.position = max(owner.position, message.last_offset)
         return answer
 
     def _adoptable(self, place: GroupPartition, token: int, time_ms: int) -> bool:
         """Return whether a partial table accepts a heartbeat in place of the claim that it could not read."""
         if not self.partial or not NOTHING < token < self._begin:
             return False
-        seat = self.seats.get(place)
-        return seat is None or seat.owner is None or seat.status(time_ms) is Status.STALE
+        owner = self.owners.get(place)
+        return owner is None or owner.client_id is None or owner.status(time_ms) is Status.STALE
 
     def _present(self, message: Heartbeat, time_ms: int) -> None:
         known = self.members.setdefault((message.group_id, message.topic), {})
@@ -223,24 +223,24 @@ class Table:
             if not known:
                 self.members.pop((message.group_id, message.topic), None)
             return RecordEffect.NOTED
-        seat = self._owned(message, message.partition)
-        if seat is None:
+        owner = self._current_owner(message, message.partition)
+        if owner is None:
             return RecordEffect.LATE
         pause = self.pauses.get(message.group_id)
         administrator = pause is not None and time_ms < pause.until and pause.client == message.client_id
         if administrator and message.last_offset != NOTHING:
-            seat.position = message.last_offset
-        seat.position = max(seat.position, message.last_offset)
-        seat.owner, seat.heard = None, time_ms
+            owner.position = message.last_offset
+        owner.position = max(owner.position, message.last_offset)
+        owner.client_id, owner.heard = None, time_ms
         return RecordEffect.RELEASED
 
     def _claiming_messages(self, message: ClaimingMessages, _offset: int, time_ms: int) -> RecordEffect:
-        seat = self._owned(message, message.partition)
-        if seat is None:
+        owner = self._current_owner(message, message.partition)
+        if owner is None:
             return RecordEffect.LATE
-        if message.proposed_last_offset <= seat.position:
+        if message.proposed_last_offset <= owner.position:
             return RecordEffect.BEHIND
-        seat.position, seat.heard = message.proposed_last_offset, time_ms
+        owner.position, owner.heard = message.proposed_last_offset, time_ms
         return RecordEffect.ADVANCED
 
     def _release_group(self, message: ReleaseGroup, _offset: int, time_ms: int) -> RecordEffect:
@@ -274,8 +274,8 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
         table.clock,
         {
             "seats": [
-                [*place, seat.owner, seat.token, seat.heard, seat.interval_ms, seat.position]
-                for place, seat in table.seats.items()
+                [*place, owner.client_id, owner.token, owner.heard, owner.interval_ms, owner.position]
+                for place, owner in table.owners.items()
             ],
             "members": [
                 [group, topic, client, claim.heard, claim.interval_ms]
@@ -299,7 +299,7 @@ def table_from(snapshot: Snapshot) -> Table:
     table.clock = table.snapshot_clock = snapshot.clock
     try:
         for group, topic, partition, owner, token, heard, interval_ms, position in snapshot.state["seats"]:
-            table.seats[GroupPartition(group, topic, partition)] = PartitionOwner(
+            table.owners[GroupPartition(group, topic, partition)] = PartitionOwner(
                 owner, token, heard, interval_ms, position
             )
         for group, topic, client, heard, interval_ms in snapshot.state["members"]:
@@ -385,18 +385,18 @@ class ClaimsView:
         claims = {}
         for partition in partitions:
             home = self.home(topic, partition)
-            now, seat = clock.now_ms(home), self.tables[home].seats.get((group, topic, partition))
-            if seat is None:
+            now, owner = clock.now_ms(home), self.tables[home].owners.get((group, topic, partition))
+            if owner is None:
                 claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
                 claims[partition] = OwnedPartition(
-                    seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position
+                    owner.client_id, owner.token, owner.status(now), now - owner.heard, owner.position
                 )
         return claims
 
     def places(self, group: str, topic: str) -> list[int]:
         """Return the partitions that any member of the group ever claimed."""
-        return sorted({p for table in self.tables for g, t, p in table.seats if (g, t) == (group, topic)})
+        return sorted({p for table in self.tables for g, t, p in table.owners if (g, t) == (group, topic)})
 
     def members(self, group: str, topic: str, clock: BrokerClock) -> list[str]:
         """Return the members that are not stale in every partition of the log, sorted."""

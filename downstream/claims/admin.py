@@ -103,12 +103,11 @@ def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> Cl
     rows, members, pauses = [], {}, {}
     for index, table in enumerate(world.tables):
         now = clock.now_ms(index)
-        for place, assignment in table.seats.items():
+        for place, owner in table.owners.items():
             if wanted(place[0], place[1]):
-                owner = assignment.owner
-                state = "free" if owner is None else str(assignment.status(now))
-                age, interval = (now - assignment.heard) / 1000, assignment.interval_ms / 1000
-                rows.append(Row(*place, owner, state, age, interval, assignment.position, assignment.token))
+                state = "free" if owner.client_id is None else str(owner.status(now))
+                age, interval = (now - owner.heard) / 1000, owner.interval_ms / 1000
+                rows.append(Row(*place, owner.client_id, state, age, interval, owner.position, owner.token))
         for (group, topic), known in table.members.items():
             for client, member in known.items():
                 who, state = (group, topic, client), status(member.heard, member.interval_ms, now)

@@ -200,7 +200,7 @@ def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
     world = ClaimsView([Table()])
     for entry in shared.entries[0]:
         world.apply(entry)
-    return {place[2]: (seat.owner, seat.position) for place, seat in world.tables[0].seats.items()}
+    return {place[2]: (owner.client_id, owner.position) for place, owner in world.tables[0].owners.items()}
 
 
 def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_intervals_later() -> None:

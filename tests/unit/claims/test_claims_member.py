@@ -365,7 +365,7 @@ def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
     del shared.entries[0][:SNAPSHOT_RECORDS]
     newcomer = member(shared, "b")
     assert not newcomer.world.partial
-    assert newcomer.world.tables[0].seats == alone.world.tables[0].seats
+    assert newcomer.world.tables[0].owners == alone.world.tables[0].owners
 
 
 def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims() -> None:
@@ -450,7 +450,7 @@ def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None
     pass_by(shared, 0.1, a)
     for partition in EIGHT:
         home = coordinating_partition("orders", partition, 3)
-        assert a.world.tables[home].seats[GROUP, "orders", partition].owner == "a"
+        assert a.world.tables[home].owners[GROUP, "orders", partition].client_id == "a"
     assert all("a" in table.members[GROUP, "orders"] for table in a.world.tables)
     assert beat("a", -1, partition=None).partition is None
 
