@@ -205,7 +205,7 @@ class Member:
         """Read to the end, announce this member, and take back what its ``client_id`` still owns."""
         self.world = read_to_end(self._log, deadline)
         for partition, table in enumerate(self.world.tables):
-            self.clock.heard(partition, table.clock)
+            self.clock.observe(partition, table.clock)
         if self.world.partial:
             self._may_claim_at = self._now() + 2 * self.who.interval_s
         self._write(self.who.presence(), deadline)
@@ -364,7 +364,7 @@ class Member:
                     f"partition {entry.partition} of the claims topic has shrunk to offset {entry.offset}: it was "
                     "deleted and made again; start again"
                 )
-            self.clock.heard(entry.partition, entry.time_ms)
+            self.clock.observe(entry.partition, entry.time_ms)
         until = {entry.partition: entry.offset + 1 for entry in appended}
         answers = self._take(self._log.read(until, deadline))
         self._snapshot_if_due(deadline)
@@ -381,7 +381,7 @@ class Member:
         answers = {}
         for entry in entries:
             answers[entry.partition, entry.offset] = self.world.apply(entry)
-            self.clock.heard(entry.partition, entry.time_ms)
+            self.clock.observe(entry.partition, entry.time_ms)
         for partition, holding in list(self.holdings.items()):
             owner = self._owner(partition)
             if owner is None or (owner.client_id, owner.token) != (self.who.client_id, holding.token):

@@ -35,7 +35,7 @@ PARTIAL_MS = 2 * MAX_INTERVAL_MS
 
 
 class Status(enum.StrEnum):
-    """How long ago an owner was last heard, in its own intervals."""
+    """How old an owner's last heartbeat is, in its own intervals."""
 
     FRESH = "fresh"
     UNKNOWN = "unknown"
@@ -59,9 +59,9 @@ class RecordEffect(enum.StrEnum):
     UNREADABLE = "unreadable"
 
 
-def status(heard: int, interval_ms: int, now: int) -> Status:
-    """Return fresh below one interval, unknown up to two, stale beyond; an owner heard in the future is fresh."""
-    age = now - heard
+def status(last_heartbeat_ms: int, interval_ms: int, now: int) -> Status:
+    """Return fresh below one interval, unknown up to two, stale beyond; a heartbeat in the future is fresh."""
+    age = now - last_heartbeat_ms
     if age < interval_ms:
         return Status.FRESH
     return Status.UNKNOWN if age <= 2 * interval_ms else Status.STALE
@@ -77,23 +77,27 @@ class GroupPartition(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionOwner:
-    """The owner of a partition; ``client_id`` is None if it was released. Times in ms of the brokers' clock."""
+    """
+    The owner of a partition; ``client_id`` is None if it was released. Times in ms of the brokers' clock.
+
+    ``last_heartbeat_ms``: also set by a claim and by a claim of messages.
+    """
 
     client_id: str | None
     token: int
-    heard: int
+    last_heartbeat_ms: int
     interval_ms: int
     position: int
 
     def status(self, now: int) -> Status:
-        return status(self.heard, self.interval_ms, now)
+        return status(self.last_heartbeat_ms, self.interval_ms, now)
 
 
 @dataclass(slots=True)
 class Presence:
-    """When a member itself was last heard."""
+    """The last heartbeat of a member itself, in ms of the brokers' clock."""
 
-    heard: int
+    last_heartbeat_ms: int
     interval_ms: int
 
 
@@ -149,12 +153,12 @@ class Table:
         return _RULES[type(message)](self, message, offset, time_ms)
 
     def _turn_back(self, time_ms: int) -> None:
-        """Handle a brokers' clock that went back: owners heard in its future count as heard now."""
+        """Handle a brokers' clock that went back: heartbeats in its future count as sent now."""
         for owner in self.owners.values():
-            owner.heard = min(owner.heard, time_ms)
+            owner.last_heartbeat_ms = min(owner.last_heartbeat_ms, time_ms)
         for known in self.members.values():
             for claim in known.values():
-                claim.heard = min(claim.heard, time_ms)
+                claim.last_heartbeat_ms = min(claim.last_heartbeat_ms, time_ms)
         self.snapshot_clock = min(self.snapshot_clock, time_ms)
 
     def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> RecordEffect:
@@ -197,7 +201,7 @@ class Table:
                 return RecordEffect.LATE
             owner.token = offset
             answer = RecordEffect.RESUMED
-        owner.heard, owner.interval_ms = time_ms, message.interval_ms
+        owner.last_heartbeat_ms, owner.interval_ms = time_ms, message.interval_ms
         owner.position = max(owner.position, message.last_offset)
         return answer
 
@@ -211,7 +215,11 @@ class Table:
     def _present(self, message: Heartbeat, time_ms: int) -> None:
         known = self.members.setdefault((message.group_id, message.topic), {})
         if message.client_id not in known:
-            gone = [c for c, claim in known.items() if status(claim.heard, claim.interval_ms, time_ms) is Status.STALE]
+            gone = [
+                c
+                for c, claim in known.items()
+                if status(claim.last_heartbeat_ms, claim.interval_ms, time_ms) is Status.STALE
+            ]
             for client in gone:
                 del known[client]
         known[message.client_id] = Presence(time_ms, message.interval_ms)
@@ -231,7 +239,7 @@ class Table:
         if administrator and message.last_offset != NOTHING:
             owner.position = message.last_offset
         owner.position = max(owner.position, message.last_offset)
-        owner.client_id, owner.heard = None, time_ms
+        owner.client_id, owner.last_heartbeat_ms = None, time_ms
         return RecordEffect.RELEASED
 
     def _claiming_messages(self, message: ClaimingMessages, _offset: int, time_ms: int) -> RecordEffect:
@@ -240,7 +248,7 @@ class Table:
             return RecordEffect.LATE
         if message.proposed_last_offset <= owner.position:
             return RecordEffect.BEHIND
-        owner.position, owner.heard = message.proposed_last_offset, time_ms
+        owner.position, owner.last_heartbeat_ms = message.proposed_last_offset, time_ms
         return RecordEffect.ADVANCED
 
     def _release_group(self, message: ReleaseGroup, _offset: int, time_ms: int) -> RecordEffect:
@@ -274,11 +282,11 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
         table.clock,
         {
             "seats": [
-                [*place, owner.client_id, owner.token, owner.heard, owner.interval_ms, owner.position]
+                [*place, owner.client_id, owner.token, owner.last_heartbeat_ms, owner.interval_ms, owner.position]
                 for place, owner in table.owners.items()
             ],
             "members": [
-                [group, topic, client, claim.heard, claim.interval_ms]
+                [group, topic, client, claim.last_heartbeat_ms, claim.interval_ms]
                 for (group, topic), known in table.members.items()
                 for client, claim in known.items()
             ],
@@ -298,12 +306,12 @@ def table_from(snapshot: Snapshot) -> Table:
     table.next = table.snapshot_until = snapshot.until
     table.clock = table.snapshot_clock = snapshot.clock
     try:
-        for group, topic, partition, owner, token, heard, interval_ms, position in snapshot.state["seats"]:
+        for group, topic, partition, owner, token, last_heartbeat_ms, interval_ms, position in snapshot.state["seats"]:
             table.owners[GroupPartition(group, topic, partition)] = PartitionOwner(
-                owner, token, heard, interval_ms, position
+                owner, token, last_heartbeat_ms, interval_ms, position
             )
-        for group, topic, client, heard, interval_ms in snapshot.state["members"]:
-            table.members.setdefault((group, topic), {})[client] = Presence(heard, interval_ms)
+        for group, topic, client, last_heartbeat_ms, interval_ms in snapshot.state["members"]:
+            table.members.setdefault((group, topic), {})[client] = Presence(last_heartbeat_ms, interval_ms)
         for group, client, until in snapshot.state["pauses"]:
             table.pauses[group] = Pause(client, until)
     except (KeyError, TypeError, ValueError) as error:
@@ -315,7 +323,7 @@ def table_from(snapshot: Snapshot) -> Table:
 
 
 class OwnedPartition(NamedTuple):
-    """One partition as the group sees it; ``owner`` is None if there is none, ``age_ms`` since it was last heard."""
+    """One partition as the group sees it; ``owner`` is None if there is none, ``age_ms`` that of its last heartbeat."""
 
     owner: str | None
     token: int
@@ -335,7 +343,7 @@ class BrokerClock:
         self._now = now
         self._newest: dict[int, tuple[int, float]] = {}
 
-    def heard(self, partition: int, time_ms: int) -> None:
+    def observe(self, partition: int, time_ms: int) -> None:
         """Record the time of a record that was just read or appended."""
         self._newest[partition] = (time_ms, self._now())
 
@@ -390,7 +398,7 @@ class ClaimsView:
                 claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
                 claims[partition] = OwnedPartition(
-                    owner.client_id, owner.token, owner.status(now), now - owner.heard, owner.position
+                    owner.client_id, owner.token, owner.status(now), now - owner.last_heartbeat_ms, owner.position
                 )
         return claims
 
@@ -405,7 +413,9 @@ class ClaimsView:
             now = clock.now_ms(partition)
             known = table.members.get((group, topic), {})
             there |= {
-                c for c, member in known.items() if status(member.heard, member.interval_ms, now) is not Status.STALE
+                c
+                for c, member in known.items()
+                if status(member.last_heartbeat_ms, member.interval_ms, now) is not Status.STALE
             }
         return sorted(there)
 

@@ -81,14 +81,14 @@ class Watcher:
         self.world: ClaimsView = read_to_end(self._log, Deadline(READ_S))
         self._clock = BrokerClock()
         for partition, table in enumerate(self.world.tables):
-            self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
+            self._clock.observe(partition, max(table.clock, time.time_ns() // 1_000_000))
 
     def read_new(self) -> bool:
         """Read new log entries; return True if there were any."""
         records = self._log.read({}, Deadline(READ_S))
         for entry in records:
             self.world.apply(entry)
-            self._clock.heard(entry.partition, entry.time_ms)
+            self._clock.observe(entry.partition, entry.time_ms)
         return bool(records)
 
     def view(self, wanted: Filter) -> ClaimsSnapshot:
@@ -106,13 +106,13 @@ def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> Cl
         for place, owner in table.owners.items():
             if wanted(place[0], place[1]):
                 state = "free" if owner.client_id is None else str(owner.status(now))
-                age, interval = (now - owner.heard) / 1000, owner.interval_ms / 1000
+                age, interval = (now - owner.last_heartbeat_ms) / 1000, owner.interval_ms / 1000
                 rows.append(Row(*place, owner.client_id, state, age, interval, owner.position, owner.token))
         for (group, topic), known in table.members.items():
             for client, member in known.items():
-                who, state = (group, topic, client), status(member.heard, member.interval_ms, now)
+                who, state = (group, topic, client), status(member.last_heartbeat_ms, member.interval_ms, now)
                 if wanted(group, topic) and state is not Status.STALE:
-                    members[who] = MemberRow(*who, str(state), (now - member.heard) / 1000)
+                    members[who] = MemberRow(*who, str(state), (now - member.last_heartbeat_ms) / 1000)
         for group, pause in table.pauses.items():
             if wanted(group) and now < pause.until:
                 pauses[group] = PauseRow(group, pause.client, (pause.until - now) / 1000)

@@ -253,7 +253,7 @@ LAYER_BUGS: list[LayerBug] = [
         "claimed-messages-not-heard",
         "A claim of messages does not count as a sign of life.",
         _TABLE,
-        "owner.position, owner.heard = message.proposed_last_offset, time_ms",
+        "owner.position, owner.last_heartbeat_ms = message.proposed_last_offset, time_ms",
         "owner.position = message.proposed_last_offset",
         _FOLD + "test_a_claim_of_messages_is_heard_as_a_heartbeat_is",
     ),

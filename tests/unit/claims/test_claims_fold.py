@@ -84,7 +84,7 @@ def test_the_writes_of_an_owner_that_was_replaced_are_late() -> None:
     """Whatever it writes with its old token changes nothing, also when it names the right partition."""
     table = Table()
     fold(table, (0, claim("a")), (2001, claim("b")))
-    before = owner_of(table).position, owner_of(table).heard
+    before = owner_of(table).position, owner_of(table).last_heartbeat_ms
 
     late = fold(
         table, (2002, beat("a", 0, 99)), (2003, release("a", 0, 99)), (2004, messages("a", 0, 99)), (2005, beat("b", 0))
@@ -92,7 +92,7 @@ def test_the_writes_of_an_owner_that_was_replaced_are_late() -> None:
 
     assert late == [RecordEffect.LATE] * 4
     assert (owner_of(table).client_id, owner_of(table).token) == ("b", 1)
-    assert (owner_of(table).position, owner_of(table).heard) == before
+    assert (owner_of(table).position, owner_of(table).last_heartbeat_ms) == before
 
 
 def test_an_owner_that_was_stale_and_not_replaced_goes_on() -> None:
@@ -306,7 +306,7 @@ def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> No
     here = [5.0]
     clock = BrokerClock(lambda: here[0])
     assert clock.now_ms(0) == 0
-    clock.heard(0, START_MS)
+    clock.observe(0, START_MS)
     here[0] += 2.5
     assert (clock.now_ms(0), clock.now_ms(1)) == (START_MS + 2500, 0)
 
@@ -320,7 +320,7 @@ def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() ->
     fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
     fold(view.tables[later[0]], (0, beat("b", -1, partition=None)), (0, ReleaseGroup("admin", GROUP, START_MS + 500)))
     for partition in range(3):
-        clock.heard(partition, START_MS + 1)
+        clock.observe(partition, START_MS + 1)
     here[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
         0: OwnedPartition("a", 0, Status.FRESH, 498, 7),
@@ -411,7 +411,7 @@ def _check(steps: list[tuple[int, Message, bool]]) -> int:
                 and old is not None
                 and old.client_id is not None
             ):
-                heard = min(old.heard, entry.time_ms)
+                heard = min(old.last_heartbeat_ms, entry.time_ms)
                 assert claims_state.status(heard, old.interval_ms, entry.time_ms) is Status.STALE
         if answer in {RecordEffect.LATE, RecordEffect.HELD, RecordEffect.PAUSED, RecordEffect.BEHIND}:
             after = {p: (o.client_id, o.token, o.position) for p, o in world.tables[0].owners.items()}

@@ -135,9 +135,9 @@ def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_bac
     """Else it would count as present until that time comes."""
     table = Table()
     fold(table, (60_000, beat("a", -1, partition=None)), (0, beat("b", -1, partition=None)))
-    assert table.members[GROUP, TOPIC]["a"].heard == START_MS
+    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
     fold(table, (500, beat("c", -1, partition=None)))
-    assert table.members[GROUP, TOPIC]["a"].heard == START_MS
+    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
 
 
 def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
