@@ -108,15 +108,15 @@ def read_to_end(log: Log, deadline: Deadline) -> ClaimsView:
     before: dict[int, list[Entry]] = {p: [] for p in bounds}
     for entry in log.history({p: (start, until) for p, (start, until) in missing.items() if start < until}, deadline):
         before[entry.partition].append(entry)
-    world = ClaimsView([tables[p] for p in sorted(tables)])
+    view = ClaimsView([tables[p] for p in sorted(tables)])
     for partition, table in tables.items():
         start = table.next
         for entry in before[partition] + read[partition]:
             if entry.offset >= start:
-                world.apply(entry)
+                view.apply(entry)
         table.next = max(table.next, bounds[partition][1])
-    log.tail(world.ends())
-    return world
+    log.tail(view.ends())
+    return view
 
 
 def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
@@ -203,10 +203,10 @@ class Member:
 
     def join(self, deadline: Deadline) -> None:
         """Read to the end, announce this member, and take back what its ``client_id`` still owns."""
-        self.world = read_to_end(self._log, deadline)
-        for partition, table in enumerate(self.world.tables):
+        self.view = read_to_end(self._log, deadline)
+        for partition, table in enumerate(self.view.tables):
             self.clock.observe(partition, table.clock)
-        if self.world.partial:
+        if self.view.partial:
             self._may_claim_at = self._now() + 2 * self.who.interval_s
         self._write(self.who.presence(), deadline)
         self._check_way(deadline)
@@ -220,9 +220,9 @@ class Member:
     def _check_way(self, deadline: Deadline) -> None:
         """Refuse to join if others claim the topic as a whole and this member would share it, or the reverse."""
         who = self.who
-        places = self.world.places(who.group_id, who.topic) if who.works else []
+        places = self.view.places(who.group_id, who.topic) if who.works else []
         others = [p for p in places if (p == WHOLE_TOPIC) is who.share]
-        for owned in self.world.owned(who.group_id, who.topic, others, self.clock).values():
+        for owned in self.view.owned(who.group_id, who.topic, others, self.clock).values():
             if not owned.free and owned.owner != who.client_id:
                 self.leave(deadline)
                 theirs, ours = ("as a whole", "divided") if who.share else ("divided", "as a whole")
@@ -239,8 +239,8 @@ class Member:
             self._beat(dict(self.holdings), deadline)  # drops what others took meanwhile
         else:
             self._take(self._log.read({}, deadline))
-        paused_by = self.world.paused_by(self.who.group_id, self.clock)
-        members = self.world.members(self.who.group_id, self.who.topic, self.clock)
+        paused_by = self.view.paused_by(self.who.group_id, self.clock)
+        members = self.view.members(self.who.group_id, self.who.topic, self.clock)
         plan = plan_claims(
             self.owned(),
             members,
@@ -258,7 +258,7 @@ class Member:
 
     def owned(self) -> dict[int, OwnedPartition]:
         """Return the current owner of each partition."""
-        return self.world.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
+        return self.view.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
 
     def held(self) -> dict[int, Holding]:
         """Return the holdings that are certain now."""
@@ -359,7 +359,7 @@ class Member:
             return []
         appended = self._log.append(items, deadline)
         for entry in appended:
-            if entry.offset < self.world.tables[entry.partition].next:
+            if entry.offset < self.view.tables[entry.partition].next:
                 raise Refused(
                     f"partition {entry.partition} of the claims topic has shrunk to offset {entry.offset}: it was "
                     "deleted and made again; start again"
@@ -374,13 +374,13 @@ class Member:
         partition = getattr(message, "partition", None)
         if partition is None:
             return range(self._log.partitions)
-        return [self.world.home(self.who.topic, partition)]
+        return [self.view.home(self.who.topic, partition)]
 
     def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         """Apply the records, and drop what the log now gives to others."""
         answers = {}
         for entry in entries:
-            answers[entry.partition, entry.offset] = self.world.apply(entry)
+            answers[entry.partition, entry.offset] = self.view.apply(entry)
             self.clock.observe(entry.partition, entry.time_ms)
         for partition, holding in list(self.holdings.items()):
             owner = self._owner(partition)
@@ -389,12 +389,12 @@ class Member:
         return answers
 
     def _owner(self, partition: int) -> PartitionOwner | None:
-        home = self.world.home(self.who.topic, partition)
-        return self.world.tables[home].owners.get((self.who.group_id, self.who.topic, partition))
+        home = self.view.home(self.who.topic, partition)
+        return self.view.tables[home].owners.get((self.who.group_id, self.who.topic, partition))
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
-        due = [p for p, table in enumerate(self.world.tables) if table.snapshot_due]
+        due = [p for p, table in enumerate(self.view.tables) if table.snapshot_due]
         if due:
-            taken = [Item(p, *encode(state.snapshot_of(self.world.tables[p], self.who.client_id))) for p in due]
+            taken = [Item(p, *encode(state.snapshot_of(self.view.tables[p], self.who.client_id))) for p in due]
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):  # another write will find it due again
                 self._log.append(taken, deadline)

@@ -78,30 +78,30 @@ class Watcher:
 
     def __init__(self, connection: Connection, claims_topic: str) -> None:
         self._log = ClaimsLog(connection, claims_topic, create=False)
-        self.world: ClaimsView = read_to_end(self._log, Deadline(READ_S))
+        self.view: ClaimsView = read_to_end(self._log, Deadline(READ_S))
         self._clock = BrokerClock()
-        for partition, table in enumerate(self.world.tables):
+        for partition, table in enumerate(self.view.tables):
             self._clock.observe(partition, max(table.clock, time.time_ns() // 1_000_000))
 
     def read_new(self) -> bool:
         """Read new log entries; return True if there were any."""
         records = self._log.read({}, Deadline(READ_S))
         for entry in records:
-            self.world.apply(entry)
+            self.view.apply(entry)
             self._clock.observe(entry.partition, entry.time_ms)
         return bool(records)
 
-    def view(self, wanted: Filter) -> ClaimsSnapshot:
-        return claims_snapshot(self.world, self._clock, wanted)
+    def snapshot(self, wanted: Filter) -> ClaimsSnapshot:
+        return claims_snapshot(self.view, self._clock, wanted)
 
     def close(self) -> None:
         self._log.close()
 
 
-def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
+def claims_snapshot(view: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
     """Return the rows of the selected groups and topics, sorted."""
     rows, members, pauses = [], {}, {}
-    for index, table in enumerate(world.tables):
+    for index, table in enumerate(view.tables):
         now = clock.now_ms(index)
         for place, owner in table.owners.items():
             if wanted(place[0], place[1]):
@@ -157,7 +157,7 @@ def holders(member: Member, wanted: Filter) -> set[str]:
     """Return the owners that are not stale."""
     return {
         row.owner
-        for row in claims_snapshot(member.world, member.clock, wanted).rows
+        for row in claims_snapshot(member.view, member.clock, wanted).rows
         if row.owner is not None and row.state != Status.STALE
     }
 

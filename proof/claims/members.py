@@ -66,7 +66,7 @@ class _IgnoringLostClaims(Member):
 def _print_held(member: Member) -> dict[int, int]:
     """Print the held partitions and their tokens in one line, and return them."""
     held = {p: claim.token for p, claim in member.holdings.items()}
-    sys.stdout.write(json.dumps([member.who.client_id, member.world.tables[0].next, held]) + "\n")
+    sys.stdout.write(json.dumps([member.who.client_id, member.view.tables[0].next, held]) + "\n")
     sys.stdout.flush()
     return held
 
@@ -209,7 +209,7 @@ def race(
         ]
         for member in members:
             member.join(Deadline(_RACE_S))
-        start = members[0].world.tables[0].next
+        start = members[0].view.tables[0].next
         beliefs = _run_races(members, races, advance, seed)
         entries = logs[0].history({0: (start, logs[0].bounds(Deadline(_RACE_S))[0][1])}, Deadline(_RACE_S))
     finally:

@@ -391,16 +391,16 @@ def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: li
 
 def _check(steps: list[tuple[int, Message, bool]]) -> int:
     """How many entries were judged."""
-    shared, world = _written(steps), ClaimsView([Table()])
+    shared, view = _written(steps), ClaimsView([Table()])
     for entry in shared.entries[0]:
-        before = copy.deepcopy(world.tables[0].owners)
-        answer = world.apply(entry)
+        before = copy.deepcopy(view.tables[0].owners)
+        answer = view.apply(entry)
         message = decode(entry.value)
         if isinstance(message, (Heartbeat, ReleasingPartition, ClaimingMessages)) and message.partition is not None:
             named = before.get((GROUP, TOPIC, message.partition))
             rests = named is not None and (named.client_id, named.token) == (message.client_id, message.token)
             assert rests or answer is RecordEffect.LATE
-        for place, current in world.tables[0].owners.items():
+        for place, current in view.tables[0].owners.items():
             old = before.get(place)
             if old is None or (old.client_id, old.token) != (current.client_id, current.token):
                 assert answer in {RecordEffect.GRANTED, RecordEffect.RESUMED, RecordEffect.RELEASED}
@@ -414,7 +414,7 @@ def _check(steps: list[tuple[int, Message, bool]]) -> int:
                 heard = min(old.last_heartbeat_ms, entry.time_ms)
                 assert claims_state.status(heard, old.interval_ms, entry.time_ms) is Status.STALE
         if answer in {RecordEffect.LATE, RecordEffect.HELD, RecordEffect.PAUSED, RecordEffect.BEHIND}:
-            after = {p: (o.client_id, o.token, o.position) for p, o in world.tables[0].owners.items()}
+            after = {p: (o.client_id, o.token, o.position) for p, o in view.tables[0].owners.items()}
             assert after == {p: (o.client_id, o.token, o.position) for p, o in before.items()}
     return len(shared.entries[0])
 

@@ -197,10 +197,10 @@ def keeping(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[He
 
 def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
     """Owner and position of each partition, as the log has them."""
-    world = ClaimsView([Table()])
+    view = ClaimsView([Table()])
     for entry in shared.entries[0]:
-        world.apply(entry)
-    return {place[2]: (owner.client_id, owner.position) for place, owner in world.tables[0].owners.items()}
+        view.apply(entry)
+    return {place[2]: (owner.client_id, owner.position) for place, owner in view.tables[0].owners.items()}
 
 
 def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_intervals_later() -> None:

@@ -214,11 +214,11 @@ def test_members_that_share_and_members_that_take_all_refuse_each_other() -> Non
 
 def folded(shared: Shared, until: int | None = None) -> Table:
     """All records applied one after another."""
-    world = ClaimsView([Table()])
+    view = ClaimsView([Table()])
     for entry in shared.entries[0]:
         if until is None or entry.offset < until:
-            world.apply(entry)
-    return world.tables[0]
+            view.apply(entry)
+    return view.tables[0]
 
 
 def snapshot(shared: Shared, until: int, told: int | None = None) -> None:
