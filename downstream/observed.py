@@ -65,9 +65,9 @@ def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Rec
         UsageError: an option is invalid, or the requested port is taken.
     """
     probes = probe_settings(given, follow=watched.follow, longest_work_s=watched.longest_work_s)
-    ttl, away_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
+    ttl, unanswered_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
     subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
-    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, away_s))
+    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, unanswered_s))
     if probes is None:
         yield recorder
         return
