@@ -35,7 +35,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.committed: dict[int, int | None] = dict.fromkeys(range(4), 0)
-        self.known: dict[int, int] = {}
+        self.last_positions: dict[int, int] = {}
         self._may_start: set[int] = set()
         self.stable = 100
         self.complete = True
@@ -56,7 +56,10 @@ class Cluster:
         facts = [PartitionFacts("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
         return facts, self.complete
 
-    apply_outcome, _gap = PartitionSurvey.apply_outcome, lambda self, partition, *_: self.known.pop(partition, None)
+    apply_outcome, _gap = (
+        PartitionSurvey.apply_outcome,
+        lambda self, partition, *_: self.last_positions.pop(partition, None),
+    )
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         return fact.committed is None
