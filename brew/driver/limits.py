@@ -99,8 +99,8 @@ class GiveUpPolicy:
         if idle > self._settings.blocked_patience_s:
             if not partitions and owned_by_others:
                 raise Refused(
-                    f"partitions {sorted(owned_by_others)} of {self._settings.input} belong to other drivers, which made "
-                    f"no progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
+                    f"partitions {sorted(owned_by_others)} of {self._settings.input} belong to other drivers, which "
+                    f"made no progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
                     "--blocked-patience"
                 )
             raise Refused(

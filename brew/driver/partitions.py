@@ -267,8 +267,8 @@ class PartitionSurvey:
         """Report a committed offset that was reset to an earlier one; the run continues from there."""
         if offset < self.last_positions.get(partition, 0):
             self._shared.view.note(
-                f"offset-gap: partition {partition} was committed up to {self.last_positions[partition]}, the group now "
-                f"stands at {offset}: an outsider moved the position back; going on from there"
+                f"offset-gap: partition {partition} was committed up to {self.last_positions[partition]}, the group "
+                f"now stands at {offset}: an outsider moved the position back; going on from there"
             )
             self.last_positions[partition] = offset
 
