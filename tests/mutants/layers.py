@@ -277,17 +277,17 @@ LAYER_BUGS: list[LayerBug] = [
         "marks-followed-not-settled",
         "A replay reads the visible marks, but not those whose transaction is still ending.",
         _REPLAYING,
-        "self._marks.settle(self._place.admin, deadline)",
-        "self._marks.follow(self._place.admin, deadline)",
+        "self._replay_log.read_to_end(self._place.admin, deadline)",
+        "self._replay_log.follow(self._place.admin, deadline)",
         _REPLAY + "test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back",
     ),
     LayerBug(
         "marked-before-the-commit",
         "A dead letter counts as replayed before its transaction is committed.",
         _REPLAYING,
-        "            settled = self._settled(letters, committed)\n",
-        "            settled = self._settled(letters, committed)\n"
-        "            self._marks.offsets.update(back.letter.offset for back in backs)\n",
+        "            next_offset = self._next_offset(letters, committed)\n",
+        "            next_offset = self._next_offset(letters, committed)\n"
+        "            self._replay_log.offsets.update(record.letter.offset for record in records)\n",
         _REPLAY + "test_a_transaction_that_failed_marks_nothing",
     ),
 ]
