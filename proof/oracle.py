@@ -115,11 +115,11 @@ def _difference(expected: dict[str, Any], made: object) -> str | None:
         if name not in expected:
             return f"field {name!r} was added"
         if expected[name] != made[name]:
-            return f"field {name!r} is {_told(made[name])}, should be {_told(expected[name])}"
+            return f"field {name!r} is {_shortened(made[name])}, should be {_shortened(expected[name])}"
     return None
 
 
-def _told(value: object) -> str:
+def _shortened(value: object) -> str:
     text = str(value.value) if isinstance(value, _Number) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line's worth
 
