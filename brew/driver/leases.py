@@ -16,16 +16,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.readers.direct.messages import (
-    Grant,
-    LeaseServer,
-    Message,
-    ReceivedMessage,
-    WorkerSession,
-    WorkerSettings,
-    grant_message,
-    parse_outcome,
-)
+from brew.readers.direct.lease_server import LeaseServer, ReceivedMessage, WorkerSession
+from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
 from brew.settings import Compilers, PipelineSettings
 from brew.transformation import Transformation, for_executors, transformation
 

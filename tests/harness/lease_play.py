@@ -24,7 +24,8 @@ from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
-from brew.readers.direct.messages import ReceivedMessage, WorkerSession, outcome_message, parse_grant, released_message
+from brew.readers.direct.lease_server import ReceivedMessage, WorkerSession
+from brew.readers.direct.messages import outcome_message, parse_grant, released_message
 from brew.settings import PipelineSettings
 
 Message = dict[str, Any]

@@ -15,7 +15,8 @@ from brew.driver import leases as directing
 from brew.driver.run_context import RunProgress
 from brew.errors import Fatal, Refused
 from brew.outcome import Outcome, Status
-from brew.readers.direct.messages import WorkerSession, outcome_message, released_message
+from brew.readers.direct.lease_server import WorkerSession
+from brew.readers.direct.messages import outcome_message, released_message
 from brew.settings import DirectSettings
 
 
