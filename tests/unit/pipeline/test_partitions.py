@@ -50,7 +50,7 @@ class Cluster:
     outputs: int = 2
     hidden: bool = False
     resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
-    known: list[dict[int, int]] = field(default_factory=list)
+    last_positions: list[dict[int, int]] = field(default_factory=list)
 
     admin: Any = None
 
