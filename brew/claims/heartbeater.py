@@ -106,7 +106,7 @@ class Heartbeater:
         """Set the partitions that may be claimed from now on, because the topic has grown."""
         with self._lock:
             self.membership = replace(self.membership, partitions=partitions)
-            self._member.who = self.membership
+            self._member.membership = self.membership
 
     def wait(self, timeout_s: float) -> None:
         """Return when something may have changed, or after that time."""

@@ -53,9 +53,9 @@ class _SkewedLog(ClaimsLog):
 class _IgnoringLostClaims(Member):
     """The control: it ignores lost claims, and prints its holdings where it should have given them up."""
 
-    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
+    def _apply(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         had = dict(self.holdings)
-        answers = super()._take(entries)
+        answers = super()._apply(entries)
         lost = had.keys() - self.holdings.keys()
         self.holdings = had | self.holdings
         if lost:  # by its next turn, it may own everything again
@@ -66,7 +66,7 @@ class _IgnoringLostClaims(Member):
 def _print_held(member: Member) -> dict[int, int]:
     """Print the held partitions and their tokens in one line, and return them."""
     held = {p: claim.token for p, claim in member.holdings.items()}
-    sys.stdout.write(json.dumps([member.who.client_id, member.view.tables[0].next, held]) + "\n")
+    sys.stdout.write(json.dumps([member.membership.client_id, member.view.tables[0].next, held]) + "\n")
     sys.stdout.flush()
     return held
 

@@ -240,7 +240,7 @@ def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> N
     shared.down = True
     for _ in range(20):
         shared.now_ms += 105
-        alone._next_beat = 0
+        alone._next_heartbeat_at = 0
         with pytest.raises(DeadlineExceeded):
             alone.turn(patience())
     assert alone.held() == {}
@@ -304,7 +304,7 @@ def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs
     shared = Shared()
     shared.write(claim("a", WHOLE_TOPIC))
     admin = member(shared, "admin", works=False)
-    assert (admin.who.presence(), len(shared.entries[0])) == ([], 1)
+    assert (admin.membership.presence(), len(shared.entries[0])) == ([], 1)
     shared.now_ms += 2 * 1000 + 1
     shared.write(beat("b", -1, partition=None))
     assert member(shared, "admin", (WHOLE_TOPIC,), works=False).owned()[WHOLE_TOPIC].status is Status.STALE
@@ -520,7 +520,7 @@ def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
     shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, a.holdings[0].token))
     shared.now_ms += 600
     a.turn(patience())
-    sure_until = shared.now() + 2 * a.who.interval_s
+    sure_until = shared.now() + 2 * a.membership.interval_s
     assert {p: holding.confirmed_until for p, holding in a.holdings.items()} == dict.fromkeys(range(3), sure_until)
 
 

@@ -191,7 +191,7 @@ def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
     a, b = member(shared, "a"), member(shared, "b")
     pass_by(shared, 1.0, a, b)
     for one in (a, b):
-        one.who = replace(one.who, partitions=(0, 1, 2, 3))
+        one.membership = replace(one.membership, partitions=(0, 1, 2, 3))
     pass_by(shared, 1.0, a, b)
     assert [len(one.held()) for one in (a, b)] == [2, 2]
 
