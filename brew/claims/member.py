@@ -198,7 +198,7 @@ class Member:
         self._log, self.membership, self._now = log, membership, now
         self.clock = BrokerClock(now)
         self.holdings: dict[int, Holding] = {}
-        self.give_back_wanted: frozenset[int] = frozenset()
+        self.to_release: frozenset[int] = frozenset()
         self._next_heartbeat_at = self._may_claim_at = -math.inf
 
     def join(self, deadline: Deadline) -> None:
@@ -234,7 +234,7 @@ class Member:
                 )
 
     def turn(self, deadline: Deadline) -> None:
-        """Send due heartbeats, apply new records, claim what is due; updates `holdings` and `give_back_wanted`."""
+        """Send due heartbeats, apply new records, claim what is due; updates `holdings` and `to_release`."""
         if self._now() >= self._next_heartbeat_at:
             self._next_heartbeat_at = self._now() + self.membership.interval_s / HEARTBEATS_PER_INTERVAL
             self._send_heartbeats(dict(self.holdings), deadline)  # drops what others took meanwhile
@@ -249,7 +249,7 @@ class Member:
             paused=paused_by not in {None, self.membership.client_id},
             share=self.membership.share,
         )
-        self.give_back_wanted = frozenset(plan.release_partitions) & self.holdings.keys()
+        self.to_release = frozenset(plan.release_partitions) & self.holdings.keys()
         if plan.claims and self._now() >= self._may_claim_at:
             self.claim(plan.claims, deadline)
 
@@ -316,7 +316,7 @@ class Member:
         ours = {p: position for p, position in done.items() if self._still_holds(p, position)}
         for partition in ours:
             del self.holdings[partition]
-        self.give_back_wanted -= ours.keys()
+        self.to_release -= ours.keys()
         self._write(
             [
                 ReleasingPartition(

@@ -121,7 +121,7 @@ class Loop:
         if settings.claims is None:
             return Member(asked)
         member = ClaimedMember(asked, settings.claims, settings.partitions or range(self._topic.partitions))
-        self._handler = FLOWS[settings.claims.flow](self._handler, member.keeper)
+        self._handler = FLOWS[settings.claims.flow](self._handler, member.heartbeater)
         return member
 
     def _consume(self) -> None:

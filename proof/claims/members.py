@@ -101,7 +101,7 @@ def take_part(
         while not stop.wait(membership.interval_s / _LOOKS_PER_INTERVAL):
             try:
                 member.turn(Deadline(_TURN_S))
-                member.release_partitions({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
+                member.release_partitions({p: member.holdings[p] for p in member.to_release}, Deadline(_TURN_S))
             except (DeadlineExceeded, KafkaFailure):
                 stop.wait(_AGAIN_S)  # brokers are killed on purpose; the holdings still count
             held = {p: claim.token for p, claim in member.holdings.items()}

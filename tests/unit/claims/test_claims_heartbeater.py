@@ -208,7 +208,7 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
     shared, healthy = Shared(), [True]
     with keeping(shared, healthy=healthy) as keeper:
         healthy[0] = False
-        until(lambda: keeper.trouble == "the work hangs", "its silence")
+        until(lambda: keeper.last_error == "the work hangs", "its silence")
         written, sure = len(shared.entries[0]), min(one.confirmed_until for one in keeper.held().values())
         shared.now_ms = round(sure * 1000) - 1
         assert sorted(keeper.held()) == [0, 1]

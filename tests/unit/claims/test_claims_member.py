@@ -52,7 +52,7 @@ def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
         shared.now_ms += 100
         for one in turning:
             one.turn(patience())
-            one.release_partitions({p: one.holdings[p] for p in one.give_back_wanted}, patience())
+            one.release_partitions({p: one.holdings[p] for p in one.to_release}, patience())
 
 
 def test_a_member_alone_takes_all_and_beats_twice_per_interval() -> None:
@@ -531,9 +531,9 @@ def test_what_was_given_back_is_not_asked_for_again() -> None:
     a.claim([0, 1], patience())
     member(shared, "b", (0, 1))
     a.turn(patience())
-    assert a.give_back_wanted == {1}
+    assert a.to_release == {1}
     a.release_partitions({1: a.holdings[1]}, patience())
-    assert a.give_back_wanted == frozenset()
+    assert a.to_release == frozenset()
 
 
 def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:

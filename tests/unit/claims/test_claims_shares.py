@@ -183,7 +183,7 @@ def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
         shared.now_ms += 100
         for one in turning:
             one.turn(Deadline(5))
-            one.release_partitions({p: one.holdings[p] for p in one.give_back_wanted}, Deadline(5))
+            one.release_partitions({p: one.holdings[p] for p in one.to_release}, Deadline(5))
 
 
 def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
