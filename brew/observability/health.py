@@ -10,7 +10,7 @@ from typing import NamedTuple
 from brew.names import quantity
 from brew.observability.counters import Ended, Ending, Place, Rate
 from brew.observability.status import (
-    ILL,
+    UNHEALTHY,
     Answer,
     LastTransaction,
     PartitionState,
@@ -39,8 +39,8 @@ class PartitionTimes:
 
     ``waiting_since``: there are records to read, and the position has not moved. ``blocked_since``: everything left
     (``held_back`` offsets) waits for an open transaction. ``unanswered_since``: a server that the work needs does not
-    answer. ``fenced``: a newer holder took over the id, and nothing was committed since. ``trouble``: the last error.
-    ``fatal``: why no retry can succeed.
+    answer. ``fenced``: a newer holder took over the id, and nothing was committed since. ``last_error``: of
+    an attempt or a server. ``fatal``: why no retry can succeed.
     """
 
     polled_at: float
@@ -50,7 +50,7 @@ class PartitionTimes:
     held_back: int = 0
     lag: int | None = None
     fenced: bool = False
-    trouble: str = ""
+    last_error: str = ""
     fatal: str = ""
 
 
@@ -67,7 +67,7 @@ def state_and_reason(times: PartitionTimes, bounds: Bounds, now: float) -> Findi
     if unseen_s > bounds.polling_ttl_s:
         reason = f"not polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
         return Finding(PartitionState.STUCK, reason)
-    error = f": {times.trouble}" if times.trouble else ""
+    error = f": {times.last_error}" if times.last_error else ""
     if times.unanswered_since is not None:
         unanswered_s = now - times.unanswered_since
         state = PartitionState.STUCK if unanswered_s > bounds.unanswered_ttl_s else PartitionState.BLOCKED
@@ -110,9 +110,9 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
     unseen_s = now - program.beat_at
     if unseen_s > bounds.polling_ttl_s:
         return Answer(False, f"nothing was polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
-    if ill := [partition for partition in partitions if partition.state in ILL]:
-        named = "; ".join(f"{row.topic}[{row.partition}] is {row.state}: {row.reason}" for row in ill[:_NAMED])
-        return Answer(False, named + (f"; and {len(ill) - _NAMED} more" if len(ill) > _NAMED else ""))
+    if unhealthy := [partition for partition in partitions if partition.state in UNHEALTHY]:
+        named = "; ".join(f"{row.topic}[{row.partition}] is {row.state}: {row.reason}" for row in unhealthy[:_NAMED])
+        return Answer(False, named + (f"; and {len(unhealthy) - _NAMED} more" if len(unhealthy) > _NAMED else ""))
     if program.phase is Phase.STANDING_BY:
         return Answer(True, _words(program))
     counts = Counter(partition.state for partition in partitions)
@@ -161,7 +161,7 @@ _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 @dataclass(slots=True)
 class Partition:
     """
-    Times by the recorder's clock; ``trouble_since``: start of the failures since the last commit.
+    Times by the recorder's clock; ``failing_since``: start of the failures since the last commit.
 
     ``begun_at``: start of a transaction whose end was not reported yet. ``oldest_at``: when the oldest remaining record
     was written, approximately: when it was first seen, or when the last record done was written.
@@ -178,8 +178,8 @@ class Partition:
     progress_at: float | None = None
     begun_at: float | None = None
     oldest_at: float | None = None
-    trouble_since: float | None = None
-    trouble: str = ""
+    failing_since: float | None = None
+    last_error: str = ""
     fenced: bool = False
     records: int = 0
     last: LastTransaction | None = None
@@ -206,13 +206,13 @@ class Partition:
 
     def set_unanswered(self, server: str, why: str, now: float) -> None:
         self.unanswered_since.setdefault(server, now)
-        self.trouble = why
-        self.trouble_since = now if self.trouble_since is None else self.trouble_since
+        self.last_error = why
+        self.failing_since = now if self.failing_since is None else self.failing_since
 
     def set_answered(self, server: str, now: float) -> None:
         """Note that a server answers again; the time without it does not count as waiting."""
         if self.unanswered_since.pop(server, None) is not None:
-            self.waiting_since, self.trouble = now if self.lag else None, ""
+            self.waiting_since, self.last_error = now if self.lag else None, ""
 
     def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
         """
@@ -220,10 +220,10 @@ class Partition:
 
         ``newest_at``: when the last of them was written; the rest is no older if timestamps rise with offsets.
         """
-        recovered = None if self.trouble_since is None else now - self.trouble_since
+        recovered = None if self.failing_since is None else now - self.failing_since
         self.position, self.progress_at = position, now
-        self.waiting_since = self.trouble_since = None
-        self.fenced, self.trouble = False, ""
+        self.waiting_since = self.failing_since = None
+        self.fenced, self.last_error = False, ""
         self.compare(now)
         self.oldest_at = newest_at if self.lag else None
         return recovered
@@ -242,8 +242,8 @@ class Partition:
         if end.ending is Ending.COMMITTED:
             return self.moved(end.until, now, newest_at)
         if end.ending in _BAD:
-            self.fenced, self.trouble = end.ending is Ending.FENCED, f"{end.ending}: {end.detail}".rstrip(": ")
-            self.trouble_since = now if self.trouble_since is None else self.trouble_since
+            self.fenced, self.last_error = end.ending is Ending.FENCED, f"{end.ending}: {end.detail}".rstrip(": ")
+            self.failing_since = now if self.failing_since is None else self.failing_since
         self.compare(now)
         return None
 
@@ -255,7 +255,7 @@ class Partition:
             if self.waiting_since is None:
                 self.waiting_since = self.oldest_at = now
         elif not self.unanswered_since:
-            self.waiting_since, self.fenced, self.trouble, self.trouble_since = None, False, "", None
+            self.waiting_since, self.fenced, self.last_error, self.failing_since = None, False, "", None
         blocked = not self.lag and self.held_back > 0
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
@@ -266,7 +266,7 @@ class Partition:
             self.blocked_since,
             min(self.unanswered_since.values(), default=None),
         )
-        times = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
+        times = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.last_error, fatal)
         state, reason = state_and_reason(times, bounds, now)
         return PartitionStatus(
             *place,

@@ -110,8 +110,8 @@ class Recorder:
             state.set_end_offsets(last_stable, end, now)
             if not state.lag:
                 state.set_answered(STORE, now)  # a partition with lag hears from the store only when it is worked on
-            if new and state.lag and state.trouble_since is None:
-                state.trouble_since = self._began  # a backlog from before counts as recovered at the next commit
+            if new and state.lag and state.failing_since is None:
+                state.failing_since = self._began  # a backlog from before counts as recovered at the next commit
             self._answered(now)
 
     def end_offsets(self, place: Place, last_stable: int, end: int) -> None:
@@ -234,7 +234,7 @@ class Recorder:
         partitions = list(self._partitions.values())
         if not partitions or any(STORE not in partition.unanswered_since for partition in partitions):
             return ""
-        return partitions[0].trouble or "its store does not answer"
+        return partitions[0].last_error or "its store does not answer"
 
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program

@@ -9,7 +9,7 @@ from harness.recorded import PLACE, Scene
 
 from brew.observability.counters import Ending
 from brew.observability.health import Bounds, PartitionTimes, Program, live, ready, started, state_and_reason, state_of
-from brew.observability.status import ILL, PartitionState, PartitionStatus, Phase, State
+from brew.observability.status import UNHEALTHY, PartitionState, PartitionStatus, Phase, State
 
 BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, unanswered_ttl_s=180)
 WELL = PartitionTimes(polled_at=1000)
@@ -43,7 +43,7 @@ def test_each_state_holds_to_its_very_edge(now: float, times: dict[str, object],
 def test_idle_and_blocked_last_for_ever_while_somebody_looks() -> None:
     """A quiet night, and an upstream that sleeps over its open transaction, are no reasons to restart anything."""
     for times in ({}, {"blocked_since": 0.0}, {"blocked_since": 0.0, "held_back": 9}):
-        assert state(10_000_000, polled_at=10_000_000 - 300, **times) not in ILL
+        assert state(10_000_000, polled_at=10_000_000 - 300, **times) not in UNHEALTHY
 
 
 def test_a_partition_that_nobody_looks_at_is_stuck_whatever_else_is_known() -> None:
@@ -55,7 +55,7 @@ def test_a_partition_that_nobody_looks_at_is_stuck_whatever_else_is_known() -> N
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
     """Whoever is woken up at night reads one line."""
     found = state_and_reason(
-        dataclasses.replace(WELL, waiting_since=1000, lag=20, trouble="fenced: epoch 3"), BOUNDS, 1201
+        dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3"), BOUNDS, 1201
     )
     assert found.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
@@ -72,7 +72,7 @@ def test_one_ill_partition_among_many_is_enough_and_is_named(of: PartitionState)
     """A check of the process as a whole misses the one partition that is stuck."""
     many = [*(partition(n, PartitionState.IDLE) for n in range(7)), partition(7, of)]
     found = live(Program(Phase.WORKING, 1000), many, BOUNDS, 1000)
-    assert found.ok is (of not in ILL)
+    assert found.ok is (of not in UNHEALTHY)
     if not found.ok:
         assert found.reason == f"orders[7] is {of}: reason 7"
 
