@@ -163,10 +163,14 @@ class Identity:
 
 
 class ServerProcess:
-    """A server that this program has started: its identity and, on request, a leash."""
+    """A server that this program has started: its identity and, with ``ends_with_parent``, a watch that kills it."""
 
     def __init__(self, command: Sequence[str], log: Path, *, ends_with_parent: bool) -> None:
-        """Start ``command`` in its own session, output appended to ``log``; ``ends_with_parent``: with this program."""
+        """
+        Start ``command`` in its own session, and append its output to ``log``.
+
+        ``ends_with_parent``: it is killed when this program ends, for any reason.
+        """
         with log.open("ab") as out:
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -175,7 +179,7 @@ class ServerProcess:
         self._parent_watch = _kill_with_parent(self._child.pid) if ends_with_parent else None
 
     def ended(self) -> None:
-        """Remove the leash and collect the exit status, once the process has been stopped."""
+        """End that watch and collect the exit status, once the process has been stopped."""
         if self._parent_watch is not None and self._parent_watch.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._parent_watch.communicate(b"ended\n")

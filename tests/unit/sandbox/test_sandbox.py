@@ -172,14 +172,14 @@ def _started_by_another(folder: Path, *, ends_with_parent: bool, then: str = "")
     return Identity(int(pid), float(created))
 
 
-def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_ends_with_its_parent_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
     left = _started_by_another(tmp_path, ends_with_parent=True, then="os.kill(os.getpid(), signal.SIGKILL)").pid
     await_ends([left], Deadline(10))
     assert has_ended(left)
 
 
-def test_a_server_without_leash_outlives_its_starter(tmp_path: Path) -> None:
+def test_a_detached_server_outlives_its_starter(tmp_path: Path) -> None:
     """`python -m sandbox up` returns, and the broker stays."""
     left = _started_by_another(tmp_path, ends_with_parent=False)
     assert left.alive()
