@@ -47,10 +47,10 @@ def fold(count: int) -> dict[str, float]:
     """Decode and apply messages without a broker; return messages per second."""
     numbered = enumerate(traffic(count))
     entries = [Entry(0, offset, 1_000_000 + offset * 20, *encode(message)) for offset, message in numbered]
-    world = ClaimsView([ClaimsTable()])
+    view = ClaimsView([ClaimsTable()])
     began = time.process_time()
     for entry in entries:
-        world.apply(entry)
+        view.apply(entry)
     took = time.process_time() - began
     return {"fold messages": count, "fold CPU s": took, "fold messages/CPU s": count / took}
 
@@ -76,7 +76,7 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
 
     reader = ClaimsLog(connection, topic, create=False)
     began = time.perf_counter()
-    world = read_to_end(reader, Deadline(_PATIENCE_S))
+    view = read_to_end(reader, Deadline(_PATIENCE_S))
     with_snapshot = time.perf_counter() - began
     began = time.perf_counter()
     whole = ClaimsView([ClaimsTable()])
@@ -85,8 +85,8 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
             whole.apply(entry)
     without = time.perf_counter() - began
     reader.close()
-    if {p: (s.owner, s.token) for p, s in world.tables[0].seats.items()} != {
-        p: (s.owner, s.token) for p, s in whole.tables[0].seats.items()
+    if {p: (o.client_id, o.token) for p, o in view.tables[0].owners.items()} != {
+        p: (o.client_id, o.token) for p, o in whole.tables[0].owners.items()
     }:
         raise click.ClickException("from a snapshot a new member got other owners than from the whole log")
     return {"newcomer s": with_snapshot, "whole log s": without}

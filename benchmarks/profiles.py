@@ -27,7 +27,7 @@ from brew.journal import entries
 from brew.orders import Tiers
 from brew.range_transaction import Evidence
 from brew.settings import Limits
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from pipeline.profiles import Table, lookup
 from proof.commands.seed import Customers, chunks
 from proof.seed import orders

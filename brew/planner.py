@@ -1,4 +1,9 @@
-"""Plan the next ranges from the brokers' answers, or refuse; pure."""
+"""
+Decide the next ranges of the connector reader from the brokers' answers, or refuse; pure.
+
+For the direct reader it only checks positions, and whether a partition is blocked or drained: a lease has no range, and
+the lease worker decides each next one itself (`brew.readers.direct.worker`).
+"""
 
 from __future__ import annotations
 
@@ -44,19 +49,19 @@ class Plan:
     """
     The work of one cycle: ranges to transact, partitions held back by an upstream transaction, or nothing left.
 
-    ``elsewhere``: partition -> position of the partitions that other drivers work on.
+    ``owned_by_others``: partition -> position of the partitions that other drivers work on.
     """
 
     ranges: tuple[OffsetRange, ...]
     blocked: tuple[int, ...]
     drained: bool
-    elsewhere: Mapping[int, int] = field(default_factory=dict)
+    owned_by_others: Mapping[int, int] = field(default_factory=dict)
 
     def split(self, ours: Container[int]) -> Plan:
         """The part of the plan for a driver that owns only ``ours``."""
         ranges = tuple(range_ for range_ in self.ranges if range_.partition in ours)
-        elsewhere = {range_.partition: range_.start for range_ in self.ranges if range_.partition not in ours}
-        return Plan(ranges, tuple(p for p in self.blocked if p in ours), self.drained, elsewhere)
+        owned_by_others = {range_.partition: range_.start for range_ in self.ranges if range_.partition not in ours}
+        return Plan(ranges, tuple(p for p in self.blocked if p in ours), self.drained, owned_by_others)
 
 
 def check(fact: PartitionFacts, group: str) -> None:

@@ -65,9 +65,9 @@ def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Rec
         UsageError: an option is invalid, or the requested port is taken.
     """
     probes = probe_settings(given, follow=watched.follow, longest_work_s=watched.longest_work_s)
-    ttl, away_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
+    ttl, unanswered_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
     subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
-    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, away_s))
+    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, unanswered_s))
     if probes is None:
         yield recorder
         return
@@ -143,7 +143,7 @@ class ObservedHandler:
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         self._recorder.phase(Phase.WORKING)
-        with self._telling(assignment.partition for assignment in assignments):
+        with self._reporting_failures(assignment.partition for assignment in assignments):
             positions = self._inner.assigned(assignments, deadline)
         for assignment in assignments:
             place, end = (assignment.topic, assignment.partition), assignment.last_stable
@@ -153,8 +153,8 @@ class ObservedHandler:
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         # Before the work is done, because positions reported during it refer to these records.
         self._newest_ms |= {batch.partition: batch.records[-1].timestamp()[1] for batch in batches if batch.records}
-        with self._telling([batch.partition for batch in batches]):
-            self._inner.handle(batches, self._heard(context))
+        with self._reporting_failures([batch.partition for batch in batches]):
+            self._inner.handle(batches, self._reporting_positions(context))
         for batch in batches:
             self._recorder.read((self._topic, batch.partition), len(batch.records))
 
@@ -162,8 +162,8 @@ class ObservedHandler:
         """Run the handler's tick; it also shows that the loop polls."""
         self._recorder.phase(Phase.WORKING)
         self._recorder.polled((self._topic, partition) for partition in context.partitions)
-        with self._telling(context.partitions):
-            self._inner.tick(self._heard(context))
+        with self._reporting_failures(context.partitions):
+            self._inner.tick(self._reporting_positions(context))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         try:
@@ -179,7 +179,7 @@ class ObservedHandler:
         self._recorder.phase(Phase.STOPPING)
         self._inner.close(deadline)
 
-    def _heard(self, context: HandlerContext) -> HandlerContext:
+    def _reporting_positions(self, context: HandlerContext) -> HandlerContext:
         """Return a context whose reports go to both the loop and the recorder."""
 
         def both(positions: Mapping[int, int]) -> None:
@@ -190,7 +190,7 @@ class ObservedHandler:
         return replace(context, report=both)
 
     @contextmanager
-    def _telling(self, partitions: Iterable[int]) -> Iterator[None]:
+    def _reporting_failures(self, partitions: Iterable[int]) -> Iterator[None]:
         try:
             yield
         except (RetryLater, NotOwned) as error:

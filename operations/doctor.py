@@ -106,9 +106,11 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         Unsupported: the brokers are older than Kafka 3.0.
     """
     client = admin(connection)
-    ends, unanswered = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
+    ends, unread_partitions = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)
-    unavailable = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(unanswered.items())]
+    unavailable = [
+        f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(unread_partitions.items())
+    ]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
@@ -119,17 +121,19 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         places |= {case.position[1] for case in cases if case.position is not None}
         if places:
             try:
-                groups_there, mute = transactions.readers(groups(client, scope.most_groups, deadline), sorted(places))
-                unavailable += _unanswered_coordinators(mute)
+                groups_there, unanswered = transactions.readers(
+                    groups(client, scope.most_groups, deadline), sorted(places)
+                )
+                unavailable += _unanswered_coordinators(unanswered)
             except BrewError as error:
                 unavailable.append(str(error))
     return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable))
 
 
-def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
+def _unanswered_coordinators(unanswered: Mapping[str, str]) -> list[str]:
     """Return a line on the groups whose committed offsets could not be read."""
-    names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
-    return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
+    names = [*sorted(unanswered)[:_NAMED], *(["others"] if len(unanswered) > _NAMED else [])]
+    return [f"offsets of {len(unanswered)} groups ({', '.join(names)}): {unanswered[names[0]]}"] if unanswered else []
 
 
 def _within(case: Diagnosis, scope: Scope) -> bool:
@@ -139,13 +143,13 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
     return not scope.topics or bool(case.holds) or touched
 
 
-def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], patience: AgeLimits) -> list[Diagnosis]:
+def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], age_limits: AgeLimits) -> list[Diagnosis]:
     """Ask the leaders, then the coordinators, then the leaders again to confirm those that appear to be hanging."""
     held = transactions.held(held_back) if held_back else []
     known = {transaction.transactional_id: transaction for transaction in transactions.going_on()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
     known |= {transaction.transactional_id: transaction for transaction in by_producer}
-    cases = diagnose(held, known.values(), patience, int(time.time() * 1000))
+    cases = diagnose(held, known.values(), age_limits, int(time.time() * 1000))
     return confirm_hanging(cases, transactions.held(held_back) if held_back else [])
 
 
@@ -279,7 +283,7 @@ class AbortReport:
     left: list[Diagnosis] = field(default_factory=list)
     failed: list[tuple[Diagnosis, str]] = field(default_factory=list)
 
-    def sick(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
+    def unhealthy(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
         """Return those of ``cases`` that still need attention."""
         return [case for case in cases if case.kind in UNHEALTHY and case not in self.ended and case not in self.over]
 
@@ -385,15 +389,15 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     report = AbortReport()
     if option["abort"]:
         report = _abort_selected(connection, snapshot, names, as_json=as_json, **option)
-    sick = report.sick(snapshot.cases)
+    unhealthy = report.unhealthy(snapshot.cases)
     if as_json:
-        summary = {"sick": len(sick), **report.document(), "unavailable": snapshot.unavailable}
+        summary = {"sick": len(unhealthy), **report.document(), "unavailable": snapshot.unavailable}
         print_json(summary | {"transactions": [row(case, snapshot, bootstrap) for case in snapshot.cases]})
     elif not option["abort"]:
-        _advise(sick)
+        _advise(unhealthy)
     if report.failed:
         return ExitCode.REFUSED
-    return ExitCode.VIOLATION if sick else ExitCode.DONE
+    return ExitCode.VIOLATION if unhealthy else ExitCode.DONE
 
 
 def _check_usage(
@@ -428,12 +432,12 @@ def _abort_selected(
     picked = select_to_abort(snapshot.cases, names, everything=everything, young=young)
 
     def agreed(case: Diagnosis) -> bool:
-        return yes or click.confirm(f"abort {case.names[0]}? {_price(case, snapshot)}")
+        return yes or click.confirm(f"abort {case.names[0]}? {_reprocessing_note(case, snapshot)}")
 
     def print_outcome(case: Diagnosis, outcome: str) -> None:
         if not as_json:
-            price = f"; {_price(case, snapshot)}" if outcome == ENDED else ""
-            show(Text(f"{case.names[0]}: {outcome}{price}"))
+            note = f"; {_reprocessing_note(case, snapshot)}" if outcome == ENDED else ""
+            show(Text(f"{case.names[0]}: {outcome}{note}"))
 
     report = abort_transactions(connection, picked, agreed, print_outcome)
     for case in snapshot.cases:
@@ -446,17 +450,17 @@ def _abort_selected(
     return report
 
 
-def _price(case: Diagnosis, snapshot: TransactionsSnapshot) -> str:
+def _reprocessing_note(case: Diagnosis, snapshot: TransactionsSnapshot) -> str:
     return reprocessed_after_abort(case, snapshot.groups)
 
 
-def _advise(sick: list[Diagnosis]) -> None:
-    if not sick:
+def _advise(unhealthy: list[Diagnosis]) -> None:
+    if not unhealthy:
         click.echo("no hanging or lingering transaction")
         return
     lines = (
-        f"{quantity(len(sick), 'transaction')} to abort. If the owner is gone, run "
-        f"`brew doctor --abort --transaction {sick[0].names[0]}`; an owner that still runs would be fenced. "
+        f"{quantity(len(unhealthy), 'transaction')} to abort. If the owner is gone, run "
+        f"`brew doctor --abort --transaction {unhealthy[0].names[0]}`; an owner that still runs would be fenced. "
         "`brew doctor --abort --all` aborts all that are hanging or past their timeout"
     )
     show(Text(as_called(lines)))

@@ -94,7 +94,7 @@ class Diagnosis:
 
 
 def diagnose(
-    held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction], patience: AgeLimits, now_ms: int
+    held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction], age_limits: AgeLimits, now_ms: int
 ) -> list[Diagnosis]:
     """
     Return the open transactions, unhealthy ones first.
@@ -111,12 +111,12 @@ def diagnose(
     for (producer_id, epoch, orphaned), holds in groups.items():
         owner = owners.get(producer_id)
         if owner is None or orphaned:
-            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(holds)), owner, patience, now_ms))
+            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(holds)), owner, age_limits, now_ms))
         else:
-            cases.append(_coordinated(owner, tuple(sorted(holds)), patience, now_ms))
+            cases.append(_coordinated(owner, tuple(sorted(holds)), age_limits, now_ms))
     going_on = {case.producer_id for case in cases if case.kind in _COORDINATED}
     cases += [
-        _coordinated(transaction, (), patience, now_ms)
+        _coordinated(transaction, (), age_limits, now_ms)
         for transaction in owners.values()
         if transaction.open and transaction.producer_id not in going_on
     ]
@@ -137,7 +137,7 @@ def _without_coordinator(
     epoch: int,
     places: tuple[PartitionTransaction, ...],
     owner: CoordinatorTransaction | None,
-    patience: AgeLimits,
+    age_limits: AgeLimits,
     now_ms: int,
 ) -> Diagnosis:
     if owner is not None:
@@ -145,7 +145,7 @@ def _without_coordinator(
         why = f"its coordinator has no such open transaction ({state}): no timeout ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places, owner)
     idle_ms = now_ms - max(place.last_ms for place in places)
-    if idle_ms > patience.longest_ms + _SLACK_MS:
+    if idle_ms > age_limits.longest_ms + _SLACK_MS:
         why = (
             f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: no timeout ends it"
         )
@@ -155,7 +155,7 @@ def _without_coordinator(
 
 
 def _coordinated(
-    owner: CoordinatorTransaction, places: tuple[PartitionTransaction, ...], patience: AgeLimits, now_ms: int
+    owner: CoordinatorTransaction, places: tuple[PartitionTransaction, ...], age_limits: AgeLimits, now_ms: int
 ) -> Diagnosis:
     age_s = owner.age_s(now_ms)
     kind, why = Kind.OPEN, "within its timeout"
@@ -163,10 +163,10 @@ def _coordinated(
         why = f"{owner.state}: its markers are being written"
     elif age_s is not None and age_s * 1000 > owner.timeout_ms:
         kind, why = Kind.LINGERING, f"open for longer than its timeout of {owner.timeout_ms / 1000:g} s"
-    elif age_s is not None and age_s > patience.older_than_s:
+    elif age_s is not None and age_s > age_limits.older_than_s:
         ends_s = owner.timeout_ms / 1000 - age_s
         kind = Kind.LINGERING
-        why = f"open for longer than {patience.older_than_s:g} s; its timeout ends it in {ends_s:.0f} s"
+        why = f"open for longer than {age_limits.older_than_s:g} s; its timeout ends it in {ends_s:.0f} s"
     return Diagnosis(kind, why, owner.producer_id, owner.producer_epoch, places, owner, age_s)
 
 

@@ -107,8 +107,8 @@ class Observer:
     ) -> list[PartitionSnapshot]:
         blocked = [snapshot.partition for snapshot in snapshots if snapshot.log.last_stable < snapshot.log.end]
         behind = [snapshot.partition for snapshot in snapshots if snapshot.position < snapshot.log.last_stable]
-        holders = self._if_told(lambda: self._holders(transactions, blocked))
-        own = self._if_told(lambda: self._own(transactions, [snapshots[p] for p in behind]))
+        holders = self._answer_or_empty(lambda: self._holders(transactions, blocked))
+        own = self._answer_or_empty(lambda: self._own(transactions, [snapshots[p] for p in behind]))
         deep = [
             replace(
                 snapshot,
@@ -135,7 +135,7 @@ class Observer:
         remaining = Remaining(0) if visible.nothing else snapshot.remaining
         return replace(snapshot, remaining=remaining, oldest_ms=visible.time_ms)
 
-    def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
+    def _answer_or_empty(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
         """Return the answer; if older brokers or missing rights prevent it, note the error and return an empty one."""
         try:
             return ask()

@@ -73,20 +73,20 @@ class RecordStates:
     def __init__(self) -> None:
         self._batches: list[RawBatch] = []
         self._open: dict[int, list[int]] = {}
-        self._fates: list[str] = []
+        self._states: list[str] = []
 
     def add(self, batch: RawBatch) -> None:
         state = "plain"
         if batch.control:
             ended = "committed" if batch.marker == "commit" else "aborted"
             for index in self._open.pop(batch.producer_id, ()):
-                self._fates[index] = ended
+                self._states[index] = ended
             state = f"{batch.marker or 'control'}{_MARKER}"
         elif batch.transactional:
             state = "open"
             self._open.setdefault(batch.producer_id, []).append(len(self._batches))
         self._batches.append(batch)
-        self._fates.append(state)
+        self._states.append(state)
 
     def undecided(self, below: int) -> bool:
         """True if a transaction with records below this offset has no marker yet."""
@@ -94,7 +94,7 @@ class RecordStates:
 
     def batches(self) -> Iterator[tuple[RawBatch, str]]:
         """Yield each batch with its state, in log order."""
-        return zip(self._batches, self._fates, strict=True)
+        return zip(self._batches, self._states, strict=True)
 
 
 def content_document(content: bytes | None) -> dict[str, Any]:

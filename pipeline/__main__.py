@@ -27,7 +27,7 @@ from brew.pipeline import work
 from brew.settings import PipelineSettings
 from brew.signals import stop_on_signals
 from brew.transformation import transformation
-from pipeline.enrichment import ORDERS
+from pipeline.transformation import ORDERS
 
 _EPILOG = """\b
 Examples:

@@ -15,7 +15,7 @@ from brew.jvm.dependencies import Part
 from brew.orders import Tiers
 from brew.settings import PipelineSettings, SparkSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
-from pipeline.enrichment import ORDERS
+from pipeline.transformation import ORDERS
 
 _NAME = "spark-submit"
 _NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml next to the driver adds nothing

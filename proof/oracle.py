@@ -39,7 +39,7 @@ _TAILS = {
     tier: f',"{TIER_FIELD}":"{tier}","{DISCOUNT_FIELD}":{discount}}}'.encode() for tier, discount in DISCOUNTS.items()
 }
 
-_NOBODY = (None, "")
+_MISSING_IDS = (None, "")
 
 _QUOTE, _BACKSLASH = b'"\\'
 _OPENING, _CLOSING = b"[{", b"]}"
@@ -71,7 +71,7 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
         order = _exact(value)
     except _Unreadable as error:
         return f"the input can't be parsed ({error}) and belongs on the dead-letter topic"
-    if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
+    if not isinstance(order, dict) or order.get("customer_id") in _MISSING_IDS:
         return "the input is not an order with a customer_id and belongs on the dead-letter topic"
     try:
         made = _exact(out)
@@ -101,7 +101,7 @@ def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
         order = orjson.loads(value)
     except orjson.JSONDecodeError:
         return False
-    if not isinstance(order, dict) or order.get("customer_id") in _NOBODY:
+    if not isinstance(order, dict) or order.get("customer_id") in _MISSING_IDS:
         return False
     return TIER_FIELD not in order and DISCOUNT_FIELD not in order
 
@@ -115,11 +115,11 @@ def _difference(expected: dict[str, Any], made: object) -> str | None:
         if name not in expected:
             return f"field {name!r} was added"
         if expected[name] != made[name]:
-            return f"field {name!r} is {_told(made[name])}, should be {_told(expected[name])}"
+            return f"field {name!r} is {_shortened(made[name])}, should be {_shortened(expected[name])}"
     return None
 
 
-def _told(value: object) -> str:
+def _shortened(value: object) -> str:
     text = str(value.value) if isinstance(value, _Number) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line's worth
 
@@ -164,7 +164,7 @@ def unjustified(reason: Reason, value: bytes | None) -> str | None:
         return "rejected as not-an-object, but the input is an object" if isinstance(order, dict) else None
     if not isinstance(order, dict):
         return "rejected as no-customer-id, but the input is not an object"
-    nobody = order.get("customer_id") in _NOBODY
+    nobody = order.get("customer_id") in _MISSING_IDS
     return None if nobody else "rejected as no-customer-id, but the input has one"
 
 

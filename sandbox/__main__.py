@@ -130,7 +130,7 @@ def up(
         settings = Settings(
             heap_mb=heap_mb,
             quick=quick,
-            leashed=False,
+            ends_with_parent=False,
             properties=more,
             namespaces=_own_networks(place),
             data_size_mb=_limit(data_size_mb),
@@ -216,7 +216,7 @@ def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     if layout is None or broker not in {node.number for node in layout.nodes}:
         raise Refused(f"no broker {broker} in {directory}; `python -m sandbox status` shows the brokers")
     log = str(layout.log(layout.node(broker)))
-    _become(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
+    _exec(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -234,7 +234,7 @@ def tool(name: str, arguments: Sequence[str]) -> None:
     if name in {"-h", "--help"}:
         click.echo(as_called(f"Kafka's own tools: {' '.join(TOOLS)}\nusage: python -m sandbox tool NAME ARGUMENTS..."))
         return
-    _become(Jvm().tool(name, arguments))
+    _exec(Jvm().tool(name, arguments))
 
 
 @cli.command()
@@ -274,7 +274,7 @@ def _limit(size_mb: int | None) -> int:
     return size_mb or 0
 
 
-def _become(command: Sequence[str]) -> None:
+def _exec(command: Sequence[str]) -> None:
     """Replace this process, so that signals and the exit code are those of the program."""
     sys.stdout.flush()
     try:

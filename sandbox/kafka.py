@@ -37,7 +37,8 @@ _STOP_GRACE_S = 15.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """
-    How brokers run: ``quick`` ones start in half the time and are slower under load; ``leashed`` ones end with us.
+    How brokers run: ``quick`` ones start in half the time and are slower under load; with ``ends_with_parent``
+    they end with us.
 
     ``namespaces`` gives each its own network, ``data_size_mb`` the last one a data directory of that size. ``secure``
     brokers authenticate clients (`sandbox.secure`); those of a cluster created that way always do. ``kafka``: a key of
@@ -46,7 +47,7 @@ class Settings:
 
     heap_mb: int = 512
     quick: bool = True
-    leashed: bool = True
+    ends_with_parent: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
     start_s: float = 60.0
     namespaces: bool = False
@@ -206,7 +207,7 @@ class Cluster:
         layout = Layout.read(directory.resolve())
         if layout is None:
             return None
-        return cls(layout, settings or Settings(leashed=False, **layout.launched))
+        return cls(layout, settings or Settings(ends_with_parent=False, **layout.launched))
 
     @property
     def bootstrap(self) -> str:
@@ -335,13 +336,13 @@ class Cluster:
             await_started(self.layout, self.layout.node(node.number), begin[node.number], deadline)
         await_answer(self.connection, len(self.running()), deadline)
         if self.layout.secure:
-            Security.of(self.layout).introduce(self.layout, deadline)
+            Security.of(self.layout).create_users(self.layout, deadline)
 
     def _launch(self, node: Node) -> None:
         jvm, settings = self.settings.jvm, self.settings
         command = jvm.command("kafka.Kafka", [str(self.layout.properties(node))], flags=settings.flags())
         inside = self.network.entering(node.number) if node.namespace else []
-        started = ServerProcess([*inside, *command], self.layout.log(node), leashed=settings.leashed)
+        started = ServerProcess([*inside, *command], self.layout.log(node), ends_with_parent=settings.ends_with_parent)
         self._started[node.number] = started
         self.layout = self.layout.with_node(node.number, identity=started.identity)
         self.layout.write()

@@ -163,23 +163,27 @@ class Identity:
 
 
 class ServerProcess:
-    """A server that this program has started: its identity and, on request, a leash."""
+    """A server that this program has started: its identity and, with ``ends_with_parent``, a watch that kills it."""
 
-    def __init__(self, command: Sequence[str], log: Path, *, leashed: bool) -> None:
-        """Start ``command`` in its own session, output appended to ``log``; if leashed, it ends when we end."""
+    def __init__(self, command: Sequence[str], log: Path, *, ends_with_parent: bool) -> None:
+        """
+        Start ``command`` in its own session, and append its output to ``log``.
+
+        ``ends_with_parent``: it is killed when this program ends, for any reason.
+        """
         with log.open("ab") as out:
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
         self.identity = Identity.of(self._child.pid)
-        self._leash = _kill_with_parent(self._child.pid) if leashed else None
+        self._parent_watch = _kill_with_parent(self._child.pid) if ends_with_parent else None
 
     def ended(self) -> None:
-        """Remove the leash and collect the exit status, once the process has been stopped."""
-        if self._leash is not None and self._leash.stdin is not None:
+        """End that watch and collect the exit status, once the process has been stopped."""
+        if self._parent_watch is not None and self._parent_watch.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._leash.communicate(b"ended\n")
-            self._leash = None
+                self._parent_watch.communicate(b"ended\n")
+            self._parent_watch = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=1)
 
@@ -192,7 +196,7 @@ def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:
     """
     script = 'read -r word || kill -KILL "$1"'
     return subprocess.Popen(
-        ["/bin/sh", "-c", script, "leash", str(pid)],
+        ["/bin/sh", "-c", script, "watch-parent", str(pid)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -32,7 +32,7 @@ _PASSWORD_BYTES = 24
 _AN_HOUR_AGO = -1 / 24
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LOOK_S = 0.01
-_SURE = 12
+_CONNECTIONS_IN_A_ROW = 12
 """Number of consecutive connections after which each of a broker's network threads has accepted one."""
 
 
@@ -126,7 +126,7 @@ class Security:
         java = java_settings(Connection("", config.properties, config.secrets))
         write_private(self.java_config(user), java_properties(java).encode())
 
-    def introduce(self, layout: Layout, deadline: Deadline) -> None:
+    def create_users(self, layout: Layout, deadline: Deadline) -> None:
         """Set passwords and ACLs of a new cluster, only once: rights revoked later stay revoked."""
         mark = self.folder / "introduced"
         if mark.exists():
@@ -205,7 +205,7 @@ def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
     text = path.read_text()
     wanted = ssl.PEM_cert_to_DER_cert(text[text.index(_CERTIFICATE) :])
     in_a_row = 0
-    while in_a_row < _SURE:
+    while in_a_row < _CONNECTIONS_IN_A_ROW:
         in_a_row = in_a_row + 1 if _shown_by(node, deadline) == wanted else 0
         deadline.check(f"the new certificate of broker {node.number}")
         time.sleep(_LOOK_S)

@@ -38,12 +38,12 @@ _WORKER_TIMEOUT_S = 15
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Each worker's resources, and the Python of its executors; ``leashed`` processes end with us."""
+    """Each worker's resources, and the Python of its executors; ``ends_with_parent``: they end with us."""
 
     cores: int = 2
     memory_mb: int = 1024
     python: str = sys.executable
-    leashed: bool = True
+    ends_with_parent: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class SparkCluster:
     or a worker's number; signals go to it and all its descendants: executors and their Python workers.
     """
 
-    def __init__(self, directory: Path, state: State, *, leashed: bool = True) -> None:
+    def __init__(self, directory: Path, state: State, *, ends_with_parent: bool = True) -> None:
         self.directory = directory
         self.state = state
-        self._leashed = leashed
+        self._ends_with_parent = ends_with_parent
         self._started: dict[str, ServerProcess] = {}
 
     @classmethod
@@ -87,7 +87,7 @@ class SparkCluster:
         found = _read(directory)
         if found is None:
             found = State(port or free(1)[0], settings.cores, settings.memory_mb, settings.python)
-        cluster = cls(directory, found, leashed=settings.leashed)
+        cluster = cls(directory, found, ends_with_parent=settings.ends_with_parent)
         try:
             cluster._start_missing(workers, Deadline(_START_S))
         except BaseException:
@@ -220,7 +220,7 @@ class SparkCluster:
         variables = [f"SPARK_HOME={root}", f"SPARK_SCALA_VERSION={_SCALA}", f"PATH={path}"]
         self.log(name).write_bytes(b"")
         command = ["env", "-u", "PYTHONPATH", *variables, *words]
-        self._started[name] = ServerProcess(command, self.log(name), leashed=self._leashed)
+        self._started[name] = ServerProcess(command, self.log(name), ends_with_parent=self._ends_with_parent)
         self._note(name, self._started[name].identity)
 
     def _await(self, name: str, deadline: Deadline) -> None:
@@ -305,7 +305,7 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
       python -m sandbox spark up --port 0
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with exclusive(directory):
-        settings = Settings(cores, memory_mb, leashed=False)
+        settings = Settings(cores, memory_mb, ends_with_parent=False)
         cluster = SparkCluster.start(directory, workers=workers, port=port or None, settings=settings)
     click.echo(f"Spark is up at {cluster.url} with {len(cluster.workers)} workers ({cluster.directory}/*.log)")
     click.echo(f"To run on it: make run-pipeline MASTER={cluster.url}")
@@ -371,20 +371,20 @@ def add(directory: Path) -> None:
       python -m sandbox spark add
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with exclusive(directory):
-        name = _unleashed(directory).add_worker()
+        name = _detached_cluster(directory).add_worker()
     click.echo(f"worker {name} is up")
 
 
-def _unleashed(directory: Path) -> SparkCluster:
+def _detached_cluster(directory: Path) -> SparkCluster:
     found = SparkCluster.open(directory)
     if found is None:
         raise Refused(f"no cluster in {directory}; `python -m sandbox spark up` starts one")
-    return SparkCluster(found.directory, found.state, leashed=False)
+    return SparkCluster(found.directory, found.state, ends_with_parent=False)
 
 
 def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
     def apply(directory: Path, name: str) -> Iterator[str]:
-        cluster = _unleashed(directory)
+        cluster = _detached_cluster(directory)
         known = (MASTER, *cluster.workers)
         if name not in known:
             raise UsageError(f"{name!r} is not a process of this cluster; choose one of: {' '.join(known)}")

@@ -65,13 +65,13 @@ class Store:
         *,
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
-        leashed: bool = True,
+        ends_with_parent: bool = True,
     ) -> Self:
         """
         Start the server of ``directory`` with the data it has; a running one is left alone.
 
         Without ``port``, a new server gets a free one, an old one its own; ``properties`` are the server's own
-        settings. A leashed server ends with this program.
+        settings. With ``ends_with_parent`` the server ends with this program.
 
         Raises:
             Refused: it is not installed, its port is taken, or it did not start.
@@ -87,7 +87,7 @@ class Store:
             kept = replace(kept, properties=dict(properties))
         store = cls(directory, kept)
         if not store.running():
-            store._launch(leashed=leashed)
+            store._launch(ends_with_parent=ends_with_parent)
         return store
 
     @classmethod
@@ -179,10 +179,10 @@ class Store:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def restart(self, *, leashed: bool = True) -> None:
+    def restart(self, *, ends_with_parent: bool = True) -> None:
         """Start again, with the same port and data; a running server is shut down cleanly first."""
         self.stop()
-        self._launch(leashed=leashed)
+        self._launch(ends_with_parent=ends_with_parent)
 
     def close(self, *, wipe: bool = False) -> None:
         """Stop the server; with ``wipe``, remove its files too, without waiting for a clean shutdown."""
@@ -220,12 +220,12 @@ class Store:
                 process.send_signal(number)
         return family
 
-    def _launch(self, *, leashed: bool) -> None:
+    def _launch(self, *, ends_with_parent: bool) -> None:
         require_free(self.state.port)
         deadline = Deadline(self.start_s)
         self.home.mkdir(parents=True, exist_ok=True)
         self.prepare(deadline)
-        self._started = ServerProcess(self.command(), self.log, leashed=leashed)
+        self._started = ServerProcess(self.command(), self.log, ends_with_parent=ends_with_parent)
         self._write(replace(self.state, identity=self._started.identity))
         try:
             self._await_answer(deadline)

@@ -104,7 +104,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
         raise UsageError("--port and --property apply to one server; name it")
     with exclusive(directory):
         for name in names or USUAL:
-            store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
+            store = STORES[name].start(directory, port=port or None, properties=more, ends_with_parent=False)
             click.echo(f"{name} is up at {store.url} ({store.log})")
 
 
@@ -205,6 +205,6 @@ for _name, _summary, _example, _act, _done in (
     ("kill", _LOST_POWER, "stores kill postgres", Store.kill, "is killed"),
     ("pause", _STOPPED, "stores pause redis", Store.pause, "is paused"),
     ("resume", "Send SIGCONT to paused servers.", "stores resume redis", Store.resume, "is resumed"),
-    ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(leashed=False), "is up"),
+    ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(ends_with_parent=False), "is up"),
 ):
     stores.add_command(each_command(_name, _summary, _example, _named, _on_store(_act), _done))

@@ -45,15 +45,15 @@ class Heartbeater:
         self.membership = membership
         self._open_log, self._healthy, self._now = open_log, healthy, now
         self._lock = threading.Lock()
-        self._end, self._news = threading.Event(), threading.Condition()
+        self._end, self._changed = threading.Event(), threading.Condition()
         self._held: Mapping[int, Holding] = {}
-        self._wanted: frozenset[int] = frozenset()
+        self._to_release: frozenset[int] = frozenset()
         self._done: dict[int, Holding] = {}
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self.owners: Mapping[int, str] = {}
         """The owner of each partition, as far as the log was read, without free partitions."""
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         """Why the last turn failed; the next one tries again. None after a success."""
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class Heartbeater:
         if self._end.is_set() or self._thread is None:
             return
         self._end.set()
-        self._thread.join(_LEAVE_S + self._patience_s())
+        self._thread.join(_LEAVE_S + self._call_timeout_s())
         with self._lock, contextlib.suppress(DeadlineExceeded, KafkaFailure):
             if self._failure is None:
                 self._member.progress(self._done)
@@ -100,18 +100,18 @@ class Heartbeater:
 
     def to_release(self) -> frozenset[int]:
         """Return the partitions to release once the current work on them is done."""
-        return self._wanted & self._held.keys()
+        return self._to_release & self._held.keys()
 
     def set_partitions(self, partitions: tuple[int, ...]) -> None:
         """Set the partitions that may be claimed from now on, because the topic has grown."""
         with self._lock:
             self.membership = replace(self.membership, partitions=partitions)
-            self._member.who = self.membership
+            self._member.membership = self.membership
 
     def wait(self, timeout_s: float) -> None:
         """Return when something may have changed, or after that time."""
-        with self._news:
-            self._news.wait(timeout_s)
+        with self._changed:
+            self._changed.wait(timeout_s)
 
     def progress(self, done: Mapping[int, Holding]) -> None:
         """Record that these holdings are processed up to their positions; the next heartbeat reports it."""
@@ -121,7 +121,7 @@ class Heartbeater:
         """Return whether everything below ``proposed`` is now this member's to work on, and never anyone else's."""
         with self._lock:
             try:
-                return self._member.claim_messages(partition, holding, proposed, Deadline(self._patience_s()))
+                return self._member.claim_messages(partition, holding, proposed, Deadline(self._call_timeout_s()))
             except (DeadlineExceeded, KafkaFailure):
                 return False
             finally:
@@ -135,25 +135,25 @@ class Heartbeater:
             if self._failure is not None:
                 return
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):
-                self._member.release_partitions(done, Deadline(self._patience_s()))
+                self._member.release_partitions(done, Deadline(self._call_timeout_s()))
             self._publish()
 
-    def _patience_s(self) -> float:
+    def _call_timeout_s(self) -> float:
         return max(1.0, _CALL_INTERVALS * self.membership.interval_s)
 
     def _run(self) -> None:
-        look_s = min(_MAX_POLL_S, self.membership.interval_s / _POLLS_PER_INTERVAL)
-        while not self._end.wait(look_s):
+        poll_s = min(_MAX_POLL_S, self.membership.interval_s / _POLLS_PER_INTERVAL)
+        while not self._end.wait(poll_s):
             if not self._healthy():
-                self.trouble = "the work hangs"
+                self.last_error = "the work hangs"
                 continue
             with self._lock:
                 try:
                     self._member.progress(self._done)
-                    self._member.turn(Deadline(self._patience_s()))
-                    self.trouble = None
+                    self._member.turn(Deadline(self._call_timeout_s()))
+                    self.last_error = None
                 except (DeadlineExceeded, KafkaFailure) as error:
-                    self.trouble = str(error)
+                    self.last_error = str(error)
                 except BaseException as error:  # noqa: BLE001 - `held` raises it, in the thread that works
                     self._failure = error
                     self._held = {}
@@ -164,11 +164,11 @@ class Heartbeater:
     def _publish(self) -> None:
         """Publish copies for the other threads, which never access the member itself; call it with the lock held."""
         if self._failure is None:
-            self._held, self._wanted = dict(self._member.holdings), self._member.give_back_wanted
+            self._held, self._to_release = dict(self._member.holdings), self._member.to_release
             owned = self._member.owned()
             self.owners = {p: claim.owner for p, claim in owned.items() if claim.owner is not None and not claim.free}
-        with self._news:
-            self._news.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
 
 class HeldPartitions:
@@ -178,8 +178,8 @@ class HeldPartitions:
     Only these calls change the set. Each may raise the error that made the heartbeater give up, as `Heartbeater.held`.
     """
 
-    def __init__(self, keeper: Heartbeater) -> None:
-        self._heartbeater = keeper
+    def __init__(self, heartbeater: Heartbeater) -> None:
+        self._heartbeater = heartbeater
         self._tokens: dict[int, int] = {}
 
     @property

@@ -108,15 +108,15 @@ def read_to_end(log: Log, deadline: Deadline) -> ClaimsView:
     before: dict[int, list[Entry]] = {p: [] for p in bounds}
     for entry in log.history({p: (start, until) for p, (start, until) in missing.items() if start < until}, deadline):
         before[entry.partition].append(entry)
-    world = ClaimsView([tables[p] for p in sorted(tables)])
+    view = ClaimsView([tables[p] for p in sorted(tables)])
     for partition, table in tables.items():
         start = table.next
         for entry in before[partition] + read[partition]:
             if entry.offset >= start:
-                world.apply(entry)
+                view.apply(entry)
         table.next = max(table.next, bounds[partition][1])
-    log.tail(world.ends())
-    return world
+    log.tail(view.ends())
+    return view
 
 
 def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
@@ -132,7 +132,7 @@ def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
 INTERVAL_S = 3.0
 """The default interval within which an owner sends a heartbeat; others take over after two of them."""
 HEARTBEATS_PER_INTERVAL = 2
-_BEATEN = {RecordEffect.REFRESHED, RecordEffect.RESUMED, RecordEffect.ADOPTED}
+_KEPT_ALIVE = {RecordEffect.REFRESHED, RecordEffect.RESUMED, RecordEffect.ADOPTED}
 
 
 @dataclass(frozen=True)
@@ -195,70 +195,71 @@ class Member:
     """Holds partitions by claim; it holds only what it has read back from the log."""
 
     def __init__(self, log: Log, membership: Membership, now: Callable[[], float] = time.monotonic) -> None:
-        self._log, self.who, self._now = log, membership, now
+        self._log, self.membership, self._now = log, membership, now
         self.clock = BrokerClock(now)
         self.holdings: dict[int, Holding] = {}
-        self.give_back_wanted: frozenset[int] = frozenset()
-        self._next_beat = self._may_claim_at = -math.inf
+        self.to_release: frozenset[int] = frozenset()
+        self._next_heartbeat_at = self._may_claim_at = -math.inf
 
     def join(self, deadline: Deadline) -> None:
         """Read to the end, announce this member, and take back what its ``client_id`` still owns."""
-        self.world = read_to_end(self._log, deadline)
-        for partition, table in enumerate(self.world.tables):
-            self.clock.heard(partition, table.clock)
-        if self.world.partial:
-            self._may_claim_at = self._now() + 2 * self.who.interval_s
-        self._write(self.who.presence(), deadline)
-        self._check_way(deadline)
-        mine = {p: owned for p, owned in self.owned().items() if owned.owner == self.who.client_id and not owned.free}
-        self._beat(
+        self.view = read_to_end(self._log, deadline)
+        for partition, table in enumerate(self.view.tables):
+            self.clock.observe(partition, table.clock)
+        if self.view.partial:
+            self._may_claim_at = self._now() + 2 * self.membership.interval_s
+        self._write(self.membership.presence(), deadline)
+        self._check_division(deadline)
+        me = self.membership.client_id
+        mine = {p: owned for p, owned in self.owned().items() if owned.owner == me and not owned.free}
+        self._send_heartbeats(
             {p: Holding(owned.token, owned.position, -math.inf) for p, owned in mine.items()},
             deadline,
             resume=True,
         )
 
-    def _check_way(self, deadline: Deadline) -> None:
+    def _check_division(self, deadline: Deadline) -> None:
         """Refuse to join if others claim the topic as a whole and this member would share it, or the reverse."""
-        who = self.who
-        places = self.world.places(who.group_id, who.topic) if who.works else []
-        others = [p for p in places if (p == WHOLE_TOPIC) is who.share]
-        for owned in self.world.owned(who.group_id, who.topic, others, self.clock).values():
-            if not owned.free and owned.owner != who.client_id:
+        membership = self.membership
+        places = self.view.places(membership.group_id, membership.topic) if membership.works else []
+        others = [p for p in places if (p == WHOLE_TOPIC) is membership.share]
+        for owned in self.view.owned(membership.group_id, membership.topic, others, self.clock).values():
+            if not owned.free and owned.owner != membership.client_id:
                 self.leave(deadline)
-                theirs, ours = ("as a whole", "divided") if who.share else ("divided", "as a whole")
+                theirs, ours = ("as a whole", "divided") if membership.share else ("divided", "as a whole")
                 raise Refused(
-                    f"{owned.owner!r} of group {who.group_id!r} works on {who.topic} {theirs}, and {who.client_id!r} "
-                    f"would take it {ours}: choose one way for all, stand-by or share, or name another group or "
-                    "claims topic (--claims)"
+                    f"{owned.owner!r} of group {membership.group_id!r} works on {membership.topic} {theirs}, and "
+                    f"{membership.client_id!r} would take it {ours}: choose one way for all, "
+                    "stand-by or share, or name another group or claims topic (--claims)"
                 )
 
     def turn(self, deadline: Deadline) -> None:
-        """Send due heartbeats, apply new records, claim what is due; updates `holdings` and `give_back_wanted`."""
-        if self._now() >= self._next_beat:
-            self._next_beat = self._now() + self.who.interval_s / HEARTBEATS_PER_INTERVAL
-            self._beat(dict(self.holdings), deadline)  # drops what others took meanwhile
+        """Send due heartbeats, apply new records, claim what is due; updates `holdings` and `to_release`."""
+        if self._now() >= self._next_heartbeat_at:
+            self._next_heartbeat_at = self._now() + self.membership.interval_s / HEARTBEATS_PER_INTERVAL
+            self._send_heartbeats(dict(self.holdings), deadline)  # drops what others took meanwhile
         else:
-            self._take(self._log.read({}, deadline))
-        paused_by = self.world.paused_by(self.who.group_id, self.clock)
-        members = self.world.members(self.who.group_id, self.who.topic, self.clock)
+            self._apply(self._log.read({}, deadline))
+        paused_by = self.view.paused_by(self.membership.group_id, self.clock)
+        members = self.view.members(self.membership.group_id, self.membership.topic, self.clock)
         plan = plan_claims(
             self.owned(),
             members,
-            self.who.client_id,
-            paused=paused_by not in {None, self.who.client_id},
-            share=self.who.share,
+            self.membership.client_id,
+            paused=paused_by not in {None, self.membership.client_id},
+            share=self.membership.share,
         )
-        self.give_back_wanted = frozenset(plan.release_partitions) & self.holdings.keys()
+        self.to_release = frozenset(plan.release_partitions) & self.holdings.keys()
         if plan.claims and self._now() >= self._may_claim_at:
             self.claim(plan.claims, deadline)
 
     def read_new(self, deadline: Deadline) -> None:
         """Apply new records, and nothing else."""
-        self._take(self._log.read({}, deadline))
+        self._apply(self._log.read({}, deadline))
 
     def owned(self) -> dict[int, OwnedPartition]:
         """Return the current owner of each partition."""
-        return self.world.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
+        return self.view.owned(self.membership.group_id, self.membership.topic, self.membership.partitions, self.clock)
 
     def held(self) -> dict[int, Holding]:
         """Return the holdings that are certain now."""
@@ -266,52 +267,61 @@ class Member:
 
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
         """Claim the partitions together, read back, send heartbeats at once; return those that were granted."""
-        who, sent = self.who, self._now()
+        membership, sent = self.membership, self._now()
         written = self._write(
-            [ClaimingPartition(who.client_id, who.group_id, who.topic, p, who.interval_ms) for p in partitions],
+            [
+                ClaimingPartition(
+                    membership.client_id, membership.group_id, membership.topic, p, membership.interval_ms
+                )
+                for p in partitions
+            ],
             deadline,
         )
         gained = {}
         for partition, (answer, offset) in zip(partitions, written, strict=True):
-            seat = self._seat(partition)
-            if answer is RecordEffect.GRANTED and seat is not None and seat.token == offset:
-                gained[partition] = Holding(offset, seat.position, sent + 2 * who.interval_s)
+            owner = self._owner(partition)
+            if answer is RecordEffect.GRANTED and owner is not None and owner.token == offset:
+                gained[partition] = Holding(offset, owner.position, sent + 2 * membership.interval_s)
         self.holdings |= gained
-        self._beat(gained, deadline)
+        self._send_heartbeats(gained, deadline)
         return [p for p in gained if p in self.holdings]
 
     def progress(self, done: Mapping[int, Holding]) -> None:
         """Record that these holdings are processed up to their positions; the next heartbeat reports it."""
         for partition, reached in done.items():
-            if self._still(partition, reached):
+            if self._still_holds(partition, reached):
                 self.holdings[partition] = replace(self.holdings[partition], position=reached.position)
 
-    def _still(self, partition: int, holding: Holding) -> bool:
+    def _still_holds(self, partition: int, holding: Holding) -> bool:
         return partition in self.holdings and self.holdings[partition].token == holding.token
 
     def claim_messages(self, partition: int, holding: Holding, proposed: int, deadline: Deadline) -> bool:
         """Claim everything below ``proposed``, read back, verify, heartbeat; work on it is allowed only after True."""
-        if not self._still(partition, holding) or partition not in self.held():
+        if not self._still_holds(partition, holding) or partition not in self.held():
             return False
-        who = self.who
-        message = ClaimingMessages(who.client_id, who.group_id, who.topic, partition, proposed, holding.token)
+        membership = self.membership
+        message = ClaimingMessages(
+            membership.client_id, membership.group_id, membership.topic, partition, proposed, holding.token
+        )
         [(answer, _)] = self._write([message], deadline)
-        if answer is not RecordEffect.ADVANCED or not self._still(partition, holding):
+        if answer is not RecordEffect.ADVANCED or not self._still_holds(partition, holding):
             return False
         self.progress({partition: replace(holding, position=proposed)})
-        self._beat({partition: self.holdings[partition]}, deadline)
-        return self._still(partition, holding) and partition in self.held()
+        self._send_heartbeats({partition: self.holdings[partition]}, deadline)
+        return self._still_holds(partition, holding) and partition in self.held()
 
     def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
         """Release these holdings at their positions, except those lost meanwhile."""
-        who = self.who
-        ours = {p: position for p, position in done.items() if self._still(p, position)}
+        membership = self.membership
+        ours = {p: position for p, position in done.items() if self._still_holds(p, position)}
         for partition in ours:
             del self.holdings[partition]
-        self.give_back_wanted -= ours.keys()
+        self.to_release -= ours.keys()
         self._write(
             [
-                ReleasingPartition(who.client_id, who.group_id, who.topic, p, owned.position, owned.token)
+                ReleasingPartition(
+                    membership.client_id, membership.group_id, membership.topic, p, owned.position, owned.token
+                )
                 for p, owned in ours.items()
             ],
             deadline,
@@ -319,34 +329,48 @@ class Member:
 
     def leave(self, deadline: Deadline) -> None:
         """Release everything held, and the membership."""
-        who = self.who
+        membership = self.membership
         self.release_partitions(dict(self.holdings), deadline)
-        self._write([ReleasingPartition(who.client_id, who.group_id, who.topic, None, NOTHING, NOTHING)], deadline)
+        self._write(
+            [ReleasingPartition(membership.client_id, membership.group_id, membership.topic, None, NOTHING, NOTHING)],
+            deadline,
+        )
 
     def pause_group(self, for_s: float, deadline: Deadline) -> None:
         """Pause the whole group for this time, by the brokers' clock; 0 ends a pause."""
-        who = self.who
-        self._write([ReleaseGroup(who.client_id, who.group_id, 0)], deadline)
+        membership = self.membership
+        self._write([ReleaseGroup(membership.client_id, membership.group_id, 0)], deadline)
         if for_s > 0:
             latest = max(self.clock.now_ms(p) for p in range(self._log.partitions))
-            self._write([ReleaseGroup(who.client_id, who.group_id, latest + int(for_s * 1000))], deadline)
+            self._write([ReleaseGroup(membership.client_id, membership.group_id, latest + int(for_s * 1000))], deadline)
 
-    def _beat(self, beating: Mapping[int, Holding], deadline: Deadline, *, resume: bool = False) -> None:
+    def _send_heartbeats(self, holdings: Mapping[int, Holding], deadline: Deadline, *, resume: bool = False) -> None:
         """Send heartbeats for these holdings and the member; those whose record counted are sure for two intervals."""
-        who, sent = self.who, self._now()
-        beats: list[Message] = [
+        membership, sent = self.membership, self._now()
+        heartbeats: list[Message] = [
             Heartbeat(
-                who.client_id, who.group_id, who.topic, p, holding.position, holding.token, who.interval_ms, resume
+                membership.client_id,
+                membership.group_id,
+                membership.topic,
+                p,
+                holding.position,
+                holding.token,
+                membership.interval_ms,
+                resume,
             )
-            for p, holding in beating.items()
+            for p, holding in holdings.items()
         ]
-        written = self._write([*beats, *who.presence()], deadline)
-        for (partition, holding), (answer, offset) in zip(beating.items(), written, strict=False):
+        written = self._write([*heartbeats, *membership.presence()], deadline)
+        for (partition, holding), (answer, offset) in zip(holdings.items(), written, strict=False):
             token = offset if answer is RecordEffect.RESUMED else holding.token
-            seat = self._seat(partition)
-            if answer in _BEATEN and seat is not None and (seat.owner, seat.token) == (who.client_id, token):
-                position = max(seat.position, holding.position)
-                self.holdings[partition] = Holding(token, position, sent + 2 * who.interval_s)
+            owner = self._owner(partition)
+            if (
+                answer in _KEPT_ALIVE
+                and owner is not None
+                and (owner.client_id, owner.token) == (membership.client_id, token)
+            ):
+                position = max(owner.position, holding.position)
+                self.holdings[partition] = Holding(token, position, sent + 2 * membership.interval_s)
 
     def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[RecordEffect, int]]:
         """Append, read back, and return each message's effect in the fold and its offset (of the first copy)."""
@@ -359,14 +383,14 @@ class Member:
             return []
         appended = self._log.append(items, deadline)
         for entry in appended:
-            if entry.offset < self.world.tables[entry.partition].next:
+            if entry.offset < self.view.tables[entry.partition].next:
                 raise Refused(
                     f"partition {entry.partition} of the claims topic has shrunk to offset {entry.offset}: it was "
                     "deleted and made again; start again"
                 )
-            self.clock.heard(entry.partition, entry.time_ms)
+            self.clock.observe(entry.partition, entry.time_ms)
         until = {entry.partition: entry.offset + 1 for entry in appended}
-        answers = self._take(self._log.read(until, deadline))
+        answers = self._apply(self._log.read(until, deadline))
         self._snapshot_if_due(deadline)
         return [(answers[appended[index].partition, appended[index].offset], appended[index].offset) for index in first]
 
@@ -374,27 +398,27 @@ class Member:
         partition = getattr(message, "partition", None)
         if partition is None:
             return range(self._log.partitions)
-        return [self.world.home(self.who.topic, partition)]
+        return [self.view.home(self.membership.topic, partition)]
 
-    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
+    def _apply(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         """Apply the records, and drop what the log now gives to others."""
         answers = {}
         for entry in entries:
-            answers[entry.partition, entry.offset] = self.world.apply(entry)
-            self.clock.heard(entry.partition, entry.time_ms)
+            answers[entry.partition, entry.offset] = self.view.apply(entry)
+            self.clock.observe(entry.partition, entry.time_ms)
         for partition, holding in list(self.holdings.items()):
-            seat = self._seat(partition)
-            if seat is None or (seat.owner, seat.token) != (self.who.client_id, holding.token):
+            owner = self._owner(partition)
+            if owner is None or (owner.client_id, owner.token) != (self.membership.client_id, holding.token):
                 del self.holdings[partition]
         return answers
 
-    def _seat(self, partition: int) -> PartitionOwner | None:
-        home = self.world.home(self.who.topic, partition)
-        return self.world.tables[home].seats.get((self.who.group_id, self.who.topic, partition))
+    def _owner(self, partition: int) -> PartitionOwner | None:
+        home = self.view.home(self.membership.topic, partition)
+        return self.view.tables[home].owners.get((self.membership.group_id, self.membership.topic, partition))
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
-        due = [p for p, table in enumerate(self.world.tables) if table.snapshot_due]
+        due = [p for p, table in enumerate(self.view.tables) if table.snapshot_due]
         if due:
-            taken = [Item(p, *encode(state.snapshot_of(self.world.tables[p], self.who.client_id))) for p in due]
+            taken = [Item(p, *encode(state.snapshot_of(self.view.tables[p], self.membership.client_id))) for p in due]
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):  # another write will find it due again
                 self._log.append(taken, deadline)

@@ -35,7 +35,7 @@ PARTIAL_MS = 2 * MAX_INTERVAL_MS
 
 
 class Status(enum.StrEnum):
-    """How long ago an owner was last heard, in its own intervals."""
+    """How old an owner's last heartbeat is, in its own intervals."""
 
     FRESH = "fresh"
     UNKNOWN = "unknown"
@@ -59,9 +59,9 @@ class RecordEffect(enum.StrEnum):
     UNREADABLE = "unreadable"
 
 
-def status(heard: int, interval_ms: int, now: int) -> Status:
-    """Return fresh below one interval, unknown up to two, stale beyond; an owner heard in the future is fresh."""
-    age = now - heard
+def status(last_heartbeat_ms: int, interval_ms: int, now: int) -> Status:
+    """Return fresh below one interval, unknown up to two, stale beyond; a heartbeat in the future is fresh."""
+    age = now - last_heartbeat_ms
     if age < interval_ms:
         return Status.FRESH
     return Status.UNKNOWN if age <= 2 * interval_ms else Status.STALE
@@ -77,23 +77,27 @@ class GroupPartition(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionOwner:
-    """The owner of a partition; ``owner`` is None if it was released. Times in ms of the brokers' clock."""
+    """
+    The owner of a partition; ``client_id`` is None if it was released. Times in ms of the brokers' clock.
 
-    owner: str | None
+    ``last_heartbeat_ms``: also set by a claim and by a claim of messages.
+    """
+
+    client_id: str | None
     token: int
-    heard: int
+    last_heartbeat_ms: int
     interval_ms: int
     position: int
 
     def status(self, now: int) -> Status:
-        return status(self.heard, self.interval_ms, now)
+        return status(self.last_heartbeat_ms, self.interval_ms, now)
 
 
 @dataclass(slots=True)
 class Presence:
-    """When a member itself was last heard."""
+    """The last heartbeat of a member itself, in ms of the brokers' clock."""
 
-    heard: int
+    last_heartbeat_ms: int
     interval_ms: int
 
 
@@ -115,7 +119,7 @@ class Table:
     def __init__(self, begin: int = 0) -> None:
         self.next = begin
         self.clock = 0
-        self.seats: dict[tuple[str, str, int], PartitionOwner] = {}
+        self.owners: dict[tuple[str, str, int], PartitionOwner] = {}
         self.members: dict[tuple[str, str], dict[str, Presence]] = {}
         self.pauses: dict[str, Pause] = {}
         self.snapshot_until = begin
@@ -149,12 +153,12 @@ class Table:
         return _RULES[type(message)](self, message, offset, time_ms)
 
     def _turn_back(self, time_ms: int) -> None:
-        """Handle a brokers' clock that went back: owners heard in its future count as heard now."""
-        for seat in self.seats.values():
-            seat.heard = min(seat.heard, time_ms)
+        """Handle a brokers' clock that went back: heartbeats in its future count as sent now."""
+        for owner in self.owners.values():
+            owner.last_heartbeat_ms = min(owner.last_heartbeat_ms, time_ms)
         for known in self.members.values():
             for claim in known.values():
-                claim.heard = min(claim.heard, time_ms)
+                claim.last_heartbeat_ms = min(claim.last_heartbeat_ms, time_ms)
         self.snapshot_clock = min(self.snapshot_clock, time_ms)
 
     def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> RecordEffect:
@@ -162,56 +166,60 @@ class Table:
         pause = self.pauses.get(message.group_id)
         if pause is not None and time_ms < pause.until and pause.client != message.client_id:
             return RecordEffect.PAUSED
-        seat = self.seats.get(place)
-        if seat is not None and seat.owner is not None and seat.status(time_ms) is not Status.STALE:
+        owner = self.owners.get(place)
+        if owner is not None and owner.client_id is not None and owner.status(time_ms) is not Status.STALE:
             return RecordEffect.HELD
-        position = NOTHING if seat is None else seat.position
-        self.seats[place] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
+        position = NOTHING if owner is None else owner.position
+        self.owners[place] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
         return RecordEffect.GRANTED
 
-    def _owned(
+    def _current_owner(
         self, message: Heartbeat | ReleasingPartition | ClaimingMessages, partition: int
     ) -> PartitionOwner | None:
         """Return the owner entry that this message may change, or None: owner and token must be the current ones."""
-        seat = self.seats.get((message.group_id, message.topic, partition))
-        if seat is None or seat.token != message.token or seat.owner != message.client_id:
+        owner = self.owners.get((message.group_id, message.topic, partition))
+        if owner is None or owner.token != message.token or owner.client_id != message.client_id:
             return None
-        return seat
+        return owner
 
     def _heartbeat(self, message: Heartbeat, offset: int, time_ms: int) -> RecordEffect:
         if message.partition is None:
             self._present(message, time_ms)
             return RecordEffect.NOTED
-        seat = self._owned(message, message.partition)
+        owner = self._current_owner(message, message.partition)
         answer = RecordEffect.REFRESHED
-        if seat is None:
+        if owner is None:
             place = GroupPartition(message.group_id, message.topic, message.partition)
             if not self._adoptable(place, message.token, time_ms):
                 return RecordEffect.LATE
-            seat = self.seats[place] = PartitionOwner(
+            owner = self.owners[place] = PartitionOwner(
                 message.client_id, message.token, time_ms, message.interval_ms, NOTHING
             )
             answer = RecordEffect.ADOPTED
         if message.resume:
-            if seat.status(time_ms) is Status.STALE:
+            if owner.status(time_ms) is Status.STALE:
                 return RecordEffect.LATE
-            seat.token = offset
+            owner.token = offset
             answer = RecordEffect.RESUMED
-        seat.heard, seat.interval_ms = time_ms, message.interval_ms
-        seat.position = max(seat.position, message.last_offset)
+        owner.last_heartbeat_ms, owner.interval_ms = time_ms, message.interval_ms
+        owner.position = max(owner.position, message.last_offset)
         return answer
 
     def _adoptable(self, place: GroupPartition, token: int, time_ms: int) -> bool:
         """Return whether a partial table accepts a heartbeat in place of the claim that it could not read."""
         if not self.partial or not NOTHING < token < self._begin:
             return False
-        seat = self.seats.get(place)
-        return seat is None or seat.owner is None or seat.status(time_ms) is Status.STALE
+        owner = self.owners.get(place)
+        return owner is None or owner.client_id is None or owner.status(time_ms) is Status.STALE
 
     def _present(self, message: Heartbeat, time_ms: int) -> None:
         known = self.members.setdefault((message.group_id, message.topic), {})
         if message.client_id not in known:
-            gone = [c for c, claim in known.items() if status(claim.heard, claim.interval_ms, time_ms) is Status.STALE]
+            gone = [
+                c
+                for c, claim in known.items()
+                if status(claim.last_heartbeat_ms, claim.interval_ms, time_ms) is Status.STALE
+            ]
             for client in gone:
                 del known[client]
         known[message.client_id] = Presence(time_ms, message.interval_ms)
@@ -223,24 +231,24 @@ class Table:
             if not known:
                 self.members.pop((message.group_id, message.topic), None)
             return RecordEffect.NOTED
-        seat = self._owned(message, message.partition)
-        if seat is None:
+        owner = self._current_owner(message, message.partition)
+        if owner is None:
             return RecordEffect.LATE
         pause = self.pauses.get(message.group_id)
         administrator = pause is not None and time_ms < pause.until and pause.client == message.client_id
         if administrator and message.last_offset != NOTHING:
-            seat.position = message.last_offset
-        seat.position = max(seat.position, message.last_offset)
-        seat.owner, seat.heard = None, time_ms
+            owner.position = message.last_offset
+        owner.position = max(owner.position, message.last_offset)
+        owner.client_id, owner.last_heartbeat_ms = None, time_ms
         return RecordEffect.RELEASED
 
     def _claiming_messages(self, message: ClaimingMessages, _offset: int, time_ms: int) -> RecordEffect:
-        seat = self._owned(message, message.partition)
-        if seat is None:
+        owner = self._current_owner(message, message.partition)
+        if owner is None:
             return RecordEffect.LATE
-        if message.proposed_last_offset <= seat.position:
+        if message.proposed_last_offset <= owner.position:
             return RecordEffect.BEHIND
-        seat.position, seat.heard = message.proposed_last_offset, time_ms
+        owner.position, owner.last_heartbeat_ms = message.proposed_last_offset, time_ms
         return RecordEffect.ADVANCED
 
     def _release_group(self, message: ReleaseGroup, _offset: int, time_ms: int) -> RecordEffect:
@@ -274,11 +282,11 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
         table.clock,
         {
             "seats": [
-                [*place, seat.owner, seat.token, seat.heard, seat.interval_ms, seat.position]
-                for place, seat in table.seats.items()
+                [*place, owner.client_id, owner.token, owner.last_heartbeat_ms, owner.interval_ms, owner.position]
+                for place, owner in table.owners.items()
             ],
             "members": [
-                [group, topic, client, claim.heard, claim.interval_ms]
+                [group, topic, client, claim.last_heartbeat_ms, claim.interval_ms]
                 for (group, topic), known in table.members.items()
                 for client, claim in known.items()
             ],
@@ -298,12 +306,12 @@ def table_from(snapshot: Snapshot) -> Table:
     table.next = table.snapshot_until = snapshot.until
     table.clock = table.snapshot_clock = snapshot.clock
     try:
-        for group, topic, partition, owner, token, heard, interval_ms, position in snapshot.state["seats"]:
-            table.seats[GroupPartition(group, topic, partition)] = PartitionOwner(
-                owner, token, heard, interval_ms, position
+        for group, topic, partition, owner, token, last_heartbeat_ms, interval_ms, position in snapshot.state["seats"]:
+            table.owners[GroupPartition(group, topic, partition)] = PartitionOwner(
+                owner, token, last_heartbeat_ms, interval_ms, position
             )
-        for group, topic, client, heard, interval_ms in snapshot.state["members"]:
-            table.members.setdefault((group, topic), {})[client] = Presence(heard, interval_ms)
+        for group, topic, client, last_heartbeat_ms, interval_ms in snapshot.state["members"]:
+            table.members.setdefault((group, topic), {})[client] = Presence(last_heartbeat_ms, interval_ms)
         for group, client, until in snapshot.state["pauses"]:
             table.pauses[group] = Pause(client, until)
     except (KeyError, TypeError, ValueError) as error:
@@ -315,7 +323,7 @@ def table_from(snapshot: Snapshot) -> Table:
 
 
 class OwnedPartition(NamedTuple):
-    """One partition as the group sees it; ``owner`` is None if there is none, ``age_ms`` since it was last heard."""
+    """One partition as the group sees it; ``owner`` is None if there is none, ``age_ms`` that of its last heartbeat."""
 
     owner: str | None
     token: int
@@ -335,7 +343,7 @@ class BrokerClock:
         self._now = now
         self._newest: dict[int, tuple[int, float]] = {}
 
-    def heard(self, partition: int, time_ms: int) -> None:
+    def observe(self, partition: int, time_ms: int) -> None:
         """Record the time of a record that was just read or appended."""
         self._newest[partition] = (time_ms, self._now())
 
@@ -385,18 +393,18 @@ class ClaimsView:
         claims = {}
         for partition in partitions:
             home = self.home(topic, partition)
-            now, seat = clock.now_ms(home), self.tables[home].seats.get((group, topic, partition))
-            if seat is None:
+            now, owner = clock.now_ms(home), self.tables[home].owners.get((group, topic, partition))
+            if owner is None:
                 claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
                 claims[partition] = OwnedPartition(
-                    seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position
+                    owner.client_id, owner.token, owner.status(now), now - owner.last_heartbeat_ms, owner.position
                 )
         return claims
 
     def places(self, group: str, topic: str) -> list[int]:
         """Return the partitions that any member of the group ever claimed."""
-        return sorted({p for table in self.tables for g, t, p in table.seats if (g, t) == (group, topic)})
+        return sorted({p for table in self.tables for g, t, p in table.owners if (g, t) == (group, topic)})
 
     def members(self, group: str, topic: str, clock: BrokerClock) -> list[str]:
         """Return the members that are not stale in every partition of the log, sorted."""
@@ -405,7 +413,9 @@ class ClaimsView:
             now = clock.now_ms(partition)
             known = table.members.get((group, topic), {})
             there |= {
-                c for c, member in known.items() if status(member.heard, member.interval_ms, now) is not Status.STALE
+                c
+                for c, member in known.items()
+                if status(member.last_heartbeat_ms, member.interval_ms, now) is not Status.STALE
             }
         return sorted(there)
 

@@ -16,16 +16,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.readers.direct.messages import (
-    Grant,
-    LeaseServer,
-    Message,
-    ReceivedMessage,
-    WorkerSession,
-    WorkerSettings,
-    grant_message,
-    parse_outcome,
-)
+from brew.readers.direct.lease_server import LeaseServer, ReceivedMessage, WorkerSession
+from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
 from brew.settings import Compilers, PipelineSettings
 from brew.transformation import Transformation, for_executors, transformation
 
@@ -218,8 +210,8 @@ class LeaseCoordinator:
             return
         self._next_survey = now + _SURVEY_INTERVAL_S
         self._workers.check()
-        known = self._planner.survey.known
-        positions = {p: max(fact.position, known.get(p, 0)) for p, fact in self._facts.items()}
+        last_positions = self._planner.survey.last_positions
+        positions = {p: max(fact.position, last_positions.get(p, 0)) for p, fact in self._facts.items()}
         try:
             facts, complete = self._planner.survey_partitions(lambda source: range(source.partitions))
         except SurveyFailedError as error:
@@ -267,7 +259,7 @@ class LeaseCoordinator:
     def _send_grant(self, fact: PartitionFacts, slot: int, share: int) -> None:
         goals, survey = self._shared.goals, self._planner.survey
         goal = None if goals is None else goals.get(fact.partition, fact.log.first)
-        start = max(fact.position, survey.known.get(fact.partition, 0))
+        start = max(fact.position, survey.last_positions.get(fact.partition, 0))
         exempt = self._assignments.exempt_from_crash(fact.partition)
         first_time = survey.first_attempt(fact)
         grant = Grant(fact.partition, start, survey.targets(fact), goal, first_time, exempt)

@@ -37,7 +37,7 @@ class GiveUpPolicy:
         self._settings = settings
         self.failures = 0
         self._denied_since: dict[int, float] = {}
-        self._elsewhere: Mapping[int, int] = {}
+        self._owned_by_others: Mapping[int, int] = {}
         self._last_progress = self._failing_since = time.monotonic()
 
     def progressed(self) -> None:
@@ -86,22 +86,22 @@ class GiveUpPolicy:
         """Forget denials of partitions that now belong to another driver: the right may have been granted since."""
         self._denied_since = {p: since for p, since in self._denied_since.items() if p in owned}
 
-    def blocked(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
+    def blocked(self, partitions: Sequence[int], owned_by_others: Mapping[int, int] | None = None) -> None:
         """
-        Record that a draining run can't progress now; ``elsewhere``: positions of partitions of other drivers.
+        Record that a draining run can't progress now; ``owned_by_others``: positions of partitions of other drivers.
 
         Raises:
             Refused: neither this driver nor the others progressed for longer than --blocked-patience.
         """
-        if elsewhere and elsewhere != self._elsewhere:
-            self._elsewhere = elsewhere
+        if owned_by_others and owned_by_others != self._owned_by_others:
+            self._owned_by_others = owned_by_others
             self.progressed()
         idle = time.monotonic() - self._last_progress
         if idle > self._settings.blocked_patience_s:
-            if not partitions and elsewhere:
+            if not partitions and owned_by_others:
                 raise Refused(
-                    f"partitions {sorted(elsewhere)} of {self._settings.input} belong to other drivers, which made no "
-                    f"progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
+                    f"partitions {sorted(owned_by_others)} of {self._settings.input} belong to other drivers, which "
+                    f"made no progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
                     "--blocked-patience"
                 )
             raise Refused(

@@ -68,14 +68,14 @@ class OffsetsClient:
         return existing
 
     def facts(
-        self, source: Topic, partitions: Iterable[int], deadline: Deadline, known: Mapping[int, int]
+        self, source: Topic, partitions: Iterable[int], deadline: Deadline, last_positions: Mapping[int, int]
     ) -> list[PartitionFacts]:
         """
         Return the facts of these partitions; positions are read first, so that they never exceed the log's end.
 
-        If a position is behind what this driver saw committed (``known``), the stable offset is requested: the marker
-        of a commit reaches the offsets topic a moment later, and a stale position would read rows twice. If that is
-        also behind, a replaced coordinator may have answered, and new clients are used.
+        If a position is behind what this driver saw committed (``last_positions``), the stable offset is requested: the
+        marker of a commit reaches the offsets topic a moment later, and a stale position would read rows twice. If that
+        is also behind, a replaced coordinator may have answered, and new clients are used.
         """
         chosen = list(partitions)
         if not chosen:
@@ -86,7 +86,8 @@ class OffsetsClient:
             return [
                 p
                 for p in chosen
-                if p in known and ((committed_offset := positions[p]) is None or committed_offset.offset < known[p])
+                if p in last_positions
+                and ((committed_offset := positions[p]) is None or committed_offset.offset < last_positions[p])
             ]
 
         if behind():
@@ -180,8 +181,8 @@ class PartitionSurvey:
     """
     Reads and checks the state of the partitions.
 
-    ``known``: partition -> the last position that this run's transactions saw or committed. ``owned``: the partitions
-    that this driver may work on.
+    ``last_positions``: partition -> the last position that this run's transactions saw or committed. ``owned``: the
+    partitions that this driver may work on.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -192,7 +193,7 @@ class PartitionSurvey:
         self._may_start: set[int] = set()
         self._output_wait: missing_offsets.OutputWait | None = None
         self._next_note = 0.0
-        self.known: dict[int, int] = {}
+        self.last_positions: dict[int, int] = {}
         self.owned: Container[int] = ALL_PARTITIONS
 
     def read(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
@@ -210,7 +211,7 @@ class PartitionSurvey:
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
             self._shared.ownership.set_partitions(range(source.partitions))
         busy = set(self._shared.running)
-        facts = self._offsets.facts(source, pick(source), deadline, self.known)
+        facts = self._offsets.facts(source, pick(source), deadline, self.last_positions)
         requested = len(facts)
         for fact in facts:
             check(fact, settings.group)
@@ -251,7 +252,7 @@ class PartitionSurvey:
             self._output_wait = None
             self._may_start |= allowed
             for partition in allowed:  # starts over: the input may have been recreated
-                self.known.pop(partition, None)
+                self.last_positions.pop(partition, None)
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         """
@@ -264,25 +265,25 @@ class PartitionSurvey:
 
     def _report_moved_back(self, partition: int, offset: int) -> None:
         """Report a committed offset that was reset to an earlier one; the run continues from there."""
-        if offset < self.known.get(partition, 0):
+        if offset < self.last_positions.get(partition, 0):
             self._shared.view.note(
-                f"offset-gap: partition {partition} was committed up to {self.known[partition]}, the group now stands "
-                f"at {offset}: an outsider moved the position back; going on from there"
+                f"offset-gap: partition {partition} was committed up to {self.last_positions[partition]}, the group "
+                f"now stands at {offset}: an outsider moved the position back; going on from there"
             )
-            self.known[partition] = offset
+            self.last_positions[partition] = offset
 
     def apply_outcome(self, outcome: Outcome) -> None:
         """Record the position that a transaction saw or committed; a later survey may return an older one."""
         if outcome.status is Status.COMMITTED:
-            self.known[outcome.partition] = outcome.until
+            self.last_positions[outcome.partition] = outcome.until
         elif outcome.status in {Status.AHEAD, Status.ALREADY_DONE}:
-            self.known[outcome.partition] = outcome.position
+            self.last_positions[outcome.partition] = outcome.position
         elif outcome.status is Status.OFFSET_GAP:
             self._gap(outcome.partition, outcome.start, outcome.position)
 
     def _gap(self, partition: int, start: int, position: int) -> None:
         """Forget a position that was reset below the start of a range, and report it."""
-        self.known.pop(partition, None)
+        self.last_positions.pop(partition, None)
         self._shared.view.note(
             f"offset-gap: partition {partition} was planned from {start}, the group stands at {position}: "
             "an outsider moved the position; planning again from there"

@@ -122,7 +122,7 @@ class Codec:
             raise
         # Decoders raise no type of their own on foreign bytes: EOFError, IndexError, UnicodeDecodeError.
         except Exception as error:
-            raise Reject(SCHEMA_MISMATCH, f"the value does not fit its schema: {_told(error)}") from error
+            raise Reject(SCHEMA_MISMATCH, f"the value does not fit its schema: {_error_text(error)}") from error
 
     def write(self, value: object, topic: str) -> bytes:
         """
@@ -143,7 +143,7 @@ class Codec:
         except RegistryUnreachable:
             raise
         except Exception as error:
-            raise Reject(OUTPUT_SCHEMA_MISMATCH, f"the output does not fit its schema: {_told(error)}") from error
+            raise Reject(OUTPUT_SCHEMA_MISMATCH, f"the output does not fit its schema: {_error_text(error)}") from error
         return bytes(written)
 
     @contextmanager
@@ -162,8 +162,8 @@ class Codec:
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         return RegistryUnreachable(
-            f"the Schema Registry at {self._settings.url} does not answer: {_told(error)}; start it, or correct its "
-            "address (a run tries again until --patience ends)"
+            f"the Schema Registry at {self._settings.url} does not answer: {_error_text(error)}; start it, or correct "
+            "its address (a run tries again until --patience ends)"
         )
 
 
@@ -195,5 +195,5 @@ def _serializer(settings: SchemaSettings, client: SchemaRegistryClient) -> Calla
     return JSONSerializer(settings.schema, client, conf=conf)  # type: ignore[no-any-return]
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:_LONGEST]}"

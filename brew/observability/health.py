@@ -10,7 +10,7 @@ from typing import NamedTuple
 from brew.names import quantity
 from brew.observability.counters import Ended, Ending, Place, Rate
 from brew.observability.status import (
-    ILL,
+    UNHEALTHY,
     Answer,
     LastTransaction,
     PartitionState,
@@ -29,7 +29,7 @@ class Bounds:
 
     polling_ttl_s: float
     consuming_ttl_s: float
-    away_s: float
+    unanswered_ttl_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class PartitionTimes:
     One partition's times, all by the same clock; None if the condition does not hold now.
 
     ``waiting_since``: there are records to read, and the position has not moved. ``blocked_since``: everything left
-    (``held_back`` offsets) waits for an open transaction. ``away_since``: a server that the work needs does not
-    answer. ``fenced``: a newer holder took over the id, and nothing was committed since. ``trouble``: the last error.
-    ``fatal``: why no retry can succeed.
+    (``held_back`` offsets) waits for an open transaction. ``unanswered_since``: a server that the work needs does not
+    answer. ``fenced``: a newer holder took over the id, and nothing was committed since. ``last_error``: of
+    an attempt or a server. ``fatal``: why no retry can succeed.
     """
 
     polled_at: float
     waiting_since: float | None = None
     blocked_since: float | None = None
-    away_since: float | None = None
+    unanswered_since: float | None = None
     held_back: int = 0
     lag: int | None = None
     fenced: bool = False
-    trouble: str = ""
+    last_error: str = ""
     fatal: str = ""
 
 
@@ -59,43 +59,45 @@ class Finding(NamedTuple):
     reason: str
 
 
-def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Finding:
+def state_and_reason(times: PartitionTimes, bounds: Bounds, now: float) -> Finding:
     """Return the first state whose condition holds; blocked and idle stay healthy however long they last."""
-    if vitals.fatal:
-        return Finding(PartitionState.UNRECOVERABLE, vitals.fatal)
-    unseen_s = now - vitals.polled_at
+    if times.fatal:
+        return Finding(PartitionState.UNRECOVERABLE, times.fatal)
+    unseen_s = now - times.polled_at
     if unseen_s > bounds.polling_ttl_s:
         reason = f"not polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
         return Finding(PartitionState.STUCK, reason)
-    behind = f": {vitals.trouble}" if vitals.trouble else ""
-    if vitals.away_since is not None:
-        away_s = now - vitals.away_since
-        state = PartitionState.STUCK if away_s > bounds.away_s else PartitionState.BLOCKED
-        return Finding(state, f"a server has not answered for {away_s:.0f} s (at most {bounds.away_s:g} s){behind}")
-    if vitals.blocked_since is not None:
-        held_back = f"{quantity(vitals.held_back, 'offset')} behind an open transaction"
-        return Finding(PartitionState.BLOCKED, f"{held_back}, for {now - vitals.blocked_since:.0f} s")
-    if vitals.waiting_since is None:
+    error = f": {times.last_error}" if times.last_error else ""
+    if times.unanswered_since is not None:
+        unanswered_s = now - times.unanswered_since
+        state = PartitionState.STUCK if unanswered_s > bounds.unanswered_ttl_s else PartitionState.BLOCKED
+        return Finding(
+            state, f"a server has not answered for {unanswered_s:.0f} s (at most {bounds.unanswered_ttl_s:g} s){error}"
+        )
+    if times.blocked_since is not None:
+        held_back = f"{quantity(times.held_back, 'offset')} behind an open transaction"
+        return Finding(PartitionState.BLOCKED, f"{held_back}, for {now - times.blocked_since:.0f} s")
+    if times.waiting_since is None:
         return Finding(PartitionState.IDLE, "nothing to read")
-    still_s = now - vitals.waiting_since
-    left = "an unknown number of offsets" if vitals.lag is None else quantity(vitals.lag, "offset")
+    still_s = now - times.waiting_since
+    left = "an unknown number of offsets" if times.lag is None else quantity(times.lag, "offset")
     if still_s > bounds.consuming_ttl_s:
         limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
-        return Finding(PartitionState.STUCK, f"{left} to read, no progress for {still_s:.0f} s {limit}{behind}")
-    if vitals.fenced:
-        return Finding(PartitionState.FENCED, f"fenced by a newer producer, nothing committed since{behind}")
-    return Finding(PartitionState.WORKING, f"{left} to read{behind}")
+        return Finding(PartitionState.STUCK, f"{left} to read, no progress for {still_s:.0f} s {limit}{error}")
+    if times.fenced:
+        return Finding(PartitionState.FENCED, f"fenced by a newer producer, nothing committed since{error}")
+    return Finding(PartitionState.WORKING, f"{left} to read{error}")
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``beat_at``: the program's last sign of life; ``away_since`` and ``fatal`` as in `PartitionTimes`."""
+    """``beat_at``: the program's last sign of life; ``unanswered_since`` and ``fatal`` as in `PartitionTimes`."""
 
     phase: Phase
     beat_at: float
     detail: str = ""
-    away_since: float | None = None
-    away_why: str = ""
+    unanswered_since: float | None = None
+    unanswered_reason: str = ""
     fatal: str = ""
 
 
@@ -108,9 +110,9 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
     unseen_s = now - program.beat_at
     if unseen_s > bounds.polling_ttl_s:
         return Answer(False, f"nothing was polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
-    if ill := [partition for partition in partitions if partition.state in ILL]:
-        named = "; ".join(f"{row.topic}[{row.partition}] is {row.state}: {row.reason}" for row in ill[:_NAMED])
-        return Answer(False, named + (f"; and {len(ill) - _NAMED} more" if len(ill) > _NAMED else ""))
+    if unhealthy := [partition for partition in partitions if partition.state in UNHEALTHY]:
+        named = "; ".join(f"{row.topic}[{row.partition}] is {row.state}: {row.reason}" for row in unhealthy[:_NAMED])
+        return Answer(False, named + (f"; and {len(unhealthy) - _NAMED} more" if len(unhealthy) > _NAMED else ""))
     if program.phase is Phase.STANDING_BY:
         return Answer(True, _words(program))
     counts = Counter(partition.state for partition in partitions)
@@ -126,8 +128,8 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     """
     if program.phase not in {Phase.WORKING, Phase.STANDING_BY}:
         return Answer(False, _words(program))
-    if program.away_since is not None:
-        return Answer(False, f"the brokers do not answer: {program.away_why}")
+    if program.unanswered_since is not None:
+        return Answer(False, f"the brokers do not answer: {program.unanswered_reason}")
     if waits and alive.ok:
         return Answer(False, f"every partition waits: {waits}")
     return Answer(alive.ok, alive.reason if not alive.ok else _words(program))
@@ -159,7 +161,7 @@ _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 @dataclass(slots=True)
 class Partition:
     """
-    Times by the recorder's clock; ``trouble_since``: start of the failures since the last commit.
+    Times by the recorder's clock; ``failing_since``: start of the failures since the last commit.
 
     ``begun_at``: start of a transaction whose end was not reported yet. ``oldest_at``: when the oldest remaining record
     was written, approximately: when it was first seen, or when the last record done was written.
@@ -172,12 +174,12 @@ class Partition:
     end: int | None = None
     waiting_since: float | None = None
     blocked_since: float | None = None
-    away: dict[str, float] = field(default_factory=dict)
+    unanswered_since: dict[str, float] = field(default_factory=dict)
     progress_at: float | None = None
     begun_at: float | None = None
     oldest_at: float | None = None
-    trouble_since: float | None = None
-    trouble: str = ""
+    failing_since: float | None = None
+    last_error: str = ""
     fenced: bool = False
     records: int = 0
     last: LastTransaction | None = None
@@ -196,21 +198,21 @@ class Partition:
         """Number of offsets after the last stable offset that are not done."""
         return max(0, (self.end or 0) - max(self.last_stable or 0, self.position or 0))
 
-    def stands(self, last_stable: int, end: int, now: float) -> None:
+    def set_end_offsets(self, last_stable: int, end: int, now: float) -> None:
         """Set the log's end offsets, as the brokers report them."""
-        self.back(BROKERS, now)
+        self.set_answered(BROKERS, now)
         self.last_stable, self.end = last_stable, end
         self.compare(now)
 
-    def gone(self, server: str, why: str, now: float) -> None:
-        self.away.setdefault(server, now)
-        self.trouble = why
-        self.trouble_since = now if self.trouble_since is None else self.trouble_since
+    def set_unanswered(self, server: str, why: str, now: float) -> None:
+        self.unanswered_since.setdefault(server, now)
+        self.last_error = why
+        self.failing_since = now if self.failing_since is None else self.failing_since
 
-    def back(self, server: str, now: float) -> None:
+    def set_answered(self, server: str, now: float) -> None:
         """Note that a server answers again; the time without it does not count as waiting."""
-        if self.away.pop(server, None) is not None:
-            self.waiting_since, self.trouble = now if self.lag else None, ""
+        if self.unanswered_since.pop(server, None) is not None:
+            self.waiting_since, self.last_error = now if self.lag else None, ""
 
     def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
         """
@@ -218,10 +220,10 @@ class Partition:
 
         ``newest_at``: when the last of them was written; the rest is no older if timestamps rise with offsets.
         """
-        recovered = None if self.trouble_since is None else now - self.trouble_since
+        recovered = None if self.failing_since is None else now - self.failing_since
         self.position, self.progress_at = position, now
-        self.waiting_since = self.trouble_since = None
-        self.fenced, self.trouble = False, ""
+        self.waiting_since = self.failing_since = None
+        self.fenced, self.last_error = False, ""
         self.compare(now)
         self.oldest_at = newest_at if self.lag else None
         return recovered
@@ -240,8 +242,8 @@ class Partition:
         if end.ending is Ending.COMMITTED:
             return self.moved(end.until, now, newest_at)
         if end.ending in _BAD:
-            self.fenced, self.trouble = end.ending is Ending.FENCED, f"{end.ending}: {end.detail}".rstrip(": ")
-            self.trouble_since = now if self.trouble_since is None else self.trouble_since
+            self.fenced, self.last_error = end.ending is Ending.FENCED, f"{end.ending}: {end.detail}".rstrip(": ")
+            self.failing_since = now if self.failing_since is None else self.failing_since
         self.compare(now)
         return None
 
@@ -252,15 +254,20 @@ class Partition:
         if self.lag:
             if self.waiting_since is None:
                 self.waiting_since = self.oldest_at = now
-        elif not self.away:
-            self.waiting_since, self.fenced, self.trouble, self.trouble_since = None, False, "", None
+        elif not self.unanswered_since:
+            self.waiting_since, self.fenced, self.last_error, self.failing_since = None, False, "", None
         blocked = not self.lag and self.held_back > 0
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
     def to_status(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
-        since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
-        vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
-        state, reason = state_and_reason(vitals, bounds, now)
+        since = (
+            self.polled_at,
+            self.waiting_since,
+            self.blocked_since,
+            min(self.unanswered_since.values(), default=None),
+        )
+        times = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.last_error, fatal)
+        state, reason = state_and_reason(times, bounds, now)
         return PartitionStatus(
             *place,
             state,

@@ -124,11 +124,11 @@ class _Snapshot(Collector):
         # Start at 0: Prometheus sees no increase if a series begins with its first count.
         ours = [(row.topic, row.partition) for row in status.partitions]
         endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
-        yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
+        yield _family("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
         records = dict.fromkeys(ours, 0) | counts.records
-        yield _filled("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
-        yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(counts.dead_letters.items())])
-        yield from self._singles()
+        yield _family("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
+        yield _family("brew_dlq_total", [([reason], n) for reason, n in sorted(counts.dead_letters.items())])
+        yield from self._unlabeled()
         # The six steps, and any other that was reported.
         steps = [*STEPS, *sorted(counts.steps.keys() - set(STEPS))]
         yield _histogram("brew_txn_phase_seconds", {step: counts.steps.get(step, Histogram()) for step in steps})
@@ -140,10 +140,10 @@ class _Snapshot(Collector):
         info.add_metric([], {label: getattr(status, label) or "" for label in METRICS["brew"].labels})
         return info
 
-    def _singles(self) -> Iterator[Metric]:
+    def _unlabeled(self) -> Iterator[Metric]:
         status, counts = self._status, self._counts
         fenced = sum(n for (_, ending), n in counts.endings.items() if ending is Ending.FENCED)
-        singles: dict[str, float | None] = {
+        values: dict[str, float | None] = {
             "brew_duplicates_total": counts.duplicates,
             "brew_profiles_malformed": counts.malformed_profiles,
             "brew_fenced_total": fenced,
@@ -156,8 +156,8 @@ class _Snapshot(Collector):
             "brew_started": status.started.ok,
             "brew_start_time_seconds": datetime.fromisoformat(status.started_at).timestamp(),
         }
-        for name, value in singles.items():
-            yield _filled(name, [] if value is None else [([], value)])
+        for name, value in values.items():
+            yield _family(name, [] if value is None else [([], value)])
 
 
 def _place(place: tuple[str, int]) -> list[str]:
@@ -175,19 +175,19 @@ def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
     }
     for name, value_of in values.items():
         gauges = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
-        yield _filled(name, [(labels, value) for labels, value in gauges if value is not None])
+        yield _family(name, [(labels, value) for labels, value in gauges if value is not None])
     places = [(_place((row.topic, row.partition)), row.state) for row in partitions]
     states = [([*place, state], now is state) for place, now in places for state in PartitionState]
-    yield _filled("brew_partition_state", states)
+    yield _family("brew_partition_state", states)
 
 
-def _filled(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+def _family(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
     described = METRICS[name]
     family = described.kind(name, described.text, labels=described.labels)
     for labels, value in samples:
         family.add_metric(labels, value)
-    filled: Metric = family
-    return filled
+    metric: Metric = family
+    return metric
 
 
 def _histogram(name: str, histograms: dict[str, Histogram]) -> Metric:

@@ -75,18 +75,18 @@ class Recorder:
             now, was = self._clock(), self._program
             self._program = replace(
                 was,
-                away_since=now if was.away_since is None else was.away_since,
-                away_why=why,
+                unanswered_since=now if was.unanswered_since is None else was.unanswered_since,
+                unanswered_reason=why,
                 beat_at=now if refresh else was.beat_at,
             )
             self._counts.unanswered += 1
             for partition in self._partitions.values():
                 partition.polled_at = now if refresh else partition.polled_at
-                partition.gone(BROKERS, why, now)
+                partition.set_unanswered(BROKERS, why, now)
 
     def _answered(self, now: float | None = None) -> None:
         beat_at = self._program.beat_at if now is None else now
-        self._program = replace(self._program, away_since=None, away_why="", beat_at=beat_at)
+        self._program = replace(self._program, unanswered_since=None, unanswered_reason="", beat_at=beat_at)
 
     # Partitions.
 
@@ -107,18 +107,18 @@ class Recorder:
             if state.position is not None and position > state.position:
                 self._recovered(state.moved(position, now))
             state.position = position
-            state.stands(last_stable, end, now)
+            state.set_end_offsets(last_stable, end, now)
             if not state.lag:
-                state.back(STORE, now)  # a partition with lag hears from the store only when it is worked on
-            if new and state.lag and state.trouble_since is None:
-                state.trouble_since = self._began  # a backlog from before counts as recovered at the next commit
+                state.set_answered(STORE, now)  # a partition with lag hears from the store only when it is worked on
+            if new and state.lag and state.failing_since is None:
+                state.failing_since = self._began  # a backlog from before counts as recovered at the next commit
             self._answered(now)
 
     def end_offsets(self, place: Place, last_stable: int, end: int) -> None:
         """Record end offsets read by another thread, which are no sign of life of the working loop."""
         with self._lock:
             if place in self._partitions:
-                self._partitions[place].stands(last_stable, end, self._clock())
+                self._partitions[place].set_end_offsets(last_stable, end, self._clock())
             self._answered()
 
     def waits(self, places: Iterable[Place], why: str) -> None:
@@ -128,13 +128,13 @@ class Recorder:
             self._program = replace(self._program, beat_at=now)
             self._counts.unanswered += 1
             for place in places:
-                self._taken(place, now).gone(STORE, why, now)
+                self._taken(place, now).set_unanswered(STORE, why, now)
 
     def read(self, place: Place, records: int) -> None:
         with self._lock:
             now = self._clock()
             state = self._taken(place, now)
-            state.back(STORE, now)
+            state.set_answered(STORE, now)
             self._read(state, records, now)
             self._counts.records[place] += records
 
@@ -232,9 +232,9 @@ class Recorder:
     def _waits(self) -> str:
         """Return the reason if every partition waits for something other than brokers."""
         partitions = list(self._partitions.values())
-        if not partitions or any(STORE not in partition.away for partition in partitions):
+        if not partitions or any(STORE not in partition.unanswered_since for partition in partitions):
             return ""
-        return partitions[0].trouble or "its store does not answer"
+        return partitions[0].last_error or "its store does not answer"
 
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program

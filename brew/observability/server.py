@@ -25,7 +25,7 @@ from brew.errors import BrewError, UsageError
 from brew.observability.local import announced
 from brew.observability.recorder import Recorder
 from brew.observability.settings import ProbeSettings
-from brew.observability.status import ILL, Answer, PartitionStatus, Phase, Status
+from brew.observability.status import UNHEALTHY, Answer, PartitionStatus, Phase, Status
 
 Holders = Mapping[str, tuple[int, int]]
 """Transactional id -> producer id and epoch, as its coordinator has them now."""
@@ -45,7 +45,7 @@ class Producers:
         self._lock = threading.Lock()
         self._asked_at: float | None = None
         self._holders: Holders = {}
-        self._silent = ""
+        self._failure = ""
 
     @classmethod
     def of(cls, connection: Connection) -> Producers:
@@ -62,38 +62,39 @@ class Producers:
 
         return cls(ask)
 
-    def filled(self, status: Status) -> Status:
+    def with_producers(self, status: Status) -> Status:
         """Return the status with producer ids from the brokers, or why they did not answer within two seconds."""
         lasts = [last for partition in status.partitions if (last := partition.last_transaction) is not None]
         known = sorted({last.transactional_id for last in lasts if last.transactional_id is not None})
-        holders, silent = self._look(known) if known else ({}, "")
-        return replace(status, partitions=tuple(_with(partition, holders, silent) for partition in status.partitions))
+        holders, failure = self._cached_holders(known) if known else ({}, "")
+        partitions = tuple(_with_producer(partition, holders, failure) for partition in status.partitions)
+        return replace(status, partitions=partitions)
 
-    def _look(self, names: Sequence[str]) -> tuple[Holders, str]:
+    def _cached_holders(self, names: Sequence[str]) -> tuple[Holders, str]:
         with self._lock:  # concurrent requests get the same answer
             if self._asked_at is None or self._clock() - self._asked_at >= _KEPT_S:
                 try:
-                    self._holders, self._silent = self._ask(names, Deadline(_ASK_S)), ""
+                    self._holders, self._failure = self._ask(names, Deadline(_ASK_S)), ""
                 except BrewError as error:
-                    self._holders, self._silent = {}, f"the brokers did not report it: {error}"
+                    self._holders, self._failure = {}, f"the brokers did not report it: {error}"
                 finally:
                     self._asked_at = self._clock()
-            return self._holders, self._silent
+            return self._holders, self._failure
 
 
-def _with(status: PartitionStatus, holders: Holders, silent: str) -> PartitionStatus:
+def _with_producer(status: PartitionStatus, holders: Holders, failure: str) -> PartitionStatus:
     last = status.last_transaction
     if last is None or last.transactional_id is None:
         return status
     producer_id, epoch = holders.get(last.transactional_id, (None, None))
-    why = None if producer_id is not None else silent or _UNKNOWN
+    why = None if producer_id is not None else failure or _UNKNOWN
     return replace(status, last_transaction=replace(last, producer_id=producer_id, epoch=epoch, producer_unknown=why))
 
 
 _JSON = "application/json"
 _REQUEST_S = 5.0
-_LOOK_S = 0.25
-_OK, _NOT_FOUND, _ERROR, _ILL = 200, 404, 500, 503
+_POLL_S = 0.25
+_OK, _NOT_FOUND, _ERROR, _UNAVAILABLE = 200, 404, 500, 503
 _PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status")
 
 
@@ -114,12 +115,12 @@ def respond(path: str, recorder: Recorder, producers: Producers | None = None) -
     if page == "/status":
         status = recorder.status()
         if producers is not None and query.partition("=")[0] == "producers":
-            status = producers.filled(status)
+            status = producers.with_producers(status)
         return Reply(_OK, _JSON, status.to_json())
     if page in _PAGES:
         status = recorder.status()
         answer = {"/livez": status.live, "/readyz": status.ready, "/startupz": status.started}[page]
-        return Reply(_OK if answer.ok else _ILL, _JSON, _probe(answer, status))
+        return Reply(_OK if answer.ok else _UNAVAILABLE, _JSON, _probe(answer, status))
     return Reply(_NOT_FOUND, _JSON, orjson.dumps({"pages": _PAGES}, option=orjson.OPT_APPEND_NEWLINE))
 
 
@@ -134,7 +135,7 @@ def _probe(answer: Answer, status: Status) -> bytes:
         "ill": [
             {"topic": row.topic, "partition": row.partition, "state": row.state, "reason": row.reason}
             for row in status.partitions
-            if row.state in ILL
+            if row.state in UNHEALTHY
         ],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -203,7 +204,7 @@ class Probes:
             self._server, self.taken = _Server((settings.host, 0), recorder, producers), True
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http://{host}:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="probes", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=[_POLL_S], name="probes", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

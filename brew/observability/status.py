@@ -31,7 +31,7 @@ class PartitionState(enum.StrEnum):
     UNRECOVERABLE = "unrecoverable"
 
 
-ILL = frozenset({PartitionState.STUCK, PartitionState.UNRECOVERABLE})
+UNHEALTHY = frozenset({PartitionState.STUCK, PartitionState.UNRECOVERABLE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,42 +78,41 @@ class Watcher:
 
     def __init__(self, connection: Connection, claims_topic: str) -> None:
         self._log = ClaimsLog(connection, claims_topic, create=False)
-        self.world: ClaimsView = read_to_end(self._log, Deadline(READ_S))
+        self.view: ClaimsView = read_to_end(self._log, Deadline(READ_S))
         self._clock = BrokerClock()
-        for partition, table in enumerate(self.world.tables):
-            self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
+        for partition, table in enumerate(self.view.tables):
+            self._clock.observe(partition, max(table.clock, time.time_ns() // 1_000_000))
 
     def read_new(self) -> bool:
         """Read new log entries; return True if there were any."""
         records = self._log.read({}, Deadline(READ_S))
         for entry in records:
-            self.world.apply(entry)
-            self._clock.heard(entry.partition, entry.time_ms)
+            self.view.apply(entry)
+            self._clock.observe(entry.partition, entry.time_ms)
         return bool(records)
 
-    def view(self, wanted: Filter) -> ClaimsSnapshot:
-        return claims_snapshot(self.world, self._clock, wanted)
+    def snapshot(self, wanted: Filter) -> ClaimsSnapshot:
+        return claims_snapshot(self.view, self._clock, wanted)
 
     def close(self) -> None:
         self._log.close()
 
 
-def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
+def claims_snapshot(view: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
     """Return the rows of the selected groups and topics, sorted."""
     rows, members, pauses = [], {}, {}
-    for index, table in enumerate(world.tables):
+    for index, table in enumerate(view.tables):
         now = clock.now_ms(index)
-        for place, assignment in table.seats.items():
+        for place, owner in table.owners.items():
             if wanted(place[0], place[1]):
-                owner = assignment.owner
-                state = "free" if owner is None else str(assignment.status(now))
-                age, interval = (now - assignment.heard) / 1000, assignment.interval_ms / 1000
-                rows.append(Row(*place, owner, state, age, interval, assignment.position, assignment.token))
+                state = "free" if owner.client_id is None else str(owner.status(now))
+                age, interval = (now - owner.last_heartbeat_ms) / 1000, owner.interval_ms / 1000
+                rows.append(Row(*place, owner.client_id, state, age, interval, owner.position, owner.token))
         for (group, topic), known in table.members.items():
             for client, member in known.items():
-                who, state = (group, topic, client), status(member.heard, member.interval_ms, now)
+                who, state = (group, topic, client), status(member.last_heartbeat_ms, member.interval_ms, now)
                 if wanted(group, topic) and state is not Status.STALE:
-                    members[who] = MemberRow(*who, str(state), (now - member.heard) / 1000)
+                    members[who] = MemberRow(*who, str(state), (now - member.last_heartbeat_ms) / 1000)
         for group, pause in table.pauses.items():
             if wanted(group) and now < pause.until:
                 pauses[group] = PauseRow(group, pause.client, (pause.until - now) / 1000)
@@ -158,7 +157,7 @@ def holders(member: Member, wanted: Filter) -> set[str]:
     """Return the owners that are not stale."""
     return {
         row.owner
-        for row in claims_snapshot(member.world, member.clock, wanted).rows
+        for row in claims_snapshot(member.view, member.clock, wanted).rows
         if row.owner is not None and row.state != Status.STALE
     }
 

@@ -32,31 +32,31 @@ from downstream.claims.admin import ClaimsSnapshot, Filter, Row, Watcher, admini
 _COLOURS = {str(Status.FRESH): "green", str(Status.UNKNOWN): "yellow", str(Status.STALE): "red", "free": "dim"}
 
 
-def document(view: ClaimsSnapshot) -> dict[str, object]:
+def document(snapshot: ClaimsSnapshot) -> dict[str, object]:
     """Return the snapshot as one JSON object."""
     return {
-        "partitions": [row._asdict() for row in view.rows],
-        "members": [member._asdict() for member in view.members],
-        "pauses": [pause._asdict() for pause in view.pauses],
+        "partitions": [row._asdict() for row in snapshot.rows],
+        "members": [member._asdict() for member in snapshot.members],
+        "pauses": [pause._asdict() for pause in snapshot.pauses],
     }
 
 
-def tables(view: ClaimsSnapshot, title: str) -> Group:
+def tables(snapshot: ClaimsSnapshot, title: str) -> Group:
     """Return a table of partitions, followed by members and pauses if there are any."""
     shown = Table(title=escape(title), title_justify="left")
     for name in ("group", "topic", "partition", "owner", "state"):
         shown.add_column(name)
     for name in ("heartbeat age", "position", "token"):
         shown.add_column(name, justify="right")
-    for row in view.rows:
+    for row in snapshot.rows:
         shown.add_row(*_cells(row))
     lines = [
         f"{pause.group}: paused by {pause.by}, for another {pause.ends_in_s:.0f} s; "
         "`downstream claims release --end` ends it"
-        for pause in view.pauses
+        for pause in snapshot.pauses
     ]
-    owners = {(row.group, row.topic, row.owner) for row in view.rows if row.state != "free"}
-    idle = [member.client for member in view.members if (member.group, member.topic, member.client) not in owners]
+    owners = {(row.group, row.topic, row.owner) for row in snapshot.rows if row.state != "free"}
+    idle = [member.client for member in snapshot.members if (member.group, member.topic, member.client) not in owners]
     if idle:
         lines.append(f"members without partitions: {', '.join(idle)}")
     return Group(shown, *(escape(as_called(line)) for line in lines))
@@ -135,11 +135,11 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
       python -m downstream claims status --group brew-ledger --json
     """  # noqa: D301 - click's own mark
     with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
-        view = watcher.view(Filter(group, topic))
+        snapshot = watcher.snapshot(Filter(group, topic))
     if as_json:
-        click.echo(json.dumps(document(view), indent=2))
+        click.echo(json.dumps(document(snapshot), indent=2))
     else:
-        _console().print(tables(view, claims))
+        _console().print(tables(snapshot, claims))
     return ExitCode.DONE
 
 
@@ -165,7 +165,7 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
         else:
             with Live(console=_console(), auto_refresh=False) as live:
                 while True:
-                    live.update(tables(watcher.view(wanted), claims), refresh=True)
+                    live.update(tables(watcher.snapshot(wanted), claims), refresh=True)
                     _pass(watcher, _REFRESH_S)
     return ExitCode.DONE
 
@@ -173,11 +173,11 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
 def _lines(watcher: Watcher, wanted: Filter) -> None:
     shown: object = None
     while True:
-        view = watcher.view(wanted)
-        owners = [(row.group, row.topic, row.partition, row.owner, row.state, row.token) for row in view.rows]
-        if (now := (owners, [pause[:2] for pause in view.pauses])) != shown:
+        snapshot = watcher.snapshot(wanted)
+        owners = [(row.group, row.topic, row.partition, row.owner, row.state, row.token) for row in snapshot.rows]
+        if (now := (owners, [pause[:2] for pause in snapshot.pauses])) != shown:
             shown = now
-            click.echo(json.dumps(document(view)))
+            click.echo(json.dumps(document(snapshot)))
             sys.stdout.flush()
         _pass(watcher, _REFRESH_S)
 

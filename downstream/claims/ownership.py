@@ -38,27 +38,27 @@ _IDLE_INTERVALS = 3  # a dead member's partitions are stale after two
 
 class ClaimedMember(Member):
     """
-    Reads the partitions that its keeper holds. As in a group, partitions change hands only inside `poll`.
+    Reads the partitions that its heartbeater holds. As in a group, partitions change hands only inside `poll`.
 
     No heartbeats are sent for a worker that has not polled for ``max_poll_interval_s``.
     """
 
     def __init__(self, settings: MemberSettings, claims: ClaimsSettings, partitions: Sequence[int]) -> None:
         super().__init__(settings)
-        self._polled_at, self._patience_s = time.monotonic(), settings.max_poll_interval_s
+        self._polled_at, self._max_poll_interval_s = time.monotonic(), settings.max_poll_interval_s
         self._idle_after = Deadline(_IDLE_INTERVALS * claims.interval_s)
-        self._heard = False
-        self.keeper = Heartbeater(
+        self._assignment_reported = False
+        self.heartbeater = Heartbeater(
             lambda: ClaimsLog(settings.connection, claims.topic),
             Membership(claims.client_id, settings.group, settings.topic, tuple(partitions), claims.interval_s),
-            healthy=lambda: time.monotonic() - self._polled_at < self._patience_s,
+            healthy=lambda: time.monotonic() - self._polled_at < self._max_poll_interval_s,
         )
-        self._held = HeldPartitions(self.keeper)
+        self._held = HeldPartitions(self.heartbeater)
 
     def join(self, listener: Listener) -> None:
         """Join; partitions are assigned through ``listener`` during `poll`."""
         self._listener = listener
-        self.keeper.__enter__()
+        self.heartbeater.__enter__()
         self._idle_after = Deadline(self._idle_after.budget_s)
 
     def poll(self, limit: int, timeout_s: float) -> dict[int, Polled]:
@@ -68,28 +68,28 @@ class ClaimedMember(Member):
         return super().poll(limit, timeout_s)
 
     def _follow_claims(self) -> None:
-        listener, hand = self._listener, self._held
+        listener, held = self._listener, self._held
         if listener is None:
             return
-        if lost := hand.lost():
+        if lost := held.lost():
             self._drop(lost)
             listener.lost(lost)
-        if wanted := hand.due():
+        if wanted := held.due():
             try:
                 listener.revoked(wanted)
             finally:
-                hand.drop(wanted)
+                held.drop(wanted)
                 self._drop(wanted)
-        gained = hand.gained(but=wanted)
-        if gained or (not self._heard and self._idle_after.expired()):
+        gained = held.gained(but=wanted)
+        if gained or (not self._assignment_reported and self._idle_after.expired()):
             # Report an empty assignment once: a drain must not wait forever while others own every partition.
-            self._heard = True
+            self._assignment_reported = True
             self._add(listener.assigned(gained))
 
     def close(self, deadline: Deadline) -> bool:
         """Release all partitions and close; return False if the brokers exceeded the deadline."""
         self._listener = None
-        self.keeper.leave()
+        self.heartbeater.leave()
         return super().close(deadline)
 
 
@@ -100,8 +100,8 @@ class AtLeastOnce:
     The position is what the pattern reports as done; a pattern that works in the background may have read much further.
     """
 
-    def __init__(self, inner: Handler, keeper: Heartbeater) -> None:
-        self._inner, self._heartbeater = inner, keeper
+    def __init__(self, inner: Handler, heartbeater: Heartbeater) -> None:
+        self._inner, self._heartbeater = inner, heartbeater
         self._held: dict[int, Holding] = {}
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
@@ -130,7 +130,7 @@ class AtLeastOnce:
             NotOwned: ownership of a claim is uncertain.
         """
         self._check(batches)
-        self._inner.handle(batches, self._telling(context))
+        self._inner.handle(batches, self._reporting_to_claims(context))
 
     def _check(self, batches: Sequence[PartitionBatch]) -> None:
         held = self._heartbeater.held()
@@ -138,7 +138,7 @@ class AtLeastOnce:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
                 raise NotOwned(f"partition {batch.partition} may no longer be ours: two intervals without a heartbeat")
 
-    def _telling(self, context: HandlerContext) -> HandlerContext:
+    def _reporting_to_claims(self, context: HandlerContext) -> HandlerContext:
         """Return a context whose reports also go to the claims log."""
 
         def report(positions: Mapping[int, int]) -> None:
@@ -154,7 +154,7 @@ class AtLeastOnce:
         return replace(context, report=report)
 
     def tick(self, context: HandlerContext) -> None:
-        self._inner.tick(self._telling(context))
+        self._inner.tick(self._reporting_to_claims(context))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Hand over: the next owner continues exactly where this one stopped."""

@@ -31,7 +31,7 @@ from downstream.consume.handler import (
 
 _REACH_S = 10.0
 _ASK_S = 15.0
-_SURE = 0.8  # of the poll interval; after that, work in progress could overlap with the next owner's
+_SAFE_SHARE = 0.8  # of the poll interval; after that, work in progress could overlap with the next owner's
 _LEAVE_S = 3.0
 _REPORT_S = 1.0
 _WAITING_AGAIN_S = 10.0
@@ -44,7 +44,7 @@ class _PartitionProgress:
     position: int
     goal: int
     retry_at: Deadline | None = None
-    patience: Deadline | None = None
+    give_up_at: Deadline | None = None
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Loop:
         tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._settings, self._handler, self._stop, self._tell = settings, handler, stop, tell
-        self._places: dict[int, _PartitionProgress] = {}
+        self._progress: dict[int, _PartitionProgress] = {}
         self._settled = Deadline(settings.settle_s)
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
@@ -121,7 +121,7 @@ class Loop:
         if settings.claims is None:
             return Member(asked)
         member = ClaimedMember(asked, settings.claims, settings.partitions or range(self._topic.partitions))
-        self._handler = FLOWS[settings.claims.flow](self._handler, member.keeper)
+        self._handler = FLOWS[settings.claims.flow](self._handler, member.heartbeater)
         return member
 
     def _consume(self) -> None:
@@ -138,20 +138,20 @@ class Loop:
 
     def _turn(self, polled: Mapping[int, Polled]) -> None:
         """Do everything between two polls, within one deadline."""
-        deadline = self._sure()
+        deadline = self._poll_deadline()
         batches = self._slices(polled)  # before any wait ends: what a waiting partition fetched is not its next offset
         self._pause_waiting()
         self._retry(deadline)
         self._round(batches, deadline)
 
-    def _sure(self) -> Deadline:
-        """Return how long after a poll we can be sure of our partitions."""
-        return Deadline(self._settings.max_poll_interval_s * _SURE)
+    def _poll_deadline(self) -> Deadline:
+        """Return the deadline after a poll until which no other member can own our partitions."""
+        return Deadline(self._settings.max_poll_interval_s * _SAFE_SHARE)
 
     def _round(self, batches: list[PartitionBatch], deadline: Deadline) -> None:
         """Call the handler once."""
         context = HandlerContext(
-            deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report
+            deadline, frozenset(self._progress), self._member.pause, self._member.resume, self._report
         )
         try:
             if batches:
@@ -161,12 +161,12 @@ class Loop:
             if self._unreported and self._report_due.expired():
                 self._send_report(wait=False)
         except (RetryLater, NotOwned) as error:
-            self._postpone([batch.partition for batch in batches] or list(self._places), error)
+            self._postpone([batch.partition for batch in batches] or list(self._progress), error)
 
     def _advance(self, batches: list[PartitionBatch]) -> None:
         for batch in batches:
-            place = self._places[batch.partition]
-            place.position, place.patience = batch.until, None
+            progress = self._progress[batch.partition]
+            progress.position, progress.give_up_at = batch.until, None
             self.result.positions[batch.partition] = batch.until
             self.result.records += len(batch.records)
         self.result.batches += 1
@@ -175,13 +175,13 @@ class Loop:
         """Return the batches that advance a partition; records of a waiting partition are read again later."""
         batches = []
         for partition, share in sorted(polled.items()):
-            place = self._places.get(partition)
-            if place is None or place.retry_at is not None:
+            progress = self._progress.get(partition)
+            if progress is None or progress.retry_at is not None:
                 continue
-            if share.until > place.position:
-                batches.append(PartitionBatch(partition, place.position, share.until, share.records))
+            if share.until > progress.position:
+                batches.append(PartitionBatch(partition, progress.position, share.until, share.records))
             elif not share.records:
-                place.patience = None  # at the log's end there is nothing left that could fail
+                progress.give_up_at = None  # at the log's end there is nothing left that could fail
         return batches
 
     # Rebalance callbacks, called by the member inside its poll.
@@ -189,17 +189,17 @@ class Loop:
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
         self.result.rebalances += 1
         self._settled = Deadline(self._settings.settle_s)
-        return self._take_over(partitions, self._sure())
+        return self._take_over(partitions, self._poll_deadline())
 
     def revoked(self, partitions: Collection[int]) -> None:
-        ours = [p for p in partitions if self._places.pop(p, None)]
+        ours = [p for p in partitions if self._progress.pop(p, None)]
         if ours:
             self._handler.revoked(ours, Deadline(self._settings.session_timeout_s))
             self._send_report(wait=True)
 
     def lost(self, partitions: Collection[int]) -> None:
-        ours = [p for p in partitions if self._places.pop(p, None)]
-        self._unreported = {p: position for p, position in self._unreported.items() if p in self._places}
+        ours = [p for p in partitions if self._progress.pop(p, None)]
+        self._unreported = {p: position for p, position in self._unreported.items() if p in self._progress}
         self._settled = Deadline(self._settings.settle_s)  # the group reassigns; this does not count as drained
         self._tell(f"partitions {sorted(partitions)} were lost: the group has assigned them to another member")
         self._handler.lost(ours)
@@ -212,29 +212,29 @@ class Loop:
             assignments = self._describe_assigned(partitions, deadline.part(_ASK_S))
         except (KafkaFailure, DeadlineExceeded) as error:
             return self._take_over_later(partitions, error)
-        patience = {p: place.patience for p, place in self._places.items()}
-        places = {
+        give_up_at = {p: progress.give_up_at for p, progress in self._progress.items()}
+        added = {
             assignment.partition: _PartitionProgress(
-                assignment.first, assignment.last_stable, None, patience.get(assignment.partition)
+                assignment.first, assignment.last_stable, None, give_up_at.get(assignment.partition)
             )
             for assignment in assignments
         }
-        self._places |= places
+        self._progress |= added
         try:
             positions = self._handler.assigned(assignments, deadline)
         except RetryLater as error:
             self._postpone(partitions, error)
-            return {p: place.position for p, place in places.items()}
+            return {p: progress.position for p, progress in added.items()}
         for partition, position in positions.items():
-            places[partition].position = position
+            added[partition].position = position
         return positions
 
     def _take_over_later(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
         """Make partitions wait whose offsets cannot be read, like those whose store is down."""
-        places = {p: self._places.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
-        self._places |= places
+        added = {p: self._progress.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
+        self._progress |= added
         self._postpone(partitions, RetryLater(f"their offsets can't be read: {error}"))
-        return {p: place.position for p, place in places.items()}
+        return {p: progress.position for p, progress in added.items()}
 
     def _describe_assigned(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
         settings = self._settings
@@ -268,14 +268,14 @@ class Loop:
         self.result.postponed += 1
         self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
         for partition in partitions:
-            place = self._places[partition]
-            place.patience = place.patience or Deadline(self._settings.patience_s)
-            if place.patience.expired():
+            progress = self._progress[partition]
+            progress.give_up_at = progress.give_up_at or Deadline(self._settings.patience_s)
+            if progress.give_up_at.expired():
                 raise Refused(
                     f"{self._settings.topic}[{partition}] made no progress for "
                     f"{self._settings.patience_s:g} s (--patience-s): {error}"
                 ) from error
-            place.retry_at = Deadline(delay_s)
+            progress.retry_at = Deadline(delay_s)
 
     def _tell_waiting(self, text: str) -> None:
         """Report a wait once, and every few seconds while it lasts: an unavailable store is tried twice a second."""
@@ -284,21 +284,25 @@ class Loop:
             self._tell(text)
 
     def _pause_waiting(self) -> None:
-        self._member.pause([p for p, place in self._places.items() if place.retry_at is not None])
+        self._member.pause([p for p, progress in self._progress.items() if progress.retry_at is not None])
 
     def _retry(self, deadline: Deadline) -> None:
-        due = [p for p, place in self._places.items() if place.retry_at is not None and place.retry_at.expired()]
+        due = [
+            p for p, progress in self._progress.items() if progress.retry_at is not None and progress.retry_at.expired()
+        ]
         if due:
             positions = self._take_over(due, deadline)
             self._member.seek(positions)
-            ready = [p for p in due if self._places[p].retry_at is None]
+            ready = [p for p in due if self._progress[p].retry_at is None]
             self._member.resume(ready)
             self._pause_waiting()
 
     def _drained(self) -> bool:
-        if not self._places:
+        if not self._progress:
             return self.result.rebalances > 0 and self._settled.expired()
-        return all(place.retry_at is None and place.position >= place.goal for place in self._places.values())
+        return all(
+            progress.retry_at is None and progress.position >= progress.goal for progress in self._progress.values()
+        )
 
     def _check_partitions(self) -> None:
         wrong = [p for p in self._settings.partitions or () if not 0 <= p < self._topic.partitions]
@@ -318,7 +322,7 @@ class Loop:
     def _leave(self) -> None:
         """Release the partitions, so that no member has to wait for the session time-out."""
         deadline = Deadline(_LEAVE_S)
-        ours, self._places = sorted(self._places), {}
+        ours, self._progress = sorted(self._progress), {}
         try:
             if ours:
                 self._handler.revoked(ours, deadline)

@@ -28,7 +28,14 @@ from brew.offsets import LogOffsets
 from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
 from downstream.totals.run import Run
 from downstream.totals.stages import add
-from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, parse_checkpoint, settled
+from downstream.totals.state_store import (
+    CHECKPOINT_KEY,
+    MemoryStore,
+    RocksStore,
+    Store,
+    parse_checkpoint,
+    wait_until_stable,
+)
 from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
 from downstream.totals.total import Total, deltas
 
@@ -107,7 +114,7 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     topics = found(client, settings, Deadline(_ASK_S))
     if topics is None:
         raise Refused(f"nothing was counted in group {settings.group!r} yet: run `downstream totals` first")
-    settled(client, settings.deltas, range(topics.deltas.partitions), Deadline(_ASK_S))
+    wait_until_stable(client, settings.deltas, range(topics.deltas.partitions), Deadline(_ASK_S))
     reading = _Reading(settings, client, topics)
     orders, sums = reading.offsets(topics.input), reading.offsets(topics.deltas)
     comparison = Comparison()
@@ -172,7 +179,7 @@ class _Reading:
 
 
 def _ends(client: AdminClient, topic: Topic) -> dict[int, tuple[int, int]]:
-    logs = settled(client, topic.name, range(topic.partitions), Deadline(_ASK_S))
+    logs = wait_until_stable(client, topic.name, range(topic.partitions), Deadline(_ASK_S))
     return {p: (log.first, log.last_stable) for p, log in logs.items()}
 
 

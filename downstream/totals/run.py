@@ -27,7 +27,7 @@ from brew.observability.recorder import Recorder
 from brew.observability.status import Phase
 from brew.offsets import LogOffsets
 from downstream.totals.stages import Aggregate, AttemptResult, Source, Split, StageTask, advance
-from downstream.totals.state_store import Store, settled
+from downstream.totals.state_store import Store, wait_until_stable
 from downstream.totals.topics import Topics, TotalsSettings, ensured
 
 _REACH_S = 12.0
@@ -163,12 +163,12 @@ class Run:
     def _drained(self, second: _Stage) -> bool:
         """Return True if nothing is left below the last stable offset or on its way there, and results are visible."""
         patience = Deadline(self._settings.timeout_s + _GRACE_S)
-        logs = settled(self._admin, self._settings.deltas, second.tasks, patience)
+        logs = wait_until_stable(self._admin, self._settings.deltas, second.tasks, patience)
         if any(log.last_stable > second.seen[p] for p, log in logs.items()):
             return False
         with contextlib.suppress(DeadlineExceeded):  # they are committed; a transaction that hides them is not ours
             for topic in (self._settings.changelog, self._settings.output):
-                settled(self._admin, topic, second.tasks, Deadline(_SHOW_S))
+                wait_until_stable(self._admin, topic, second.tasks, Deadline(_SHOW_S))
         return True
 
     def _logs(self, stage: _Stage) -> dict[int, LogOffsets]:

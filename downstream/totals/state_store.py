@@ -201,7 +201,7 @@ CHECKPOINT_KEY = b"\x00standing"
 """The key of the record that ends a transaction's changes: how far the deltas are, and the number of totals."""
 _PAUSE_S = 0.01
 _ASK_S = 15.0
-_SETTLE_S = 45.0
+_STABLE_S = 45.0
 
 
 def checkpoint_value(until: int, keys: int) -> bytes:
@@ -213,9 +213,11 @@ def parse_checkpoint(value: bytes) -> tuple[int, int]:
     return int(until), int(keys)
 
 
-def settled(client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, LogOffsets]:
+def wait_until_stable(
+    client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline
+) -> dict[int, LogOffsets]:
     """
-    Return the offsets of partitions without open transactions, where each last stable offset equals the end.
+    Wait until no transaction is open in these partitions (each last stable offset is the end); return their offsets.
 
     A commit is acknowledged before its markers are in all partitions, so this may take a moment.
 
@@ -253,7 +255,7 @@ def restore(
     Raises:
         Refused: the changelog has lost records; a total built on it would be wrong.
     """
-    log = settled(client, topic, [partition], Deadline(min(_SETTLE_S, deadline.budget_s)))[partition]
+    log = wait_until_stable(client, topic, [partition], Deadline(min(_STABLE_S, deadline.budget_s)))[partition]
     checkpoint = store.checkpoint
     if checkpoint is not None and not log.first <= checkpoint.changelog <= log.end:
         store.wipe()

@@ -136,15 +136,16 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
     """Return the result of a replay; with ``dry_run``, what it would do."""
-    backs, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
+    records, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
     return {
         "dead_letter": dead_letter,
         "input": target,
         "dry_run": dry_run,
-        "replayed": len(backs),
+        "replayed": len(records),
         "stays": dict(sorted(Counter(each.why.value for each in skipped).items())),
         "letters": [
-            _letter_place(back.letter) | {"to": back.partition, "count": back.letter.replays + 1} for back in backs
+            _letter_place(record.letter) | {"to": record.partition, "count": record.letter.replays + 1}
+            for record in records
         ],
         "stayed": [_letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
     }

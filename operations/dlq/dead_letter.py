@@ -119,7 +119,7 @@ def printable_content(content: bytes | None) -> dict[str, str] | None:
     return {"text": text} if harmless else {"hex": content.hex()}
 
 
-_SETTLED_S = 10.0
+_READ_TO_END_S = 10.0
 
 
 def replay_log_key(topic_id: str, offset: int) -> bytes:
@@ -149,7 +149,7 @@ class ReplayLog:
         log = log_offsets(client, self.topic, [self.partition], deadline)[self.partition]
         self._read(max(self._next, log.first), log.last_stable)
 
-    def settle(self, client: AdminClient, deadline: Deadline) -> None:
+    def read_to_end(self, client: AdminClient, deadline: Deadline) -> None:
         """
         Read up to the log's end; after a fence, this replay's transactional id cannot have an open transaction.
 
@@ -164,7 +164,7 @@ class ReplayLog:
             return log.first, log.end
 
         try:
-            first, end = retry_until(ask, "marks", deadline.part(_SETTLED_S))
+            first, end = retry_until(ask, "marks", deadline.part(_READ_TO_END_S))
         except DeadlineExceeded as error:
             raise Refused(
                 f"{self.topic}[{self.partition}] has an open transaction of another group: another replay runs with a "

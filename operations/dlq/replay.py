@@ -101,7 +101,7 @@ class ReplayRules:
             return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
         return None
 
-    def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> Replayed:
+    def replay_record(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> Replayed:
         """Return the record to write for a letter that is not `skipped`; ``value`` may have been repaired."""
         headers = [(name, text) for name, text in letter.own_headers if name not in _REPLAY_HEADERS]
         headers += [
@@ -235,7 +235,7 @@ class _Partition:
 
     def __init__(self, place: DeadLetterTopics, settings: ReplaySettings, partition: int) -> None:
         self._place, self._settings, self._partition = place, settings, partition
-        self._marks = place.replay_log(partition)
+        self._replay_log = place.replay_log(partition)
         self._waiting: int | None = None  # the first letter that has not been replayed
         self._check_group()
 
@@ -270,42 +270,42 @@ class _Partition:
         done: list[Replayed] = []
 
         def decide(committed: Committed | None) -> Write | None:
-            self._check_marks(committed)
-            self._marks.settle(self._place.admin, deadline)
+            self._check_replay_log(committed)
+            self._replay_log.read_to_end(self._place.admin, deadline)
             self._check_group()
             # Repair commands may take long; run them before a transaction is open that makes readers wait.
             done.extend(self._decide(letter) for letter in wanted)
-            backs = written_back(done)
-            self._note_waiting(letters, backs)
-            if not backs:
+            records = written_back(done)
+            self._note_waiting(letters, records)
+            if not records:
                 return None
-            settled = self._settled(letters, committed)
-            write = partial(self._produce_all, backs, kafka)
-            return Write(write, lambda: settled, self._metadata(), Deadline(timeout_s))
+            next_offset = self._next_offset(letters, committed)
+            write = partial(self._produce_all, records, kafka)
+            return Write(write, lambda: next_offset, self._metadata(), Deadline(timeout_s))
 
         # A commit that fails may have been applied: the next run reads the replay log.
         if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
-            self._marks.offsets.update(back.letter.offset for back in written_back(done))
+            self._replay_log.offsets.update(record.letter.offset for record in written_back(done))
         return done
 
-    def _produce_all(self, backs: list[ReplayRecord], kafka: KafkaTransaction, deadline: Deadline) -> None:
+    def _produce_all(self, records: list[ReplayRecord], kafka: KafkaTransaction, deadline: Deadline) -> None:
         group, target = self._settings.group, self._settings.rules.input
         with kafka.mapped("produce"):
-            for back in backs:
-                letter = back.letter
-                queue(kafka, deadline, target, back.value, letter.key, back.partition, headers=back.headers)
-                key = replay_log_key(self._marks.dead_letter_id, letter.offset)
-                mark = replay_log_value(group, target, back.partition, letter.replays + 1)
-                queue(kafka, deadline, self._marks.topic, mark, key, self._partition)
+            for record in records:
+                letter = record.letter
+                queue(kafka, deadline, target, record.value, letter.key, record.partition, headers=record.headers)
+                key = replay_log_key(self._replay_log.dead_letter_id, letter.offset)
+                entry = replay_log_value(group, target, record.partition, letter.replays + 1)
+                queue(kafka, deadline, self._replay_log.topic, entry, key, self._partition)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _goes(self, letter: DeadLetter) -> bool:
-        return letter.offset not in self._marks.offsets and self._settings.rules.skipped(letter) is None
+        return letter.offset not in self._replay_log.offsets and self._settings.rules.skipped(letter) is None
 
     def _decide(self, letter: DeadLetter) -> Replayed:
         settings = self._settings
-        if letter.offset in self._marks.offsets:
+        if letter.offset in self._replay_log.offsets:
             return SkippedDeadLetter(letter, SkipReason.REPLAYED)
         stays = settings.rules.skipped(letter)
         if stays is not None:
@@ -318,16 +318,16 @@ class _Partition:
             return SkippedDeadLetter(letter, SkipReason.BYTES_GONE, str(error))
         except RepairFailed as error:
             return SkippedDeadLetter(letter, SkipReason.EDIT_FAILED, str(error))
-        return settings.rules.back(self._place.dead_letter.name, letter, value)
+        return settings.rules.replay_record(self._place.dead_letter.name, letter, value)
 
     # -- the position ----------------------------------------------------------------------------------------------
 
-    def _note_waiting(self, letters: list[DeadLetter], backs: list[ReplayRecord]) -> None:
-        out = self._marks.offsets | {back.letter.offset for back in backs}
+    def _note_waiting(self, letters: list[DeadLetter], records: list[ReplayRecord]) -> None:
+        out = self._replay_log.offsets | {record.letter.offset for record in records}
         if self._waiting is None:
             self._waiting = next((letter.offset for letter in letters if letter.offset not in out), None)
 
-    def _settled(self, letters: list[DeadLetter], committed: Committed | None) -> int:
+    def _next_offset(self, letters: list[DeadLetter], committed: Committed | None) -> int:
         """Return the offset below which every letter is replayed; it never moves back."""
         waiting = letters[-1].offset + 1 if self._waiting is None else self._waiting
         if committed is not None and committed.metadata.startswith(self._metadata()):
@@ -336,26 +336,26 @@ class _Partition:
 
     def _metadata(self) -> str:
         marks = self._place.create_replay_log()
-        return f"topic-id={self._marks.dead_letter_id} marks-id={marks.topic_id}"
+        return f"topic-id={self._replay_log.dead_letter_id} marks-id={marks.topic_id}"
 
-    def _check_marks(self, committed: Committed | None) -> None:
+    def _check_replay_log(self, committed: Committed | None) -> None:
         """Check that the replay log's topic id is the one in the replay group's offset metadata."""
         metadata = "" if committed is None else committed.metadata
-        ours = f"topic-id={self._marks.dead_letter_id} marks-id="
+        ours = f"topic-id={self._replay_log.dead_letter_id} marks-id="
         if metadata.startswith(ours) and not metadata.startswith(self._metadata()):
             raise Refused(
-                f"the replay log of {self._place.dead_letter.name}[{self._partition}] is lost: {self._marks.topic} was "
-                f"recreated after dead letters had been replayed; if all of them may be replayed once more, delete the "
-                f"offsets of group {self._settings.transaction.group}"
+                f"the replay log of {self._place.dead_letter.name}[{self._partition}] is lost: "
+                f"{self._replay_log.topic} was recreated after dead letters had been replayed; if all of them "
+                f"may be replayed once more, delete the offsets of group {self._settings.transaction.group}"
             )
 
     def _check_group(self) -> None:
         """Check that the group has not changed: it determines the transactional ids, which must fence each other."""
-        if self._marks.group is not None and self._marks.group != self._settings.group:
+        if self._replay_log.group is not None and self._replay_log.group != self._settings.group:
             raise Refused(
                 f"GROUP_ID (--group) is {self._settings.group!r}, but dead letters of "
-                f"{self._place.dead_letter.name}[{self._partition}] were replayed under group {self._marks.group!r}; "
-                "set --group to that one"
+                f"{self._place.dead_letter.name}[{self._partition}] were replayed under group "
+                f"{self._replay_log.group!r}; set --group to that one"
             )
 
     def _may_crash(self, kafka: KafkaTransaction, point: CrashPoint) -> None:

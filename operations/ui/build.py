@@ -61,7 +61,7 @@ class ViewHistory:
             self.ages.add(flow.value)
         for status in answers.statuses:
             if status.value is not None:
-                self.ages.say(status.value)
+                self.ages.add_reported(status.value)
 
 
 def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: float, now_ms: int, tail: int) -> View:
@@ -125,7 +125,7 @@ def _ended(names: Names, tail: PollResult[OutputTail], ages: TransactionDuration
     if tail.value is None:
         return []
     ended = transactions(tail.value.all_strips, names.group, names.input)
-    return [ages.aged(transaction, names.input, now_ms) for transaction in ended]
+    return [ages.with_duration(transaction, names.input, now_ms) for transaction in ended]
 
 
 def _rows(

@@ -95,7 +95,7 @@ LOOKING = "looking"
 KEPT = 60
 _WINDOW_S = 5.0
 _RATE_S = 10.0
-_MOMENTS = {State.STUCK, State.FENCED}
+_MOMENTARY = {State.STUCK, State.FENCED}
 
 
 class History:
@@ -121,9 +121,9 @@ class History:
         while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - a rate needs two snapshots
             self._flows.popleft()
         if before is not None:
-            self._trace(before, at_s, flow)
+            self._add_rates(before, at_s, flow)
 
-    def _trace(
+    def _add_rates(
         self, before: tuple[float, InputSnapshot, dict[int, PartitionSnapshot]], at_s: float, flow: InputSnapshot
     ) -> None:
         whole = 0.0
@@ -155,7 +155,7 @@ class History:
         ]
         reason: StateReason = classify(older[0], now, flow.now_ms)
         outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
-        if reason.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
+        if reason.state in _MOMENTARY and not outside and at_s - self._began_s < _WINDOW_S:
             return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
         return reason.state.value, reason.why
 
@@ -210,13 +210,13 @@ class TransactionDurations:
         self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
         _drop_oldest(self._began_ms)
 
-    def aged(self, transaction: Transaction, topic: str, now_ms: int) -> Transaction:
+    def with_duration(self, transaction: Transaction, topic: str, now_ms: int) -> Transaction:
         """Add its duration; for an open transaction also what its coordinator reports."""
         known = replace(transaction, seconds=self.seconds(transaction, topic, now_ms))
         own = self._own.get((transaction.producer_id, transaction.epoch)) if transaction.outcome == "open" else None
         return known if own is None else replace(known, state=own.state, timeout_s=own.timeout_ms / 1000)
 
-    def say(self, status: Status) -> None:
+    def add_reported(self, status: Status) -> None:
         """Note the durations that a program reports; it knows no producer ids, so the position identifies them."""
         for reported in status.partitions:
             last = reported.last_transaction

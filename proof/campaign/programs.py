@@ -59,17 +59,17 @@ class Program:
         self.ended_at: float | None = None
         self._code: int | None = None
         self._aborted = self._reaped = False
-        self._family = {self._process.pid}
+        self._all_pids = {self._process.pid}
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def family(self) -> set[int]:
+    def all_pids(self) -> set[int]:
         """Return the pids of the process and of all descendants found now or by earlier calls."""
         with contextlib.suppress(psutil.Error):
-            self._family |= {child.pid for child in psutil.Process(self.pid).children(recursive=True)}
-        return self._family
+            self._all_pids |= {child.pid for child in psutil.Process(self.pid).children(recursive=True)}
+        return self._all_pids
 
     def code(self) -> int | None:
         """Return the exit code, negative for a signal, or None while it runs."""

@@ -22,11 +22,11 @@ class MemberView(NamedTuple):
 class _Owner:
     client: str
     token: int
-    heard: int
+    last_heartbeat_ms: int
     interval_ms: int
 
     def stale(self, time_ms: int) -> bool:
-        return time_ms - self.heard > 2 * self.interval_ms
+        return time_ms - self.last_heartbeat_ms > 2 * self.interval_ms
 
 
 @dataclass
@@ -51,7 +51,7 @@ class History:
         self.next = offset + 1
         if time_ms < self._clock:
             for known in self._now.values():
-                known.heard = min(known.heard, time_ms)
+                known.last_heartbeat_ms = min(known.last_heartbeat_ms, time_ms)
         self._clock = time_ms
         message = json.loads(value or b"{}")
         kind, partition = message.get("type"), message.get("partition")
@@ -87,7 +87,7 @@ class History:
                 return
             owner.token = offset
             self._changes[partition].append((offset, owner.client, offset))
-        owner.heard, owner.interval_ms = time_ms, message["interval_ms"]
+        owner.last_heartbeat_ms, owner.interval_ms = time_ms, message["interval_ms"]
 
     def owners(self) -> dict[int, str]:
         """Return the current owner of each partition; stale owners remain until another member claims."""

@@ -53,9 +53,9 @@ class _SkewedLog(ClaimsLog):
 class _IgnoringLostClaims(Member):
     """The control: it ignores lost claims, and prints its holdings where it should have given them up."""
 
-    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
+    def _apply(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         had = dict(self.holdings)
-        answers = super()._take(entries)
+        answers = super()._apply(entries)
         lost = had.keys() - self.holdings.keys()
         self.holdings = had | self.holdings
         if lost:  # by its next turn, it may own everything again
@@ -66,7 +66,7 @@ class _IgnoringLostClaims(Member):
 def _print_held(member: Member) -> dict[int, int]:
     """Print the held partitions and their tokens in one line, and return them."""
     held = {p: claim.token for p, claim in member.holdings.items()}
-    sys.stdout.write(json.dumps([member.who.client_id, member.world.tables[0].next, held]) + "\n")
+    sys.stdout.write(json.dumps([member.membership.client_id, member.view.tables[0].next, held]) + "\n")
     sys.stdout.flush()
     return held
 
@@ -101,7 +101,7 @@ def take_part(
         while not stop.wait(membership.interval_s / _LOOKS_PER_INTERVAL):
             try:
                 member.turn(Deadline(_TURN_S))
-                member.release_partitions({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
+                member.release_partitions({p: member.holdings[p] for p in member.to_release}, Deadline(_TURN_S))
             except (DeadlineExceeded, KafkaFailure):
                 stop.wait(_AGAIN_S)  # brokers are killed on purpose; the holdings still count
             held = {p: claim.token for p, claim in member.holdings.items()}
@@ -209,7 +209,7 @@ def race(
         ]
         for member in members:
             member.join(Deadline(_RACE_S))
-        start = members[0].world.tables[0].next
+        start = members[0].view.tables[0].next
         beliefs = _run_races(members, races, advance, seed)
         entries = logs[0].history({0: (start, logs[0].bounds(Deadline(_RACE_S))[0][1])}, Deadline(_RACE_S))
     finally:

@@ -32,8 +32,8 @@ def fold(table: Table, *records: tuple[int, Message]) -> list[RecordEffect]:
     return [table.apply(table.next, START_MS + at, message) for at, message in records]
 
 
-def seat(table: Table, partition: int = 0) -> PartitionOwner:
-    return table.seats[GROUP, TOPIC, partition]
+def owner_of(table: Table, partition: int = 0) -> PartitionOwner:
+    return table.owners[GROUP, TOPIC, partition]
 
 
 @dataclass

@@ -114,7 +114,7 @@ class Watching:
 
     def rows(self) -> list[Row]:
         self.watcher.read_new()
-        return self.watcher.view(Filter()).rows
+        return self.watcher.snapshot(Filter()).rows
 
     def owners(self) -> set[str | None]:
         return {row.owner for row in self.rows()}

@@ -76,7 +76,7 @@ def _podman_service() -> Iterator[None]:
         raise NoEngineError(f"no container engine answers here, and there is no podman; {INSTALL}")
     place = Path(tempfile.mkdtemp(prefix="brew-podman-"))
     address, log = f"unix://{place}/podman.sock", place / "service.log"
-    service = ServerProcess([podman, "system", "service", "--time=0", address], log, leashed=True)
+    service = ServerProcess([podman, "system", "service", "--time=0", address], log, ends_with_parent=True)
     before = os.environ.get("DOCKER_HOST")
     os.environ["DOCKER_HOST"] = address
     try:

@@ -24,7 +24,8 @@ from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
-from brew.readers.direct.messages import ReceivedMessage, WorkerSession, outcome_message, parse_grant, released_message
+from brew.readers.direct.lease_server import ReceivedMessage, WorkerSession
+from brew.readers.direct.messages import outcome_message, parse_grant, released_message
 from brew.settings import PipelineSettings
 
 Message = dict[str, Any]
@@ -35,7 +36,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.committed: dict[int, int | None] = dict.fromkeys(range(4), 0)
-        self.known: dict[int, int] = {}
+        self.last_positions: dict[int, int] = {}
         self._may_start: set[int] = set()
         self.stable = 100
         self.complete = True
@@ -56,7 +57,10 @@ class Cluster:
         facts = [PartitionFacts("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
         return facts, self.complete
 
-    apply_outcome, _gap = PartitionSurvey.apply_outcome, lambda self, partition, *_: self.known.pop(partition, None)
+    apply_outcome, _gap = (
+        PartitionSurvey.apply_outcome,
+        lambda self, partition, *_: self.last_positions.pop(partition, None),
+    )
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         return fact.committed is None

@@ -107,7 +107,8 @@ class YarnCluster:
         path = os.pathsep.join([str(self.site), *map(str, jars), f"{spark_home()}/jars/*"])
         command = [java(), *QUICK, "-Xmx400m", f"-Dlog4j2.configurationFile=file:{log4j}", "-cp", path, server]
         # Containers inherit part of the node manager's environment; our PYTHONPATH must not be in it.
-        self._started.append(ServerProcess(["env", "-u", "PYTHONPATH", *command], self.log(server), leashed=True))
+        command = ["env", "-u", "PYTHONPATH", *command]
+        self._started.append(ServerProcess(command, self.log(server), ends_with_parent=True))
 
     def _await(self, server: str, wanted: bytes, deadline: Deadline) -> None:
         while wanted not in self.log(server).read_bytes():

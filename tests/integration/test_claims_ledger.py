@@ -39,7 +39,7 @@ def test_two_ledgers_share_a_topic_by_claim_and_each_order_is_booked_once(stage:
 
         def owners() -> list[str | None]:
             watcher.read_new()
-            return [row.owner for row in watcher.view(Filter()).rows]
+            return [row.owner for row in watcher.snapshot(Filter()).rows]
 
         with following(by_claim(stage, names, "b"), stage.handler()) as b:
             until(lambda: sorted(map(str, owners())) == ["a", "a", "b", "b"], "both have their share")

@@ -136,7 +136,7 @@ def test_a_newcomer_after_retention_gets_the_same_world(
     for _ in range(20):
         first._next_beat = 0
         first.turn(patience())
-    until = first.world.tables[0].snapshot_until
+    until = first.view.tables[0].snapshot_until
     assert until > 50
     cluster_admin.delete_records(admin(connection), topic, {0: until}, patience())
     first._next_beat = 0
@@ -147,12 +147,12 @@ def test_a_newcomer_after_retention_gets_the_same_world(
         assert other.bounds(patience())[0][0] == until
         newcomer = member(other, "b")
         waiting = patience()
-        while first.world.ends() != newcomer.world.ends():
+        while first.view.ends() != newcomer.view.ends():
             waiting.check("both have read the same")
             first.read_new(patience())
-        now, then = snapshot_of(newcomer.world.tables[0], "x"), snapshot_of(first.world.tables[0], "x")
+        now, then = snapshot_of(newcomer.view.tables[0], "x"), snapshot_of(first.view.tables[0], "x")
         assert now == then
-        assert not newcomer.world.partial
+        assert not newcomer.view.partial
     finally:
         other.close()
 

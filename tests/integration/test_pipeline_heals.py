@@ -24,7 +24,7 @@ from brew.offsets import OffsetRange
 from brew.planner import position_metadata
 from brew.range_transaction import Rows, Targets
 from brew.readers.connector import check_one_task_per_range, read_ranges
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.settings import Limits
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, NetworkConditions, Rule, Side

@@ -7,7 +7,7 @@ import time
 
 from brew.errors import Abortable, Refused
 from brew.kafka.transaction import KafkaTransaction
-from brew.readers.direct.messages import LeaseServer
+from brew.readers.direct.lease_server import LeaseServer
 from mutants.scene import Scene
 
 _DIRECT = ("--reader", "direct")

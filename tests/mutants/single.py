@@ -23,7 +23,7 @@ from brew.outcome import Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets
 from brew.settings import Limits
 from mutants.scene import Scene
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 
 
 def calm(scene: Scene) -> None:

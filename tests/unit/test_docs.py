@@ -36,7 +36,7 @@ from brew.options import run_options
 from brew.outcome import Status
 from brew.planner import position_metadata
 from brew.settings import Limits
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name

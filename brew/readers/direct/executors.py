@@ -13,7 +13,8 @@ from pyspark import SparkContext, TaskContext
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.readers.connector import cause
-from brew.readers.direct.messages import LeaseServer, WorkerSettings
+from brew.readers.direct.lease_server import LeaseServer
+from brew.readers.direct.messages import WorkerSettings
 from brew.readers.direct.worker import run_lease_worker, without_crash
 from brew.spark import session
 

@@ -1,11 +1,8 @@
-"""The messages between the lease coordinator and its workers: their connections, and the server in the driver."""
+"""The messages between the lease coordinator and its workers, and the connections that carry them."""
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import queue
-import secrets
 import socket
 import threading
 from dataclasses import asdict, dataclass
@@ -94,7 +91,6 @@ def released_message(partition: int, position: int, why: str = "") -> Message:
 
 _MAX_MESSAGE = 1024 * 1024
 _CHUNK = 65_536
-_HELLO_S = 10.0
 
 
 class MessageConnection:
@@ -148,80 +144,3 @@ class MessageConnection:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-
-@dataclass(frozen=True, eq=False)
-class WorkerSession:
-    """A connected worker; a task that Spark restarts has a new session."""
-
-    slot: int
-    connection: MessageConnection
-
-
-@dataclass(frozen=True)
-class ReceivedMessage:
-    """A message of a worker; None if its connection was closed."""
-
-    session: WorkerSession
-    message: Message | None
-
-
-class LeaseServer:
-    """
-    Serves workers that know the token; closes a connection after ``idle_timeout_s`` without a message.
-
-    A separate thread renews the leases: a driver that waits for brokers must not lose its workers.
-    """
-
-    def __init__(self, bind: str, idle_timeout_s: float) -> None:
-        self.token = secrets.token_hex(16)
-        self.received: queue.Queue[ReceivedMessage] = queue.Queue()
-        self._idle_timeout_s = idle_timeout_s
-        self._listener = socket.create_server((bind, 0), backlog=256)
-        self.port: int = self._listener.getsockname()[1]
-        self._sessions: set[WorkerSession] = set()
-        self._closed = threading.Event()
-        for target in (self._accept, self._renew):
-            threading.Thread(target=target, name="lease-server", daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=[accepted], name="lease-session", daemon=True).start()
-
-    def _renew(self) -> None:
-        while not self._closed.wait(self._idle_timeout_s / 3):
-            for session in list(self._sessions):
-                session.connection.send({"renew": True})
-
-    def _serve(self, accepted: socket.socket) -> None:
-        connection = MessageConnection(accepted, _HELLO_S)
-        hello = (connection.receive() or {}).get("hello")
-        if not isinstance(hello, dict) or not hmac.compare_digest(str(hello.get("token")), self.token):
-            connection.close()
-            return
-        accepted.settimeout(self._idle_timeout_s)
-        session = WorkerSession(int(hello["slot"]), connection)
-        self._sessions.add(session)
-        self.received.put(ReceivedMessage(session, {"hello": {}}))
-        while (message := connection.receive()) is not None:
-            self.received.put(ReceivedMessage(session, message))
-        connection.close()
-        self._sessions.discard(session)
-        self.received.put(ReceivedMessage(session, None))
-
-    def close(self) -> None:
-        """Close all connections; a worker without one ends by itself."""
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for session in list(self._sessions):
-            session.connection.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()

@@ -249,15 +249,16 @@ class _PartitionWorker:
     turn: object
 
     def work(self, wait_s: float) -> int:
+        """Transact one range after another; return the position."""
         grant, settings, limits = self.grant, self.settings, self.limits
         injector = CrashInjector(settings.crash)
         position, exempt, first_time = grant.start, grant.exempt_from_crash, grant.first_time
         while not self.stop.is_set() and (grant.goal is None or position < grant.goal):
-            first = self.tail.take(self._first_fetch(), settings.direct.transaction_bytes, wait_s)
-            if first is None:
+            following = self._next_range(position, wait_s)
+            if following is None:
                 limits.reading.suspend(self.turn)
                 continue
-            offered = OffsetRange(settings.topic, grant.partition, position, first.until)
+            first, offered = following
             crash = None if exempt else injector.next_crash(offered)
             with limits.transactions.turn():
                 if self.stop.is_set():  # after waiting for a turn, no transaction begins after SIGTERM
@@ -270,6 +271,18 @@ class _PartitionWorker:
                 break
             position, exempt, first_time = outcome.until, False, False
         return position
+
+    def _next_range(self, position: int, wait_s: float) -> tuple[FetchedRecords, OffsetRange] | None:
+        """
+        Return the next range with its first records, as far as it is known now; None if there are none in ``wait_s``.
+
+        Its end is known when it has been read: the transaction goes on reading up to its limits (`TransactionInput`).
+        """
+        settings = self.settings
+        first = self.tail.take(self._first_fetch(), settings.direct.transaction_bytes, wait_s)
+        if first is None:
+            return None
+        return first, OffsetRange(settings.topic, self.grant.partition, position, first.until)
 
     def _first_fetch(self) -> int:
         """How many records to read before the transaction begins; some transformations need all of them."""

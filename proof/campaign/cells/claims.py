@@ -263,8 +263,8 @@ def driver(stage: CellEnvironment, mode: str, number: int, *spark: str) -> Progr
 def works(stage: CellEnvironment, program: Program) -> set[int]:
     """Return the input partitions in which it has committed."""
     stage.journals.look()
-    family = program.family()
-    return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid in family}
+    pids = program.all_pids()
+    return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid in pids}
 
 
 def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
@@ -312,5 +312,5 @@ def _require_running(running: list[Program]) -> None:
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:
     """Return the partitions of its last commits: once it is gone, nobody works on them."""
-    mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.family()]
+    mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.all_pids()]
     return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}

@@ -58,7 +58,7 @@ _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
 
 
-def family(writer: Program, word: str) -> list[psutil.Process]:
+def descendants(writer: Program, word: str) -> list[psutil.Process]:
     """Return a writer's descendants whose command line contains ``word``, the oldest first."""
     below = [process for process in tree(psutil.Process(writer.pid)) if process.pid != writer.pid]
     return sorted(
@@ -126,7 +126,7 @@ def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid-batch; Spark gives its tasks to the other one."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
         for _ in range(stage.times):
-            if not (executors := family(writer, _EXECUTOR)):
+            if not (executors := descendants(writer, _EXECUTOR)):
                 stage.doubts.append("no executor was found to kill")
                 return
             if not (victims := _stopped_in_transaction(stage, stage.random.choice(executors))):
@@ -161,11 +161,11 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
     """Driver and one of two executors die at the same moment; the other is orphaned, and a new run continues."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
         for _ in range(stage.times):
-            executor = stage.random.choice(family(writer, _EXECUTOR))
+            executor = stage.random.choice(descendants(writer, _EXECUTOR))
             if not (victims := _stopped_in_transaction(stage, executor)):
                 return
             before = {process.pid for process in tree(psutil.Process(writer.pid))}
-            killed = kill_all([*victims, *family(writer, _DRIVER)])
+            killed = kill_all([*victims, *descendants(writer, _DRIVER)])
             writer.process_kill()
             stage.fire("killed_together")
             writer = stage.writer(*_CLUSTER, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
@@ -181,7 +181,7 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
-        workers = _stopped_in_transaction(stage, *family(writer, _WORKER))
+        workers = _stopped_in_transaction(stage, *descendants(writer, _WORKER))
         try:
             if not workers:
                 return
@@ -189,7 +189,7 @@ def orphan(stage: CellEnvironment) -> None:
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
             with frozen(workers) as freezer:
                 stage.fire("pauses", len(orphans))
-                kill_all(family(writer, _DRIVER))
+                kill_all(descendants(writer, _DRIVER))
                 writer.kill()
                 killed = time.time()
                 stage.writer(*_LOCAL, "--follow", name="next")

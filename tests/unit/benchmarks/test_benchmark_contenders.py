@@ -21,7 +21,7 @@ from brew.errors import Refused
 from brew.orders import Reason
 from brew.record import Reject
 from brew.settings import Limits
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 
 PLACE = RunTopics("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")

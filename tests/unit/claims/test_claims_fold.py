@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared, beat, claim, fold, release, seat
+from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared, beat, claim, fold, owner_of, release
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -77,22 +77,22 @@ def test_the_earliest_claim_in_the_log_wins() -> None:
     answers = fold(table, (0, claim("b")), (0, claim("a")), (0, claim("b")))
 
     assert answers == [RecordEffect.GRANTED, RecordEffect.HELD, RecordEffect.HELD]
-    assert (seat(table).owner, seat(table).token) == ("b", 0)
+    assert (owner_of(table).client_id, owner_of(table).token) == ("b", 0)
 
 
 def test_the_writes_of_an_owner_that_was_replaced_are_late() -> None:
     """Whatever it writes with its old token changes nothing, also when it names the right partition."""
     table = Table()
     fold(table, (0, claim("a")), (2001, claim("b")))
-    before = seat(table).position, seat(table).heard
+    before = owner_of(table).position, owner_of(table).last_heartbeat_ms
 
     late = fold(
         table, (2002, beat("a", 0, 99)), (2003, release("a", 0, 99)), (2004, messages("a", 0, 99)), (2005, beat("b", 0))
     )
 
     assert late == [RecordEffect.LATE] * 4
-    assert (seat(table).owner, seat(table).token) == ("b", 1)
-    assert (seat(table).position, seat(table).heard) == before
+    assert (owner_of(table).client_id, owner_of(table).token) == ("b", 1)
+    assert (owner_of(table).position, owner_of(table).last_heartbeat_ms) == before
 
 
 def test_an_owner_that_was_stale_and_not_replaced_goes_on() -> None:
@@ -122,7 +122,7 @@ def test_a_restarted_process_gets_a_new_token_and_the_older_one_is_late() -> Non
         RecordEffect.REFRESHED,
         RecordEffect.LATE,
     ]
-    assert seat(table).token == 1
+    assert owner_of(table).token == 1
 
 
 def test_a_heartbeat_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
@@ -150,13 +150,13 @@ def test_positions_only_go_forward() -> None:
     """Heartbeats, releases and claims of messages; -1 says nothing."""
     table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 10)), (2, beat("a", 0, 5)), (3, beat("a", 0)))
-    assert seat(table).position == 10
+    assert owner_of(table).position == 10
     assert fold(table, (4, messages("a", 0, 10)), (5, messages("a", 0, 20))) == [
         RecordEffect.BEHIND,
         RecordEffect.ADVANCED,
     ]
     assert fold(table, (6, release("a", 0, 7)), (7, claim("b"))) == [RecordEffect.RELEASED, RecordEffect.GRANTED]
-    assert seat(table).position == 20
+    assert owner_of(table).position == 20
 
 
 def test_a_paused_group_claims_nothing_until_the_time_is_over() -> None:
@@ -173,7 +173,7 @@ def test_a_paused_group_claims_nothing_until_the_time_is_over() -> None:
         RecordEffect.GRANTED,
         RecordEffect.RELEASED,
     ]
-    assert seat(table).position == 3
+    assert owner_of(table).position == 3
     assert fold(table, (4999, claim("a")), (5000, claim("a"))) == [RecordEffect.PAUSED, RecordEffect.GRANTED]
 
 
@@ -196,7 +196,7 @@ def test_an_administrators_position_does_not_outlive_its_pause() -> None:
     table = Table()
     fold(table, (0, ReleaseGroup("admin", GROUP, START_MS + 10)), (1, claim("admin")), (2, beat("admin", 1, 50)))
     assert fold(table, (10, release("admin", 1, 3))) == [RecordEffect.RELEASED]
-    assert seat(table).position == 50
+    assert owner_of(table).position == 50
 
 
 def test_stale_members_are_forgotten_when_another_one_comes() -> None:
@@ -231,7 +231,7 @@ def test_a_log_whose_begin_is_gone_adopts_owners_by_their_heartbeats() -> None:
         RecordEffect.HELD,
         RecordEffect.REFRESHED,
     ]
-    assert (seat(table).owner, seat(table).token, seat(table).position) == ("a", 40, 8)
+    assert (owner_of(table).client_id, owner_of(table).token, owner_of(table).position) == ("a", 40, 8)
     assert fold(table, (2003, claim("b")), (2004, beat("a", 40, 9))) == [RecordEffect.GRANTED, RecordEffect.LATE]
 
 
@@ -250,7 +250,7 @@ def test_what_is_no_message_changes_nothing_but_the_clock() -> None:
     """All readers pass over it alike."""
     table = Table()
     assert table.apply(0, START_MS, None) is RecordEffect.UNREADABLE
-    assert (table.next, table.clock, table.seats) == (1, START_MS, {})
+    assert (table.next, table.clock, table.owners) == (1, START_MS, {})
     assert GroupPartition(GROUP, TOPIC, 0) == (GROUP, TOPIC, 0)
 
 
@@ -266,14 +266,14 @@ def test_a_token_is_good_for_its_owner_only() -> None:
     table = Table()
     answers = fold(table, (0, claim("a")), (1, beat("b", 0, 9)), (2, messages("b", 0, 9)), (3, release("b", 0, 9)))
     assert answers[1:] == [RecordEffect.LATE] * 3
-    assert (seat(table).owner, seat(table).position) == ("a", -1)
+    assert (owner_of(table).client_id, owner_of(table).position) == ("a", -1)
 
 
 def test_an_administrator_that_names_no_position_leaves_it_as_it_is() -> None:
     table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 20)), (2, release("a", 0)))
     fold(table, (3, ReleaseGroup("admin", GROUP, START_MS + 9000)), (4, claim("admin")), (5, release("admin", 4)))
-    assert seat(table).position == 20
+    assert owner_of(table).position == 20
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> No
     here = [5.0]
     clock = BrokerClock(lambda: here[0])
     assert clock.now_ms(0) == 0
-    clock.heard(0, START_MS)
+    clock.observe(0, START_MS)
     here[0] += 2.5
     assert (clock.now_ms(0), clock.now_ms(1)) == (START_MS + 2500, 0)
 
@@ -320,7 +320,7 @@ def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() ->
     fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
     fold(view.tables[later[0]], (0, beat("b", -1, partition=None)), (0, ReleaseGroup("admin", GROUP, START_MS + 500)))
     for partition in range(3):
-        clock.heard(partition, START_MS + 1)
+        clock.observe(partition, START_MS + 1)
     here[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
         0: OwnedPartition("a", 0, Status.FRESH, 498, 7),
@@ -362,9 +362,9 @@ def _aimed(table: Table, message: Message, right: bool) -> Message:
         and isinstance(message, (Heartbeat, ReleasingPartition, ClaimingMessages))
         and message.partition is not None
     ):
-        seat = table.seats.get((GROUP, TOPIC, message.partition))
-        if seat is not None and seat.owner is not None:
-            return message._replace(client_id=seat.owner, token=seat.token)
+        owner = table.owners.get((GROUP, TOPIC, message.partition))
+        if owner is not None and owner.client_id is not None:
+            return message._replace(client_id=owner.client_id, token=owner.token)
     return message
 
 
@@ -379,7 +379,7 @@ def _written(steps: list[tuple[int, Message, bool]]) -> Shared:
 
 
 def _facts(table: Table) -> object:
-    return table.seats, table.members, table.pauses, table.next, table.clock
+    return table.owners, table.members, table.pauses, table.next, table.clock
 
 
 @_quick
@@ -391,31 +391,31 @@ def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: li
 
 def _check(steps: list[tuple[int, Message, bool]]) -> int:
     """How many entries were judged."""
-    shared, world = _written(steps), ClaimsView([Table()])
+    shared, view = _written(steps), ClaimsView([Table()])
     for entry in shared.entries[0]:
-        before = copy.deepcopy(world.tables[0].seats)
-        answer = world.apply(entry)
+        before = copy.deepcopy(view.tables[0].owners)
+        answer = view.apply(entry)
         message = decode(entry.value)
         if isinstance(message, (Heartbeat, ReleasingPartition, ClaimingMessages)) and message.partition is not None:
             named = before.get((GROUP, TOPIC, message.partition))
-            rests = named is not None and (named.owner, named.token) == (message.client_id, message.token)
+            rests = named is not None and (named.client_id, named.token) == (message.client_id, message.token)
             assert rests or answer is RecordEffect.LATE
-        for place, current in world.tables[0].seats.items():
+        for place, current in view.tables[0].owners.items():
             old = before.get(place)
-            if old is None or (old.owner, old.token) != (current.owner, current.token):
+            if old is None or (old.client_id, old.token) != (current.client_id, current.token):
                 assert answer in {RecordEffect.GRANTED, RecordEffect.RESUMED, RecordEffect.RELEASED}
                 assert old is None or current.token >= old.token
             if (
                 answer is RecordEffect.GRANTED
                 and current.token == entry.offset
                 and old is not None
-                and old.owner is not None
+                and old.client_id is not None
             ):
-                heard = min(old.heard, entry.time_ms)
+                heard = min(old.last_heartbeat_ms, entry.time_ms)
                 assert claims_state.status(heard, old.interval_ms, entry.time_ms) is Status.STALE
         if answer in {RecordEffect.LATE, RecordEffect.HELD, RecordEffect.PAUSED, RecordEffect.BEHIND}:
-            after = {p: (s.owner, s.token, s.position) for p, s in world.tables[0].seats.items()}
-            assert after == {p: (s.owner, s.token, s.position) for p, s in before.items()}
+            after = {p: (o.client_id, o.token, o.position) for p, o in view.tables[0].owners.items()}
+            assert after == {p: (o.client_id, o.token, o.position) for p, o in before.items()}
     return len(shared.entries[0])
 
 
@@ -467,7 +467,7 @@ def test_compaction_takes_nothing_that_counts(steps: list[tuple[int, Message, bo
 def test_a_fold_without_its_rules_breaks_the_property(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The properties above go red for a fold that forgets the token, or grants what is held."""
     if broken == "no-token":
-        monkeypatch.setattr(Table, "_owned", lambda self, m, p: self.seats.get((m.group_id, m.topic, p)))
+        monkeypatch.setattr(Table, "_current_owner", lambda self, m, p: self.owners.get((m.group_id, m.topic, p)))
     else:
         monkeypatch.setattr(claims_state.PartitionOwner, "status", lambda _self, _now: Status.STALE)
     quickly = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])

@@ -197,10 +197,10 @@ def keeping(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[He
 
 def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
     """Owner and position of each partition, as the log has them."""
-    world = ClaimsView([Table()])
+    view = ClaimsView([Table()])
     for entry in shared.entries[0]:
-        world.apply(entry)
-    return {place[2]: (seat.owner, seat.position) for place, seat in world.tables[0].seats.items()}
+        view.apply(entry)
+    return {place[2]: (owner.client_id, owner.position) for place, owner in view.tables[0].owners.items()}
 
 
 def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_intervals_later() -> None:
@@ -208,7 +208,7 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
     shared, healthy = Shared(), [True]
     with keeping(shared, healthy=healthy) as keeper:
         healthy[0] = False
-        until(lambda: keeper.trouble == "the work hangs", "its silence")
+        until(lambda: keeper.last_error == "the work hangs", "its silence")
         written, sure = len(shared.entries[0]), min(one.confirmed_until for one in keeper.held().values())
         shared.now_ms = round(sure * 1000) - 1
         assert sorted(keeper.held()) == [0, 1]

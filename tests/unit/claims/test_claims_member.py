@@ -52,7 +52,7 @@ def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
         shared.now_ms += 100
         for one in turning:
             one.turn(patience())
-            one.release_partitions({p: one.holdings[p] for p in one.give_back_wanted}, patience())
+            one.release_partitions({p: one.holdings[p] for p in one.to_release}, patience())
 
 
 def test_a_member_alone_takes_all_and_beats_twice_per_interval() -> None:
@@ -92,7 +92,7 @@ def test_members_share_and_shares_follow_those_who_come_and_go(partitions: int) 
 
 
 def test_two_claims_for_one_partition_give_it_to_the_earlier_record() -> None:
-    """Both read the same world, both write; the loser reads that it lost."""
+    """Both read the same view, both write; the loser reads that it lost."""
     shared = Shared()
     a, b = member(shared, "a"), member(shared, "b")
     key_before = len(shared.entries[0])
@@ -181,7 +181,7 @@ def test_a_heartbeat_confirms_nothing_that_a_record_behind_it_took() -> None:
     a = member(shared, "a", (0,))
     a.claim([0], patience())
     a._log = Overtaken(shared)
-    a._log.tail(a.world.ends())
+    a._log.tail(a.view.ends())
     assert not a.claim_messages(0, a.holdings[0], 10, patience())
     assert a.holdings == {}
 
@@ -240,7 +240,7 @@ def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> N
     shared.down = True
     for _ in range(20):
         shared.now_ms += 105
-        alone._next_beat = 0
+        alone._next_heartbeat_at = 0
         with pytest.raises(DeadlineExceeded):
             alone.turn(patience())
     assert alone.held() == {}
@@ -304,7 +304,7 @@ def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs
     shared = Shared()
     shared.write(claim("a", WHOLE_TOPIC))
     admin = member(shared, "admin", works=False)
-    assert (admin.who.presence(), len(shared.entries[0])) == ([], 1)
+    assert (admin.membership.presence(), len(shared.entries[0])) == ([], 1)
     shared.now_ms += 2 * 1000 + 1
     shared.write(beat("b", -1, partition=None))
     assert member(shared, "admin", (WHOLE_TOPIC,), works=False).owned()[WHOLE_TOPIC].status is Status.STALE
@@ -364,8 +364,8 @@ def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
     assert sum(entry.key == b"Snapshot" for entry in shared.entries[0]) == 1
     del shared.entries[0][:SNAPSHOT_RECORDS]
     newcomer = member(shared, "b")
-    assert not newcomer.world.partial
-    assert newcomer.world.tables[0].seats == alone.world.tables[0].seats
+    assert not newcomer.view.partial
+    assert newcomer.view.tables[0].owners == alone.view.tables[0].owners
 
 
 def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims() -> None:
@@ -375,7 +375,7 @@ def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims(
     pass_by(shared, 3, a)
     del shared.entries[0][: len(shared.entries[0]) - 1]
     b = member(shared, "b", (0,))
-    assert b.world.partial
+    assert b.view.partial
     pass_by(shared, 5, a, b)
     assert (list(a.held()), list(b.held())) == ([0], [])
 
@@ -418,15 +418,15 @@ def owned(*owners: str | None) -> dict[int, OwnedPartition]:
 
 def test_free_partitions_are_dealt_without_two_claiming_the_same() -> None:
     """Each member computes the same deal."""
-    world = owned(None, "a", None, None, None, None)
-    dealt = {me: plan_claims(world, ["a", "b", "c"], me, paused=False, share=True).claims for me in "abc"}
+    view = owned(None, "a", None, None, None, None)
+    dealt = {me: plan_claims(view, ["a", "b", "c"], me, paused=False, share=True).claims for me in "abc"}
     assert dealt == {"a": [0], "b": [2, 3], "c": [4, 5]}
 
 
 def test_nothing_moves_between_members_that_are_even() -> None:
     """One more than another is even, where it doesn't divide."""
-    world = owned("a", "b", "b", "a", "b")
-    assert all(plan_claims(world, ["a", "b"], me, paused=False, share=True) == ([], []) for me in "ab")
+    view = owned("a", "b", "b", "a", "b")
+    assert all(plan_claims(view, ["a", "b"], me, paused=False, share=True) == ([], []) for me in "ab")
 
 
 def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
@@ -450,8 +450,8 @@ def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None
     pass_by(shared, 0.1, a)
     for partition in EIGHT:
         home = coordinating_partition("orders", partition, 3)
-        assert a.world.tables[home].seats[GROUP, "orders", partition].owner == "a"
-    assert all("a" in table.members[GROUP, "orders"] for table in a.world.tables)
+        assert a.view.tables[home].owners[GROUP, "orders", partition].client_id == "a"
+    assert all("a" in table.members[GROUP, "orders"] for table in a.view.tables)
     assert beat("a", -1, partition=None).partition is None
 
 
@@ -495,7 +495,7 @@ def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() ->
     slow.join(patience())
     slow.claim([0], patience())
     slow._log = Late(fresh)
-    slow._log.tail(slow.world.ends())
+    slow._log.tail(slow.view.ends())
     assert not slow.claim_messages(0, slow.holdings[0], 10, patience())
 
 
@@ -520,7 +520,7 @@ def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
     shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, a.holdings[0].token))
     shared.now_ms += 600
     a.turn(patience())
-    sure_until = shared.now() + 2 * a.who.interval_s
+    sure_until = shared.now() + 2 * a.membership.interval_s
     assert {p: holding.confirmed_until for p, holding in a.holdings.items()} == dict.fromkeys(range(3), sure_until)
 
 
@@ -531,9 +531,9 @@ def test_what_was_given_back_is_not_asked_for_again() -> None:
     a.claim([0, 1], patience())
     member(shared, "b", (0, 1))
     a.turn(patience())
-    assert a.give_back_wanted == {1}
+    assert a.to_release == {1}
     a.release_partitions({1: a.holdings[1]}, patience())
-    assert a.give_back_wanted == frozenset()
+    assert a.to_release == frozenset()
 
 
 def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:

@@ -118,10 +118,10 @@ def test_a_message_in_the_wrong_partition_shows_that_partitions_were_added() -> 
     shared = Shared(partitions=3)
     home = coordinating_partition(TOPIC, 0, 3)
     shared.write(claim("a"), home)
-    world = ClaimsView([Table(), Table(), Table()])
-    assert world.apply(shared.entries[home][0]) is RecordEffect.GRANTED
+    view = ClaimsView([Table(), Table(), Table()])
+    assert view.apply(shared.entries[home][0]) is RecordEffect.GRANTED
     with pytest.raises(Refused, match="partitions were added"):
-        world.apply(shared.entries[home][0]._replace(partition=(home + 1) % 3))
+        view.apply(shared.entries[home][0]._replace(partition=(home + 1) % 3))
 
 
 def test_a_snapshot_from_the_future_is_no_snapshot_and_a_broken_one_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared, beat, claim, fold, release, seat
+from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared, beat, claim, fold, owner_of, release
 
 from brew.claims import member as claims_member
 from brew.claims.log import Item
@@ -135,9 +135,9 @@ def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_bac
     """Else it would count as present until that time comes."""
     table = Table()
     fold(table, (60_000, beat("a", -1, partition=None)), (0, beat("b", -1, partition=None)))
-    assert table.members[GROUP, TOPIC]["a"].heard == START_MS
+    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
     fold(table, (500, beat("c", -1, partition=None)))
-    assert table.members[GROUP, TOPIC]["a"].heard == START_MS
+    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
 
 
 def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_pause_that_ends_at_the_records_own_time_is_none() -> None:
 def test_a_granted_claim_keeps_the_position_of_the_owner_before() -> None:
     table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 12)), (2, release("a", 0, 12)), (3, claim("b")))
-    assert (seat(table).owner, seat(table).token, seat(table).position) == ("b", 3, 12)
+    assert (owner_of(table).client_id, owner_of(table).token, owner_of(table).position) == ("b", 3, 12)
 
 
 INTERVAL_S = 1.0
@@ -183,7 +183,7 @@ def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
         shared.now_ms += 100
         for one in turning:
             one.turn(Deadline(5))
-            one.release_partitions({p: one.holdings[p] for p in one.give_back_wanted}, Deadline(5))
+            one.release_partitions({p: one.holdings[p] for p in one.to_release}, Deadline(5))
 
 
 def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
@@ -191,7 +191,7 @@ def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
     a, b = member(shared, "a"), member(shared, "b")
     pass_by(shared, 1.0, a, b)
     for one in (a, b):
-        one.who = replace(one.who, partitions=(0, 1, 2, 3))
+        one.membership = replace(one.membership, partitions=(0, 1, 2, 3))
     pass_by(shared, 1.0, a, b)
     assert [len(one.held()) for one in (a, b)] == [2, 2]
 
@@ -214,11 +214,11 @@ def test_members_that_share_and_members_that_take_all_refuse_each_other() -> Non
 
 def folded(shared: Shared, until: int | None = None) -> Table:
     """All records applied one after another."""
-    world = ClaimsView([Table()])
+    view = ClaimsView([Table()])
     for entry in shared.entries[0]:
         if until is None or entry.offset < until:
-            world.apply(entry)
-    return world.tables[0]
+            view.apply(entry)
+    return view.tables[0]
 
 
 def snapshot(shared: Shared, until: int, told: int | None = None) -> None:
@@ -241,8 +241,8 @@ def test_records_between_a_snapshots_end_and_the_window_are_read_too(monkeypatch
     snapshot(shared, until=1)
     shared.write(beat("a", 0, 5))
     shared.write(beat("a", 1, 6, partition=1))
-    assert arrived(shared).seats == folded(shared).seats
-    assert len(arrived(shared).seats) == 3
+    assert arrived(shared).owners == folded(shared).owners
+    assert len(arrived(shared).owners) == 3
 
 
 def test_what_a_snapshot_holds_is_not_applied_again() -> None:
@@ -253,7 +253,7 @@ def test_what_a_snapshot_holds_is_not_applied_again() -> None:
         shared.write(message)
     snapshot(shared, until=3)
     table = arrived(shared)
-    assert (table.seats, table.clock) == (folded(shared).seats, folded(shared).clock)
+    assert (table.owners, table.clock) == (folded(shared).owners, folded(shared).clock)
 
 
 @pytest.mark.parametrize("beyond", [0, 2])
@@ -263,8 +263,8 @@ def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int) -> 
     shared.write(claim("a"))
     snapshot(shared, until=1, told=1 + beyond)
     shared.write(claim("b", 1))
-    assert arrived(shared).seats == folded(shared).seats
-    assert len(arrived(shared).seats) == 2
+    assert arrived(shared).owners == folded(shared).owners
+    assert len(arrived(shared).owners) == 2
 
 
 def test_reading_goes_on_at_the_logs_end_although_no_record_stands_before_it() -> None:

@@ -112,12 +112,12 @@ def _round(loop: Loop, polled: dict[int, Polled]) -> None:
 
 def _retry(loop: Loop) -> None:
     """The wait of partition 1 is over."""
-    loop._places[1].retry_at = Deadline(1e-9)
+    loop._progress[1].retry_at = Deadline(1e-9)
     loop._retry(Deadline(9))
 
 
 def _lose_patience(loop: Loop) -> None:
-    while not loop._places[1].patience.expired():
+    while not loop._progress[1].give_up_at.expired():
         pass
 
 
@@ -159,9 +159,9 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
     handler.error = RetryLater("still busy", 0.001)
     with pytest.raises(Refused, match="still busy"):
         _retry(loop)
-    handler.error, loop._places[1].retry_at = None, None
+    handler.error, loop._progress[1].retry_at = None, None
     _round(loop, _polled())
-    assert loop._places[1].patience is None
+    assert loop._progress[1].give_up_at is None
 
 
 def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop, handler: FakeHandler) -> None:
@@ -190,7 +190,7 @@ def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_e
     loop._turn({1: Polled([], 9)})  # polled before the pause, when the delay was over already
     assert loop._member.seeks == [{1: 5}]
     assert handler.handled == []
-    assert loop._places[1].position == 5
+    assert loop._progress[1].position == 5
 
 
 def test_patience_is_new_after_the_end_of_the_log_was_read(loop: Loop, handler: FakeHandler) -> None:
@@ -199,9 +199,9 @@ def test_patience_is_new_after_the_end_of_the_log_was_read(loop: Loop, handler: 
     handler.error = RetryLater("busy", 1e-9)
     loop._turn(_polled())
     loop._turn({})
-    assert loop._places[1].patience is not None
+    assert loop._progress[1].give_up_at is not None
     loop._turn({1: Polled([], 5)})
-    assert loop._places[1].patience is None
+    assert loop._progress[1].give_up_at is None
 
 
 def test_a_turn_has_one_deadline_however_long_its_parts_take(
@@ -209,10 +209,10 @@ def test_a_turn_has_one_deadline_however_long_its_parts_take(
 ) -> None:
     """Taking a partition over again uses up the time in which the others' batch is surely ours."""
     now, leases = [0.0], []
-    monkeypatch.setattr(loop, "_sure", lambda: Deadline(48, lambda: now[0]))
+    monkeypatch.setattr(loop, "_poll_deadline", lambda: Deadline(48, lambda: now[0]))
     monkeypatch.setattr(handler, "handle", lambda _slices, context: leases.append(context))
     loop.assigned([1, 2])
-    loop._places[2].retry_at = Deadline(1e-9)
+    loop._progress[2].retry_at = Deadline(1e-9)
 
     def slowly(assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         now[0] = 47

@@ -35,7 +35,7 @@ from downstream.totals.state_store import (
     StoreCheckpoint,
     checkpoint_value,
     restore,
-    settled,
+    wait_until_stable,
 )
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
@@ -530,14 +530,14 @@ def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.
     """The first look sees an open one; its records, and where it ends, are known at the second."""
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     left = logs_of(monkeypatch, state_store, log(3, 8), log(7, 8), log(9, 9), log(99, 99))
-    assert settled(NOWHERE, "t", [0], Deadline(10)) == {0: log(9)}
+    assert wait_until_stable(NOWHERE, "t", [0], Deadline(10)) == {0: log(9)}
     assert left == [log(99)]
 
 
 def test_a_transaction_that_stays_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     logs_of(monkeypatch, state_store, log(3, 8))
     with pytest.raises(DeadlineExceeded, match=r"t\[1\] has an open transaction from offset 3 on"):
-        settled(NOWHERE, "t", [1], Deadline(0.001))
+        wait_until_stable(NOWHERE, "t", [1], Deadline(0.001))
 
 
 def restoring(monkeypatch: pytest.MonkeyPatch, records: list[Record], *seen: LogOffsets) -> list[tuple[int, int]]:

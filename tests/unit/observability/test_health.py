@@ -9,18 +9,18 @@ from harness.recorded import PLACE, Scene
 
 from brew.observability.counters import Ending
 from brew.observability.health import Bounds, PartitionTimes, Program, live, ready, started, state_and_reason, state_of
-from brew.observability.status import ILL, PartitionState, PartitionStatus, Phase, State
+from brew.observability.status import UNHEALTHY, PartitionState, PartitionStatus, Phase, State
 
-BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, away_s=180)
+BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, unanswered_ttl_s=180)
 WELL = PartitionTimes(polled_at=1000)
 
 
-def state(now: float, **vitals: object) -> PartitionState:
-    return state_and_reason(dataclasses.replace(WELL, **vitals), BOUNDS, now).state
+def state(now: float, **times: object) -> PartitionState:
+    return state_and_reason(dataclasses.replace(WELL, **times), BOUNDS, now).state
 
 
 @pytest.mark.parametrize(
-    ("now", "vitals", "expected"),
+    ("now", "times", "expected"),
     [
         (1300, {}, PartitionState.IDLE),
         (1300.001, {}, PartitionState.STUCK),
@@ -28,34 +28,34 @@ def state(now: float, **vitals: object) -> PartitionState:
         (1200.001, {"waiting_since": 1000}, PartitionState.STUCK),
         (1200, {"waiting_since": 1000, "fenced": True}, PartitionState.FENCED),
         (1200.001, {"waiting_since": 1000, "fenced": True}, PartitionState.STUCK),
-        (1180, {"away_since": 1000, "waiting_since": 900}, PartitionState.BLOCKED),
-        (1180.001, {"away_since": 1000}, PartitionState.STUCK),
+        (1180, {"unanswered_since": 1000, "waiting_since": 900}, PartitionState.BLOCKED),
+        (1180.001, {"unanswered_since": 1000}, PartitionState.STUCK),
         (1300, {"blocked_since": 0, "held_back": 3}, PartitionState.BLOCKED),
         (1300.001, {"blocked_since": 0, "held_back": 3}, PartitionState.STUCK),
         (1000, {"fatal": "gone"}, PartitionState.UNRECOVERABLE),
     ],
 )
-def test_each_state_holds_to_its_very_edge(now: float, vitals: dict[str, object], expected: PartitionState) -> None:
+def test_each_state_holds_to_its_very_edge(now: float, times: dict[str, object], expected: PartitionState) -> None:
     """The last good second, and the first bad one; blocked is only ill when nobody looks any more."""
-    assert state(now, **vitals) is expected
+    assert state(now, **times) is expected
 
 
 def test_idle_and_blocked_last_for_ever_while_somebody_looks() -> None:
     """A quiet night, and an upstream that sleeps over its open transaction, are no reasons to restart anything."""
-    for vitals in ({}, {"blocked_since": 0.0}, {"blocked_since": 0.0, "held_back": 9}):
-        assert state(10_000_000, polled_at=10_000_000 - 300, **vitals) not in ILL
+    for times in ({}, {"blocked_since": 0.0}, {"blocked_since": 0.0, "held_back": 9}):
+        assert state(10_000_000, polled_at=10_000_000 - 300, **times) not in UNHEALTHY
 
 
 def test_a_partition_that_nobody_looks_at_is_stuck_whatever_else_is_known() -> None:
     """A thread that hangs leaves the rest of what is known as it was, so that comes first."""
-    for vitals in ({"away_since": 1290.0}, {"blocked_since": 1290.0}, {"waiting_since": 1290.0, "fenced": True}):
-        assert state(1301, **vitals) is PartitionState.STUCK
+    for times in ({"unanswered_since": 1290.0}, {"blocked_since": 1290.0}, {"waiting_since": 1290.0, "fenced": True}):
+        assert state(1301, **times) is PartitionState.STUCK
 
 
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
     """Whoever is woken up at night reads one line."""
     found = state_and_reason(
-        dataclasses.replace(WELL, waiting_since=1000, lag=20, trouble="fenced: epoch 3"), BOUNDS, 1201
+        dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3"), BOUNDS, 1201
     )
     assert found.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
@@ -72,7 +72,7 @@ def test_one_ill_partition_among_many_is_enough_and_is_named(of: PartitionState)
     """A check of the process as a whole misses the one partition that is stuck."""
     many = [*(partition(n, PartitionState.IDLE) for n in range(7)), partition(7, of)]
     found = live(Program(Phase.WORKING, 1000), many, BOUNDS, 1000)
-    assert found.ok is (of not in ILL)
+    assert found.ok is (of not in UNHEALTHY)
     if not found.ok:
         assert found.reason == f"orders[7] is {of}: reason 7"
 
@@ -117,7 +117,7 @@ def test_ready_is_who_works_or_could_at_once(phase: Phase, begun: bool, able: bo
 
 def test_brokers_that_are_away_make_a_program_unready_and_leave_it_alive() -> None:
     """A restart brings no broker back."""
-    program = Program(Phase.WORKING, 1000, away_since=900, away_why="no answer")
+    program = Program(Phase.WORKING, 1000, unanswered_since=900, unanswered_reason="no answer")
     alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
     assert alive.ok
     assert ready(program, alive).reason == "the brokers do not answer: no answer"

@@ -65,7 +65,7 @@ def test_only_the_last_block_of_error_headers_is_the_pipelines() -> None:
 
 def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
     """Error and source headers are gone, older replay headers are replaced."""
-    back = RULES.back("dead", times(1), b"y")
+    back = RULES.replay_record("dead", times(1), b"y")
     assert isinstance(back, ReplayRecord)
     assert (back.partition, back.value) == (1, b"y")
     assert back.headers == [
@@ -74,7 +74,7 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
         (REPLAYED_COUNT, b"2"),
         (REPLAYED_TIMESTAMP, b"1700000000000"),
     ]
-    by_key = replace(RULES, by_key=True).back("dead", LETTER, b"y")
+    by_key = replace(RULES, by_key=True).replay_record("dead", LETTER, b"y")
     assert isinstance(by_key, ReplayRecord)
     assert by_key.partition == BY_KEY
 
@@ -99,7 +99,7 @@ def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter,
 
 def test_what_the_input_cannot_hold_is_not_tried() -> None:
     """The broker would refuse the whole transaction."""
-    found = RULES.back("dead", LETTER, b"z" * 100_000)
+    found = RULES.replay_record("dead", LETTER, b"z" * 100_000)
     assert isinstance(found, SkippedDeadLetter)
     assert found.why is SkipReason.TOO_LARGE
 
@@ -172,7 +172,7 @@ def test_letters_are_counted_by_reason_partition_and_time() -> None:
 
 
 def test_a_report_counts_what_went_and_what_stays() -> None:
-    back = RULES.back("dead", LETTER, b"y")
+    back = RULES.replay_record("dead", LETTER, b"y")
     assert isinstance(back, ReplayRecord)
     told = report_document([back, SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")], "dead", "in", dry_run=False)
     assert summary(told) == "1 dead letter written back to in; 1 not replayed: 1 too-often"
@@ -212,8 +212,8 @@ class Known(ReplayLog):
     def follow(self, *_how: object) -> None:
         self.told.append("follow")
 
-    def settle(self, *_how: object) -> None:
-        self.told.append("settle")
+    def read_to_end(self, *_how: object) -> None:
+        self.told.append("read_to_end")
         self.offsets |= self.hidden
 
 
@@ -302,7 +302,7 @@ def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(m
         assert [one.letter.offset for one in done.replayed] == [6]
         assert [(one.letter.offset, one.why) for one in done.skipped] == [(5, SkipReason.REPLAYED)]
     assert place.produced == [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
-    assert place.told.index("fence") < place.told.index("settle") < place.told.index("begin")
+    assert place.told.index("fence") < place.told.index("read_to_end") < place.told.index("begin")
 
 
 def test_each_transaction_settles_the_marks_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def test_each_transaction_settles_the_marks_again(monkeypatch: pytest.MonkeyPatc
     place = Place([letter(5), letter(6)])
     with on(place, monkeypatch) as done:
         assert len(done.replayed) == 2
-    assert place.told.count("settle") == place.told.count("fence") == place.told.count("commit") == 2
+    assert place.told.count("read_to_end") == place.told.count("fence") == place.told.count("commit") == 2
 
 
 def test_a_letter_is_written_back_once_in_two_replays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +387,7 @@ def test_marks_that_were_made_again_are_no_reason_to_write_all_back(monkeypatch:
 def test_another_groups_marks_are_seen_behind_the_fence_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replay committed since we began; the two do not fence each other."""
     place = Place([letter(5), letter(6)])
-    place.known.settle = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
+    place.known.read_to_end = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
     with pytest.raises(Refused, match=r"is 'g', but .* were replayed under group 'other'"), on(place, monkeypatch):
         pass
     assert place.produced == []
@@ -405,12 +405,12 @@ def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pyt
     made, read = marks(monkeypatch, LogOffsets(0, 3, 8), LogOffsets(0, 3, 8), LogOffsets(0, 7, 8), LogOffsets(0, 8, 8))
     made.follow(cast("AdminClient", None), Deadline(5))
     assert read == [(0, 3)]
-    made.settle(cast("AdminClient", None), Deadline(5))
+    made.read_to_end(cast("AdminClient", None), Deadline(5))
     assert read == [(0, 3), (3, 8)]
 
 
 def test_marks_that_stay_open_are_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     made, read = marks(monkeypatch, LogOffsets(0, 3, 8))
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
-        made.settle(cast("AdminClient", None), Deadline(0.01))
+        made.read_to_end(cast("AdminClient", None), Deadline(0.01))
     assert read == []

@@ -29,7 +29,7 @@ from operations.hanging_transactions import (
 )
 
 NOW_MS = 10_000_000
-PATIENCE = AgeLimits(older_than_s=60)
+AGE_LIMITS = AgeLimits(older_than_s=60)
 HELD = PartitionTransaction("out", 2, 90, 7, 3, NOW_MS - 1000)
 
 
@@ -85,7 +85,7 @@ def test_what_a_leader_holds_is_judged_by_its_coordinator(
     held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: Kind, why: str
 ) -> None:
     """Hanging is what the coordinator has ended, or never knew; only what it has open has an age."""
-    cases = diagnose([held], [owner] if owner else [], PATIENCE, NOW_MS)
+    cases = diagnose([held], [owner] if owner else [], AGE_LIMITS, NOW_MS)
     (case,) = [one for one in cases if one.producer_id == held.producer_id and one.holds]
     assert (case.kind, case.why, case.holds) == (kind, why, (held,))
     assert case.producer_epoch == (owner.producer_epoch if kind is Kind.OPEN and owner else 3)
@@ -96,9 +96,9 @@ def test_what_a_leader_holds_is_judged_by_its_coordinator(
 
 def test_a_transaction_that_holds_nothing_back_yet_is_told_too() -> None:
     """Its coordinator has it open; pending offsets can wait behind it."""
-    (case,) = diagnose([], [known(age_s=70)], PATIENCE, NOW_MS)
+    (case,) = diagnose([], [known(age_s=70)], AGE_LIMITS, NOW_MS)
     assert (case.kind, case.holds, case.transactional_id) == (Kind.LINGERING, (), "g:in:2")
-    assert diagnose([], [known("CompleteAbort")], PATIENCE, NOW_MS) == []
+    assert diagnose([], [known("CompleteAbort")], AGE_LIMITS, NOW_MS) == []
 
 
 def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -> None:
@@ -107,7 +107,7 @@ def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -
     orphan = PartitionTransaction("out", 3, 5, 9, 0, NOW_MS)
     owner = known(places=frozenset({("out", 1), ("out", 2)}))
     ended = known("Empty", transactional_id="x", producer_id=9)
-    cases = diagnose([HELD, other, orphan], [owner, ended], PATIENCE, NOW_MS)
+    cases = diagnose([HELD, other, orphan], [owner, ended], AGE_LIMITS, NOW_MS)
     assert [(one.kind, one.holds) for one in cases] == [(Kind.HANGING, (orphan,)), (Kind.OPEN, (other, HELD))]
 
 
@@ -122,7 +122,7 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
         known(producer_id=6, age_s=0.5),
         known(producer_id=7, began_ms=None),
     ]
-    told = diagnose(held[::-1], owners, PATIENCE, NOW_MS)
+    told = diagnose(held[::-1], owners, AGE_LIMITS, NOW_MS)
     assert [(one.kind, one.producer_id) for one in told] == [
         (Kind.HANGING, 1),
         (Kind.LINGERING, 4),
@@ -137,14 +137,14 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
 def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> None:
     """In whichever partition it lies."""
     old, young = replace(HELD, last_ms=0), replace(HELD, partition=3)
-    (case,) = diagnose([old, young], [], PATIENCE, NOW_MS)
+    (case,) = diagnose([old, young], [], AGE_LIMITS, NOW_MS)
     assert (case.kind, case.holds) == (Kind.UNKNOWN, (old, young))
 
 
 def test_an_id_that_goes_on_elsewhere_is_a_case_of_its_own() -> None:
     """What hangs under its older epoch is another one."""
     newer = known(producer_epoch=4)
-    hanging, going_on = diagnose([HELD], [newer], PATIENCE, NOW_MS)
+    hanging, going_on = diagnose([HELD], [newer], AGE_LIMITS, NOW_MS)
     assert (hanging.kind, hanging.holds, hanging.names) == (Kind.HANGING, (HELD,), ("out/2/7",))
     assert (going_on.kind, going_on.holds, going_on.producer_epoch) == (Kind.OPEN, (), 4)
     assert going_on.names == ("g:in:2",)
@@ -207,15 +207,15 @@ def test_what_is_ended_is_named_or_sick() -> None:
 
 def test_all_ends_no_transaction_that_is_within_its_own_time_out() -> None:
     """A minute is nothing to somebody whose time-out is fifteen; whoever says whose and how old may end it, too."""
-    young = diagnose([HELD], [known(age_s=61, timeout_s=900)], PATIENCE, NOW_MS)
+    young = diagnose([HELD], [known(age_s=61, timeout_s=900)], AGE_LIMITS, NOW_MS)
     assert [one.kind for one in young] == [Kind.LINGERING]
     assert select_to_abort(young, [], everything=True) == []
     assert select_to_abort(young, [], everything=True, young=True) == young
-    at_its_end = diagnose([HELD], [known(age_s=900, timeout_s=900)], PATIENCE, NOW_MS)
+    at_its_end = diagnose([HELD], [known(age_s=900, timeout_s=900)], AGE_LIMITS, NOW_MS)
     assert select_to_abort(at_its_end, [], everything=True) == []
-    overdue = diagnose([HELD], [known(age_s=900.1, timeout_s=900)], PATIENCE, NOW_MS)
+    overdue = diagnose([HELD], [known(age_s=900.1, timeout_s=900)], AGE_LIMITS, NOW_MS)
     assert select_to_abort(overdue, [], everything=True) == overdue
-    healthy = diagnose([HELD], [known(age_s=59, timeout_s=900)], PATIENCE, NOW_MS)
+    healthy = diagnose([HELD], [known(age_s=59, timeout_s=900)], AGE_LIMITS, NOW_MS)
     assert select_to_abort(healthy, [], everything=True, young=True) == []
 
 
@@ -284,7 +284,7 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     assert (told["ended"], told["over"], told["left"]) == (["a"], ["c"], ["d"])
     (failed,) = told["failed"]
     assert (failed["transaction"], refused in failed["error"], "try again" in failed["error"]) == ("b", True, True)
-    assert report.sick(cases) == [second, fourth]
+    assert report.unhealthy(cases) == [second, fourth]
 
 
 HIDDEN = "; the aborted copies stay in the log, hidden from read_committed readers"

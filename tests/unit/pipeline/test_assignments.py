@@ -17,7 +17,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.readers.direct.messages import WorkerSession
+from brew.readers.direct.lease_server import WorkerSession
 from brew.settings import PipelineSettings
 
 GOAL = 100

@@ -31,8 +31,8 @@ from brew.record import Record, Reject
 from brew.settings import Limits, ProfilesSettings
 from brew.transformation import Prepared
 from pipeline import profiles
-from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import Table
+from pipeline.transformation import OrderEnrichment
 
 OFFERED = OffsetRange("in", 0, 5, 8)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))

@@ -21,7 +21,7 @@ from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
 from brew.settings import Limits
 from brew.spark.worker import _exclude_modules_from_collection
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
 

@@ -409,7 +409,7 @@ def test_a_plan_is_split_into_ours_and_the_others() -> None:
     """Drained is what all of them are, whoever did it."""
     plan = Plan((OffsetRange("in", 0, 5, 9), OffsetRange("in", 1, 6, 9)), (2, 3), drained=False).split({0, 2})
     assert [one.partition for one in plan.ranges] == [0]
-    assert (plan.blocked, plan.drained, plan.elsewhere) == ((2,), False, {1: 6})
+    assert (plan.blocked, plan.drained, plan.owned_by_others) == ((2,), False, {1: 6})
 
 
 def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brew.orders import DISCOUNTS, Reason
 from brew.record import Reject
 from brew.settings import Limits
-from pipeline.orders import NumberPlaceholders, depth, enricher, may_round
+from pipeline.enrichment import NumberPlaceholders, depth, enricher, may_round
 
 ENRICH = enricher(Limits(max_bytes=1000, max_depth=5))
 
@@ -316,5 +316,5 @@ def _by_hand(value: bytes) -> int:
 def test_sheltered_numbers_come_back_beside_a_string_without_an_end() -> None:
     value = b'{"a":12345678901234567890,"b":"\\"'
     assert may_round(value)
-    shelter = NumberPlaceholders(value)
-    assert shelter.restore(shelter.text) == value
+    placeholders = NumberPlaceholders(value)
+    assert placeholders.restore(placeholders.text) == value

@@ -21,7 +21,7 @@ from brew.readers.direct import executors
 from brew.readers.direct.executors import LocalWorker, SparkWorkers
 from brew.readers.direct.messages import WorkerSettings
 from brew.settings import CrashSettings, DirectSettings, Limits
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 
 class Context:

@@ -15,7 +15,8 @@ from brew.driver import leases as directing
 from brew.driver.run_context import RunProgress
 from brew.errors import Fatal, Refused
 from brew.outcome import Outcome, Status
-from brew.readers.direct.messages import WorkerSession, outcome_message, released_message
+from brew.readers.direct.lease_server import WorkerSession
+from brew.readers.direct.messages import outcome_message, released_message
 from brew.settings import DirectSettings
 
 
@@ -47,7 +48,7 @@ def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_onc
     one, other = both(play)
     lost = grants(one, 2)
     grants(other, 2)
-    play.cluster.known |= dict.fromkeys(lost, 40)
+    play.cluster.last_positions |= dict.fromkeys(lost, 40)
     play.says(one, None)
     again = grants(other, 2)
     assert again.keys() == lost.keys()
@@ -128,7 +129,7 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch:
     released = heard(one, "release")["release"]
     assert released in held
     play.says(one, released_message(released, 30))
-    play.cluster.committed[released] = play.cluster.known[released] = 30
+    play.cluster.committed[released] = play.cluster.last_positions[released] = 30
     assert grants(other, 1)[released].start == 30
     play.stop.set()
     for session in (one, other):
@@ -263,7 +264,7 @@ def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
     play.says(one, released_message(partition, 20))
-    play.cluster.known[partition] = 20
+    play.cluster.last_positions[partition] = 20
     assert grants(one, 1)[partition].start == 20
     assert not play.shared.progress.totals.enriched
 
@@ -327,7 +328,7 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
     looks = len(cluster.looks)
     until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
     nothing(held[0])
-    cluster.committed[0] = cluster.known[0] = 20
+    cluster.committed[0] = cluster.last_positions[0] = 20
     assert heard(held[0], "release")["release"] == 0
     play.says(held[0], released_message(0, 80 if committed_here else 60))
     assert grants(held[0], 1)[0].start == 20

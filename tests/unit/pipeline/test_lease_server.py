@@ -15,10 +15,10 @@ from harness.waiting import until
 from brew.deadline import Deadline
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
-from brew.readers.direct import messages as connections
+from brew.readers.direct import lease_server, messages
+from brew.readers.direct.lease_server import LeaseServer
 from brew.readers.direct.messages import (
     Grant,
-    LeaseServer,
     MessageConnection,
     grant_message,
     outcome_message,
@@ -211,7 +211,7 @@ def test_a_message_without_an_end_is_not_kept_for_ever(
     tcp: tuple[MessageConnection, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
 ) -> None:
     """Whoever finds the port could else fill the driver's memory."""
-    monkeypatch.setattr(connections, "_MAX_MESSAGE", 100_000)
+    monkeypatch.setattr(messages, "_MAX_MESSAGE", 100_000)
     caller, driver = tcp
     text = b'{"text":"' + b"x" * size + b'"}'
     sender = threading.Thread(target=driver.sendall, args=[text], daemon=True)
@@ -256,14 +256,14 @@ def test_every_worker_is_renewed_until_its_line_is_dead() -> None:
 
 def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs a thread of the driver."""
-    monkeypatch.setattr(connections, "_HELLO_S", 0.2)
+    monkeypatch.setattr(lease_server, "_HELLO_S", 0.2)
     with opened(60) as server, contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
         assert mute.recv(10) == b""
 
 
 def test_a_worker_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """What bounds the hello does not bound what comes behind it."""
-    monkeypatch.setattr(connections, "_HELLO_S", 0.2)
+    monkeypatch.setattr(lease_server, "_HELLO_S", 0.2)
     with opened(3.0) as server:
         caller = hello(server)
         with pytest.raises(queue.Empty):

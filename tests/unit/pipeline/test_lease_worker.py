@@ -22,7 +22,7 @@ from brew.readers.direct.messages import Grant, MessageConnection, WorkerSetting
 from brew.readers.direct.worker import ConcurrencyLimit, SharedLimits
 from brew.settings import CrashSettings, DirectSettings, Limits
 from brew.transaction_sizing import TransactionSize
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 WAIT_S = 20.0
 LEASE_S = 0.3

@@ -14,8 +14,8 @@ from brew.errors import Refused
 from brew.orders import Reason
 from brew.outcome import Outcome, Status
 from brew.settings import Limits, PipelineSettings
-from pipeline.enrichment import EXAMPLE, OrderEnrichment
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
+from pipeline.transformation import EXAMPLE, OrderEnrichment
 
 
 def outcome(enriched: int, rejected: int, partition: int = 0, status: Status = Status.COMMITTED) -> Outcome:

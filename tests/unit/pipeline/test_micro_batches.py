@@ -26,7 +26,7 @@ from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
 from brew.settings import CrashSettings, Limits, PipelineSettings
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 END = 100
 

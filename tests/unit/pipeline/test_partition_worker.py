@@ -23,7 +23,7 @@ from brew.readers.direct.messages import Grant, WorkerSettings
 from brew.readers.direct.worker import CHUNK, ConcurrencyLimit, SharedLimits, TransactionInput
 from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
 from brew.transaction_sizing import TransactionSize
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 START = 100
 TERMS = WorkerSettings(

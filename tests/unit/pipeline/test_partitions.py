@@ -50,7 +50,7 @@ class Cluster:
     outputs: int = 2
     hidden: bool = False
     resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
-    known: list[dict[int, int]] = field(default_factory=list)
+    last_positions: list[dict[int, int]] = field(default_factory=list)
 
     admin: Any = None
 
@@ -61,9 +61,9 @@ class Cluster:
         return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
 
     def facts(
-        self, source: Topic, picked: Iterable[int], _deadline: Deadline, known: Mapping[int, int]
+        self, source: Topic, picked: Iterable[int], _deadline: Deadline, last_positions: Mapping[int, int]
     ) -> list[PartitionFacts]:
-        self.known.append(dict(known))
+        self.last_positions.append(dict(last_positions))
         return [PartitionFacts("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
 
     def resolve(
@@ -258,21 +258,21 @@ def test_the_next_look_knows_where_a_transaction_found_or_put_the_group(
     run: Run, outcome: Outcome, known: dict[int, int]
 ) -> None:
     """The survey asks through other clients where it is told of less than that."""
-    run.survey.known[1] = 10
+    run.survey.last_positions[1] = 10
     run.survey.apply_outcome(outcome)
     run.cluster.logs[1] = LogOffsets(0, 40, 40)
     run.cluster.committed[1] = Committed(known.get(1, 5), "")
     run.look()
-    assert run.cluster.known == [known]
+    assert run.cluster.last_positions == [known]
     assert bool(run.view.notes) is (outcome.status is Status.OFFSET_GAP)
 
 
 def test_a_position_that_an_outsider_moved_back_is_told_once_and_believed(run: Run) -> None:
-    run.survey.known[1] = 10
+    run.survey.last_positions[1] = 10
     run.cluster.committed[1] = Committed(4, "")
     for _ in range(2):
         run.look()
-    assert (len(run.view.notes), run.survey.known) == (1, {1: 4})
+    assert (len(run.view.notes), run.survey.last_positions) == (1, {1: 4})
     assert run.view.notes[0].startswith("offset-gap: partition 1 was committed up to 10, the group now stands at 4")
 
 
@@ -282,7 +282,7 @@ def test_who_begins_anew_forgets_where_the_group_stood(run: Run) -> None:
     run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
     run.cluster.topic_id = "topic-identity-number2"
     assert run.attempt()
-    assert run.survey.known == {}
+    assert run.survey.last_positions == {}
 
 
 def written(run: Run, fact: PartitionFacts) -> Committed:

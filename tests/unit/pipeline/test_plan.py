@@ -123,7 +123,7 @@ def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is
 
     plan = plan_ranges(facts, 1000, dict.fromkeys((1, 3, 5), 100))
 
-    assert (plan.split({1}).elsewhere, plan.split({1}).blocked, plan.split({1}).drained) == ({3: 20}, (), False)
+    assert (plan.split({1}).owned_by_others, plan.split({1}).blocked, plan.split({1}).drained) == ({3: 20}, (), False)
     assert [one.partition for one in plan.split({1, 5}).ranges] == [1]
     assert plan.split({1, 5}).blocked == (5,)
 

@@ -27,10 +27,10 @@ from brew.range_transaction import Rows, Targets, transact_range
 from brew.record import Reject
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from pipeline import profiles
-from pipeline.enrichment import OrderEnrichment
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from pipeline.profiles import NOT_A_PROFILE, GlobalTable, Table, check_profile, lookup
 from pipeline.submit import same_options
+from pipeline.transformation import OrderEnrichment
 
 ORDER = b'{"customer_id":"c-1","x":1}'
 

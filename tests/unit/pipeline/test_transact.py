@@ -30,7 +30,7 @@ from brew.records import (
 )
 from brew.settings import Limits
 from brew.transaction import Write, abort_at_once, queue, transact
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 
 TARGETS = Targets("out", "dead", 2, 2, "topic-id=x", 10_000)
 GOOD = b'{"customer_id":"c"}'

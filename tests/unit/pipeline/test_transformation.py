@@ -14,7 +14,7 @@ from brew.connection import Connection
 from brew.errors import UsageError
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from brew.transformation import transformation
-from pipeline.enrichment import ORDERS, OrderEnrichment
+from pipeline.transformation import ORDERS, OrderEnrichment
 
 SETTINGS = PipelineSettings(
     Connection("nowhere:1"), "in", "out", "dead", "group", limits=Limits(max_bytes=70), transform=ORDERS
@@ -39,7 +39,9 @@ def test_without_profiles_an_order_needs_nothing_of_the_cluster() -> None:
     assert b'"loyalty_tier":"gold"' in bytes(prepared.enrich(b"gold-1", b'{"customer_id":"c"}'))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("named", ["no_such_module:name", "pipeline.enrichment:Nothing", "pipeline.enrichment", ""])
+@pytest.mark.parametrize(
+    "named", ["no_such_module:name", "pipeline.transformation:Nothing", "pipeline.transformation", ""]
+)
 def test_a_transformation_that_is_not_there_is_refused_by_its_name(named: str) -> None:
     """Before Spark starts: the settings are enough to know."""
     with pytest.raises(UsageError, match=r"TRANSFORM \(--transform\) is") as refused:

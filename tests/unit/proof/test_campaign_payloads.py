@@ -12,7 +12,7 @@ from brew.deadline import Deadline
 from brew.orders import Reason
 from brew.record import Reject
 from brew.settings import Limits
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from proof.campaign.cells.payload import KINDS, MAX_BYTES, MAX_DEPTH, limit_broken, payload, payloads
 from proof.campaign.programs import Programs, digest, parsed, watching
 from proof.oracle import beyond, unjustified, wrong_enrichment
@@ -23,7 +23,7 @@ VALUES = [payload(7, number)[1] for number in range(COUNT)]
 # What the pipeline makes of the payloads, with limits of its own, in a process that is watched.
 ENRICHES = """
 import sys
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from brew.settings import Limits
 from proof.campaign.cells.payload import payload
 enrich = enricher(Limits(int(sys.argv[1]), int(sys.argv[2])))

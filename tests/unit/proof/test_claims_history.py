@@ -63,6 +63,8 @@ def test_it_agrees_with_the_products_fold_on_random_logs() -> None:
             table.apply(offset, START_MS + at, message)
             history.add(offset, START_MS + at, encode(message)[1])
             for place in (0, 1):
-                seat = table.seats.get(("g", "orders", place))
-                owner = (None, -1) if seat is None or seat.owner is None else (seat.owner, seat.token)
+                current = table.owners.get(("g", "orders", place))
+                owner = (
+                    (None, -1) if current is None or current.client_id is None else (current.client_id, current.token)
+                )
                 assert history.at(place, offset + 1) == owner

@@ -16,7 +16,7 @@ from brew.offsets import LogOffsets, SourcePosition
 from brew.orders import DISCOUNTS, ORDER_FIELDS, PROFILE_OFFSET, Reason, profile, tier_of_key
 from brew.record import Reject
 from brew.settings import Limits
-from pipeline.orders import enricher
+from pipeline.enrichment import enricher
 from pipeline.profiles import Table, lookup
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record

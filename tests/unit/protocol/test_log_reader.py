@@ -24,7 +24,7 @@ from brew.kafka.log_reader import RangeReader, TailReader, _take_messages
 from brew.kafka.offsets import log_offsets
 from brew.offsets import LogOffsets, OffsetRange
 from brew.settings import Limits
-from pipeline.enrichment import OrderEnrichment
+from pipeline.transformation import OrderEnrichment
 
 
 @dataclass

@@ -63,7 +63,7 @@ def test_a_broker_that_still_shows_the_old_certificate_is_waited_for(certificate
     with broker([old, old, new, old, new]) as (node, shown):
         await_certificate(node, new, Deadline(20))
     assert shown[:4] == [old, old, new, old]
-    assert shown[4:] == [new] * secure._SURE
+    assert shown[4:] == [new] * secure._CONNECTIONS_IN_A_ROW
 
 
 def test_a_broker_that_keeps_the_old_certificate_is_named(certificates: list[Path]) -> None:

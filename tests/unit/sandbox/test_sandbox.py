@@ -131,7 +131,7 @@ STUBBORN = [
 
 def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -> None:
     """A state file from before a reboot must not make `down` end somebody else's program."""
-    started = ServerProcess(IDLE, tmp_path / "log", leashed=True)
+    started = ServerProcess(IDLE, tmp_path / "log", ends_with_parent=True)
     older = Identity(started.identity.pid, started.identity.created - 3600)
     assert not older.alive()
     assert not older.stop(Deadline(1))
@@ -142,7 +142,7 @@ def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -
 
 def test_a_process_that_has_ended_is_not_alive_and_stopping_it_is_harmless(tmp_path: Path) -> None:
     """Also while nobody has asked for its exit status yet."""
-    started = ServerProcess([sys.executable, "-c", ""], tmp_path / "log", leashed=False)
+    started = ServerProcess([sys.executable, "-c", ""], tmp_path / "log", ends_with_parent=False)
     assert started.identity.wait(Deadline(10))
     assert not started.identity.alive()
     assert not started.identity.stop(Deadline(1))
@@ -152,18 +152,18 @@ def test_a_process_that_has_ended_is_not_alive_and_stopping_it_is_harmless(tmp_p
 def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     """`down` ends, whatever state a server is in."""
     log = tmp_path / "log"
-    started = ServerProcess(STUBBORN, log, leashed=True)
+    started = ServerProcess(STUBBORN, log, ends_with_parent=True)
     until(lambda: b"ready" in log.read_bytes(), "the process getting ready", 10)
     assert started.identity.stop(Deadline(0.05))
     assert not started.identity.alive()
     started.ended()
 
 
-def _started_by_another(folder: Path, *, leashed: bool, then: str = "") -> Identity:
+def _started_by_another(folder: Path, *, ends_with_parent: bool, then: str = "") -> Identity:
     """A server whose starter has ended, by itself or by what it did ``then``."""
     script = (
         "import os, pathlib, signal; from sandbox.process import ServerProcess;"
-        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(folder / 'log')!r}), leashed={leashed});"
+        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(folder / 'log')!r}), ends_with_parent={ends_with_parent});"
         f"print(s.identity.pid, s.identity.created, flush=True); {then}"
     )
     root = Path(__file__).resolve().parents[3]
@@ -172,16 +172,16 @@ def _started_by_another(folder: Path, *, leashed: bool, then: str = "") -> Ident
     return Identity(int(pid), float(created))
 
 
-def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_ends_with_its_parent_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
-    left = _started_by_another(tmp_path, leashed=True, then="os.kill(os.getpid(), signal.SIGKILL)").pid
+    left = _started_by_another(tmp_path, ends_with_parent=True, then="os.kill(os.getpid(), signal.SIGKILL)").pid
     await_ends([left], Deadline(10))
     assert has_ended(left)
 
 
-def test_a_server_without_leash_outlives_its_starter(tmp_path: Path) -> None:
+def test_a_detached_server_outlives_its_starter(tmp_path: Path) -> None:
     """`python -m sandbox up` returns, and the broker stays."""
-    left = _started_by_another(tmp_path, leashed=False)
+    left = _started_by_another(tmp_path, ends_with_parent=False)
     assert left.alive()
     left.kill()
     assert not left.alive()
@@ -198,7 +198,7 @@ def test_a_process_that_was_stopped_stands_still_when_the_signal_is_told(
         return looks[-1]
 
     monkeypatch.setattr(process, "_all_threads_stopped", later)
-    started = ServerProcess(IDLE, tmp_path / "log", leashed=True)
+    started = ServerProcess(IDLE, tmp_path / "log", ends_with_parent=True)
     try:
         assert started.identity.send(signal.SIGSTOP)
         stopped = psutil.Process(started.identity.pid).status() == psutil.STATUS_STOPPED
