@@ -134,12 +134,12 @@ def test_a_newcomer_after_retention_gets_the_same_world(
     first = member(log, "a")
     first.claim(range(4), patience())
     for _ in range(20):
-        first._next_beat = 0
+        first._next_heartbeat_at = 0
         first.turn(patience())
     until = first.view.tables[0].snapshot_until
     assert until > 50
     cluster_admin.delete_records(admin(connection), topic, {0: until}, patience())
-    first._next_beat = 0
+    first._next_heartbeat_at = 0
     first.turn(patience())
 
     other = ClaimsLog(connection, topic)
@@ -171,11 +171,11 @@ def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, 
 
     def go_on() -> None:
         while not deadline.expired():
-            first._next_beat = 0
+            first._next_heartbeat_at = 0
             with contextlib.suppress(DeadlineExceeded):
                 first.turn(Deadline(5))
 
-    with pytest.raises(Refused, match="made again"):
+    with pytest.raises(Refused, match="recreated"):
         go_on()
 
 
