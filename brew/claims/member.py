@@ -386,7 +386,7 @@ class Member:
             if entry.offset < self.view.tables[entry.partition].next:
                 raise Refused(
                     f"partition {entry.partition} of the claims topic has shrunk to offset {entry.offset}: it was "
-                    "deleted and made again; start again"
+                    "recreated or emptied; restart this process"
                 )
             self.clock.observe(entry.partition, entry.time_ms)
         until = {entry.partition: entry.offset + 1 for entry in appended}

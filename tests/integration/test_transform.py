@@ -29,7 +29,7 @@ PLAIN, DROP, FAN_OUT, LATE, NO_URL = "plain", "drop", "fan-out", "late", "no-url
 KINDS = (PLAIN, DROP, FAN_OUT, LATE, NO_URL, PLAIN)
 EXPLAINED = (
     ("delivered", "delivered once, to it-", 1),
-    ("dropped", "function", 0),
+    ("dropped", "transformation drops it", 0),
     ("delivered", "3 outputs", 3),
     ("delivered", "to late.", 1),
     ("rejected", "no-url", 1),
@@ -212,7 +212,7 @@ def test_a_function_that_is_not_deterministic_is_said_and_nothing_is_claimed(sta
     stage.drain(*options(stage, function))
     code, report = verified(stage, function)
     assert (code, report["totals"]) == (3, {})
-    assert "is not deterministic: asked twice for" in report["doubts"][0]
+    assert "is not deterministic: called twice for" in report["doubts"][0]
 
 
 # Programs, and where the function may be.
