@@ -62,7 +62,7 @@ class OutputThenOffsets:
     def make_room(self, deadline: Deadline) -> None:
         self._producer.poll(min(0.05, deadline.remaining_s()))
 
-    def settle(self, deadline: Deadline) -> None:
+    def await_acks(self, deadline: Deadline) -> None:
         self.flush(deadline)
 
     def flush(self, deadline: Deadline) -> None:

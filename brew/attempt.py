@@ -111,8 +111,8 @@ class TimedTransaction:
     def make_room(self, deadline: Deadline) -> None:
         self._kafka.make_room(deadline)
 
-    def settle(self, deadline: Deadline) -> None:
-        self._kafka.settle(deadline)
+    def await_acks(self, deadline: Deadline) -> None:
+        self._kafka.await_acks(deadline)
 
     def flush(self, deadline: Deadline) -> None:
         try:
@@ -217,8 +217,8 @@ class _JournaledTransaction:
     def make_room(self, deadline: Deadline) -> None:
         self._kafka.make_room(deadline)
 
-    def settle(self, deadline: Deadline) -> None:
-        self._kafka.settle(deadline)
+    def await_acks(self, deadline: Deadline) -> None:
+        self._kafka.await_acks(deadline)
 
     def flush(self, deadline: Deadline) -> None:
         with self._step(Step.FLUSH):

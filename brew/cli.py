@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar, cast
@@ -177,15 +176,6 @@ def _stopped(error: Stopped | SystemError, name: str) -> int:
     return stopped.code
 
 
-def _exited(error: SystemExit) -> UsageError:
-    """Say what called `sys.exit`: no command does, but a script that `--transform` names may, when it is imported."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return UsageError(
-        f"{Path(frame.filename).name}, line {frame.lineno}, called sys.exit({error.code!r}), so nothing was done; "
-        "put what a script does under `if __name__ == '__main__':`"
-    )
-
-
 @handlers_kept()
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """Return the exit code of one call: what the command returned, or the code for its error."""
@@ -206,20 +196,18 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         else:
             error.show()
         return ExitCode.USAGE
-    except (BrewError, SystemExit) as error:
-        # click replaces stdout and exits with 1, rich exits with 1: our code for a violation.
-        if isinstance(error, SystemExit) and (
-            sys.stdout is not stdout or isinstance(error.__context__, BrokenPipeError)
-        ):
-            return _reader_gone(stdout)
-        known = _exited(error) if isinstance(error, SystemExit) else error
-        text = as_text(_wording(command)(str(known)))
+    except BrewError as error:
+        text = as_text(_wording(command)(str(error)))
         if _JSON in arguments:
             _refuse(text, _last_clause(text))
         else:
             click.echo(f"{name}: {text}", err=True)
-        return ExitCode.USAGE if isinstance(known, UsageError) else ExitCode.REFUSED
-    except BrokenPipeError:
+        return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
+    except (BrokenPipeError, SystemExit) as error:
+        # click replaces stdout and exits with 1, rich exits with 1: our code for a violation.
+        gone = not isinstance(error, SystemExit) or isinstance(error.__context__, BrokenPipeError)
+        if not gone and sys.stdout is stdout:
+            raise
         return _reader_gone(stdout)
     return code
 

@@ -97,7 +97,7 @@ def _from_file(reference: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _not_imported(reference, str(path), error) from error
     return module
@@ -115,12 +115,13 @@ def _from_module(reference: str, place: str) -> ModuleType:
             f"{SETTING} is {reference!r}: there is no module {missing!r} in {Path.cwd()}, in --py-files, in PYTHONPATH "
             f"or among the installed packages{near}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_imported(reference, place, error) from error
 
 
-def _not_imported(reference: str, place: str, error: Exception) -> UsageError:
-    return UsageError(f"{SETTING} is {reference!r}: importing {place} failed: {type(error).__name__}: {error}")
+def _not_imported(reference: str, place: str, error: BaseException) -> UsageError:
+    exits = "; put what a script does under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else ""
+    return UsageError(f"{SETTING} is {reference!r}: importing {place} failed: {type(error).__name__}: {error}{exits}")
 
 
 def _nearest(name: str, there: Iterable[str]) -> str:

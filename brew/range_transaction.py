@@ -280,7 +280,7 @@ def _produce_all(run: _Run, batches: Iterable[Rows], position: int) -> None:
                 with kafka.mapped("produce"):
                     _produce_enriched(run, run.enrich, piece, position)
             with run.waiting():
-                kafka.settle(deadline)
+                kafka.await_acks(deadline)
         run.newest_ms = rows.timestamps[-1] if rows.timestamps else run.newest_ms
         deadline.check("produce")
 

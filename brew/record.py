@@ -25,6 +25,7 @@ TRANSFORM_ERROR = "transform-error"
 OTHER_REASONS = "other"
 """The reason that counts dead letters beyond the limit on distinct reasons, since each is a label of metrics."""
 
+_MIN_TIMESTAMP, _MAX_TIMESTAMP = -(2**63), 2**63 - 1
 _OF_BATCHES = "__brew_batches__"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -47,11 +48,16 @@ class Reject(Exception):
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
-        super().__init__(reason, message)
-        self.reason, self.message = reason, message
+        # Other types, such as `Reject(404)`, and lone surrogates would fail only where the dead letter is encoded.
+        self.reason, self.message = _encodable(str(reason)), _encodable(str(message))
+        super().__init__(self.reason, self.message)
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,25 +198,44 @@ def apply(function: Function, record: Record) -> tuple[Record, ...] | Reject:
         if answer is None:
             return ()
         if type(answer) is Record:
-            return (_checked(answer),)
+            return (_checked(answer, record.headers),)
         if isinstance(answer, list | tuple | GeneratorType):
-            return tuple(_checked(output) for output in answer)
+            return tuple(_checked(output, record.headers) for output in answer)
     except Reject as reject:
         return reject
     raise TypeError(f"it returned {_kind(answer)}; return a brew.Record, a list of them, or None to drop the record")
 
 
-def _checked(output: object) -> Record:
+def _checked(output: object, source_headers: Headers) -> Record:
     """Return the record if Kafka can hold it as it is; other types would be encoded silently by the client."""
     if type(output) is not Record:
         raise TypeError(f"a list that it returned holds {_kind(output)}; each output has to be a brew.Record")
     if not isinstance(output.value, bytes | None) or not isinstance(output.key, bytes | None):
         wrong = "key" if isinstance(output.value, bytes | None) else "value"
         raise TypeError(f"it returned a {wrong} of type {_kind(getattr(output, wrong))}; bytes or None are needed")
-    for pair in output.headers:
+    if not isinstance(output.timestamp, int) or not _MIN_TIMESTAMP <= output.timestamp <= _MAX_TIMESTAMP:
+        raise TypeError(f"it returned the timestamp {output.timestamp!r}; an int of milliseconds (64 bits) is needed")
+    if not isinstance(output.destination, str | None):
+        raise TypeError(f"it returned the destination {output.destination!r}; the name of a topic or None is needed")
+    if output.headers is not source_headers:
+        check_headers(output.headers)
+    return output
+
+
+def check_headers(headers: Headers) -> None:
+    """
+    Raises:
+        TypeError: Kafka, or the client, can't hold them.
+    """
+    if not isinstance(headers, tuple | list):  # an iterator would be empty after this check
+        raise TypeError(f"it returned headers of type {_kind(headers)}; a tuple of pairs is needed")
+    for pair in headers:
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):  # noqa: PLR2004 - name and value
             raise TypeError(f"it returned the header {pair!r}; each is a pair of a str and bytes (or None)")
-    return output
+        name = pair[0]
+        if "\0" in name or not (name.isascii() or _encodable(name) == name):
+            # librdkafka ends a name at NUL; confluent-kafka crashes on one that UTF-8 can't encode.
+            raise TypeError(f"it returned the header name {name!r}; it has NUL or a lone surrogate")
 
 
 def _kind(value: object) -> str:

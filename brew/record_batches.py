@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from brew.record import Record, Reject
+from brew.record import Record, Reject, check_headers
 
 Answers = list[tuple[Record, ...] | Reject]
 
@@ -98,7 +98,9 @@ def _rows(answered: pa.RecordBatch, inputs: dict[int, Record]) -> Iterator[tuple
         raise ValueError(f"the batch that it returned has offset {foreign[0]}, which was not in the one that it got")
     keys, values = _bytes(answered, "key"), _bytes(answered, "value")
     headers, timestamps = _cells(answered, "headers", _HEADERS), _cells(answered, "timestamp", pa.int64())
-    destinations, reasons, messages = (_cells(answered, name) for name in ("destination", "reject", "message"))
+    destinations, reasons, messages = (
+        _cells(answered, name, pa.string()) for name in ("destination", "reject", "message")
+    )
     for row, offset in enumerate(offsets):
         came = inputs[offset]
         if reasons is not None and reasons[row] is not None:
@@ -114,6 +116,8 @@ def _rows(answered: pa.RecordBatch, inputs: dict[int, Record]) -> Iterator[tuple
             came.timestamp if timestamps is None else timestamps[row] or came.timestamp,
             None if destinations is None else destinations[row],
         )
+        if headers is not None:
+            check_headers(output.headers)
         yield offset, output
 
 

@@ -183,11 +183,11 @@ class FunctionTransformation:
         except (Exception, SystemExit) as error:
             if self.on_error is OnError.END:
                 raise TransformFailed(
-                    f"transform-failed: {self.name} raised {_told(error)} on {record.topic}[{record.partition}] offset "
-                    f"{record.offset}; correct it and run again, or let such records become dead letters with "
+                    f"transform-failed: {self.name} raised {_description(error)} on {record.topic}[{record.partition}] "
+                    f"offset {record.offset}; correct it and run again, or let such records become dead letters with "
                     "--on-error dead-letter"
                 ) from error
-            reject = Reject(TRANSFORM_ERROR, _told(error))
+            reject = Reject(TRANSFORM_ERROR, _description(error))
             reject.__cause__ = error
             return reject
         return self._checked(answer, record)
@@ -226,7 +226,7 @@ def _unpickled_once(payload: bytes) -> Callable[..., Any]:
     return function
 
 
-def _told(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     """Return the exception's name and text, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -28,7 +28,7 @@ from brew.kafka.raw_log import FirstVisible, first_visible
 from brew.kafka.transactions_admin import TransactionsAdmin, open_transactions_admin
 from brew.names import READ_UNCOMMITTED, ExitCode, SinkTransactionalId, TransactionalId
 from brew.offsets import Committed, LogOffsets
-from brew.sink.position import Mark
+from brew.sink.position import PositionMetadata
 from operations.options import (
     advised,
     bootstrap_option,
@@ -301,7 +301,7 @@ def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | No
     if committed is None:
         return None
     try:
-        mark = Mark.parse(committed.metadata)
+        mark = PositionMetadata.parse(committed.metadata)
     except ValueError:
         return None
     return None if mark is None else {"next_batch": committed.offset, "query": mark.query}

@@ -100,7 +100,7 @@ class SharedTransaction:
     def make_room(self, _deadline: Deadline) -> None:
         raise Fatal("produce: the driver of a shared transaction writes nothing")
 
-    def settle(self, _deadline: Deadline) -> None:
+    def await_acks(self, _deadline: Deadline) -> None:
         """Do nothing: the driver queues no records."""
 
     def flush(self, _deadline: Deadline) -> None:

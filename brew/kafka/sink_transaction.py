@@ -8,11 +8,12 @@ from itertools import chain
 
 from confluent_kafka import TopicPartition
 
+from brew.acl import Denial, denial_in
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import BrewError, Refused
 from brew.kafka import topics
-from brew.kafka.clients import admin
+from brew.kafka.clients import BATCH_BYTES, admin
 from brew.kafka.committed_offset import locator
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
@@ -66,12 +67,8 @@ class SinkTransaction(KafkaTransaction):
         """Send the source's offsets first, because the sink's own are confirmed after them."""
         if self._source is not None:
             group, offsets = self._source
-
-            def send(timeout: float) -> None:
-                facts = group.client().consumer_group_metadata()
-                self._producer.send_offsets_to_transaction(offsets, facts, timeout)
-
-            self._call(send_offsets_step(self._source_group, *{one.topic for one in offsets}), send, deadline)
+            step = send_offsets_step(self._source_group, *{one.topic for one in offsets})
+            self._add_offsets(step, group, offsets, deadline)
         super().send_offsets(until, metadata, deadline)
 
     def _step_name(self, step: str) -> str:
@@ -98,6 +95,16 @@ def described(connection: Connection, topic: str, deadline: Deadline) -> topics.
             "--partitions N), or name another topic"
         )
     return found[topic]
+
+
+def max_batch_bytes(connection: Connection, topic: str, deadline: Deadline) -> int:
+    """Return the size of record batches: the client's, or the topic's limit if that is smaller and may be read."""
+    try:
+        return min(BATCH_BYTES, topics.max_message_bytes(admin(connection), topic, deadline))
+    except BrewError as error:
+        if denial_in(str(error)) is Denial.RIGHT:
+            return BATCH_BYTES
+        raise
 
 
 def check_brokers(connection: Connection, deadline: Deadline) -> None:

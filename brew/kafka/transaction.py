@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError, DeadlineExceeded, Fatal
 from brew.kafka.clients import BATCH_BYTES, LOG, ConnectionFailures, mapped, producer
-from brew.kafka.committed_offset import locator
+from brew.kafka.committed_offset import Locator, locator
 from brew.names import SinkTransactionalId, TransactionalId
 from brew.offsets import Committed
 
@@ -104,6 +105,8 @@ def fenced(client: Producer, deadline: Deadline) -> None:
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
 _CLOSE_S = 5.0
+_SEND_OFFSETS_S, _RETURN_S = 20.0, 1.0
+"""The longest single call of `send_offsets_to_transaction`, and how long past its time-out it may return."""
 _WITHOUT_REASON = {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001 - the library's public names
 
 
@@ -150,7 +153,7 @@ class KafkaTransaction:
                 "logger": self._refusals.logger(LOG),
             },
         )
-        self._open = self._outcome_unknown = self._committed = False
+        self._open = self._outcome_unknown = self._committed = self._hangs = False
         self._locator = locator(settings.connection, settings.group)
         self._located: list[Committed | None] = []
         self.produce: Callable[..., None] = self._producer.produce
@@ -210,7 +213,7 @@ class KafkaTransaction:
         deadline.check("produce")
         self._producer.poll(min(_POLL_S, deadline.remaining_s()))
 
-    def settle(self, deadline: Deadline) -> None:
+    def await_acks(self, deadline: Deadline) -> None:
         """Return once the queued records are acknowledged, so that no batch fills while another one is in flight."""
         self.flush(deadline)
 
@@ -239,15 +242,47 @@ class KafkaTransaction:
         """
         if until < 0:
             raise Fatal(f"send-offsets: {until} is not an offset")
-        offsets = [TopicPartition(self._topic, self._partition, until, metadata)]
-
-        def send(timeout: float) -> None:
-            group = self._locator.client().consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(offsets, group, timeout)
-
-        self._call("send-offsets", send, deadline)
+        self._add_offsets(
+            "send-offsets", self._locator, [TopicPartition(self._topic, self._partition, until, metadata)], deadline
+        )
         for committed in self._located:
             self._locator.confirmation.confirm(self._topic, self._partition, committed, deadline)
+
+    def _add_offsets(self, step: str, group: Locator, offsets: list[TopicPartition], deadline: Deadline) -> None:
+        """
+        Add offsets of a group to the transaction, in a thread: the call may outlive its time-out.
+
+        It does while the group's coordinator is down (librdkafka issues 5456, 5511). Then this producer is given up:
+        the next fence raises the epoch, and brokers refuse what this one still sends.
+
+        Raises:
+            DeadlineExceeded: the call did not return; the transaction can only be closed.
+        """
+
+        def send(timeout: float) -> None:
+            limit_s = min(timeout, _SEND_OFFSETS_S)
+            facts, add = group.client().consumer_group_metadata(), self._producer.send_offsets_to_transaction
+            returned, failed = threading.Event(), list[BaseException]()
+
+            def add_offsets() -> None:
+                try:
+                    add(offsets, facts, limit_s)
+                except BaseException as error:  # noqa: BLE001 - raised by the caller
+                    failed.append(error)
+                finally:
+                    returned.set()
+
+            threading.Thread(target=add_offsets, name=step, daemon=True).start()
+            if not returned.wait(limit_s + _RETURN_S):
+                self._hangs = self._outcome_unknown = True
+                raise DeadlineExceeded(
+                    f"{step}: the client did not return within its time-out of {limit_s:g} s (the group's coordinator "
+                    "may be down); the next attempt fences this producer"
+                )
+            if failed:
+                raise failed.pop()  # not from a variable, which would keep the producer alive
+
+        self._call(step, send, deadline)
 
     def commit(self, deadline: Deadline) -> None:
         self._outcome_unknown = True
@@ -261,7 +296,14 @@ class KafkaTransaction:
             self._producer.commit_transaction(0.001)
 
     def abort(self, deadline: Deadline) -> None:
-        """Drop queued records, abort, and wait for the broker's answer."""
+        """
+        Drop queued records, abort, and wait for the broker's answer.
+
+        Raises:
+            DeadlineExceeded: at once if a call of the producer has not returned.
+        """
+        if self._hangs:
+            raise DeadlineExceeded("abort: the producer has not returned from its last call; the next fence aborts")
         self._producer.purge()
         self._outcome_unknown = True
         self._call("abort", self._producer.abort_transaction, deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -17,12 +18,13 @@ from brew.attempt import TimedTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
-from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, last_in_topic
+from brew.kafka.clients import BATCH_BYTES
+from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, described, last_in_topic
 from brew.kafka.transaction import TransactionSettings
 from brew.names import SINK_BATCH, SINK_NAME, CrashMode, CrashPoint
 from brew.offsets import Committed
 from brew.sink.position import Batch, PositionBehind, is_new
-from brew.sink.rows import Headers, rows_of
+from brew.sink.rows import Headers, check_destinations, rows_of
 from brew.transaction import Transaction, Write, queue, transact
 from brew.watchdog import MAX_TIMEOUTS, watched
 
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 RESULT_SCHEMA = "result binary"
 FENCE_S = 60.0
 """For fence and locate: a transaction of an earlier attempt may still be ending."""
+_DESCRIBE_S = 30.0
+
+
+_TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "MessageSizeTooLarge")
+"""The brokers' refusal by librdkafka's name and by aiokafka's."""
 
 
 class Status(enum.StrEnum):
@@ -70,9 +77,12 @@ class Result:
 
     @classmethod
     def of(cls, error: BrewError, steps: dict[str, float] | None = None) -> Self:
-        """Classify an error: a refusal or a missing right ends the query; otherwise the next attempt decides."""
-        final = isinstance(error, Refused | UsageError) or denial_in(str(error)) is Denial.RIGHT
-        status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {error}"
+        """Classify an error: one that each attempt would repeat ends the query; otherwise the next attempt decides."""
+        text = str(error)
+        too_large = any(name in text for name in _TOO_LARGE)
+        final = isinstance(error, Refused | UsageError) or denial_in(text) is Denial.RIGHT or too_large
+        advice = "; a record is larger than max.message.bytes of its topic: raise that" if too_large else ""
+        status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {text}{advice}"
         return cls(Status.BEHIND if isinstance(error, PositionBehind) else status, detail=detail, steps=steps or {})
 
 
@@ -120,13 +130,14 @@ class BatchJob:
     timeout_s: float
     topic: str | None
     headers: bool
+    batch_bytes: int = BATCH_BYTES
     source_group: str | None = None
     source_offsets: SourceOffsets = field(default_factory=dict)
     crash: SinkCrash | None = None
 
     @property
     def settings(self) -> TransactionSettings:
-        return TransactionSettings(self.connection, self.batch.sink, self.timeout_s)
+        return TransactionSettings(self.connection, self.batch.sink, self.timeout_s, self.batch_bytes)
 
     @property
     def sink_headers(self) -> Headers:
@@ -149,6 +160,15 @@ class BatchJob:
             return last_in_topic(self.connection, batch.topic, batch.sink, SINK_BATCH, wanted)
 
         return is_new(batch, committed, evidence)
+
+    def partitions(self, topic: str) -> int:
+        """
+        Request a topic's number of partitions.
+
+        Raises:
+            Refused: the topic does not exist.
+        """
+        return described(self.connection, topic, Deadline(_DESCRIBE_S)).partitions
 
     def first_attempt(self) -> BatchJob:
         """Return the job without an intentional crash, which happens once per batch."""
@@ -174,7 +194,7 @@ def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
         if not job.is_new(committed):
             return None
         until = job.batch.batch_id + 1
-        return Write(produce, lambda: until, str(job.batch.mark), Deadline(job.timeout_s))
+        return Write(produce, lambda: until, str(job.batch.metadata), Deadline(job.timeout_s))
 
     try:
         with watched(f"batch {job.batch.batch_id} of sink {job.batch.sink}", FENCE_S + MAX_TIMEOUTS * job.timeout_s):
@@ -198,9 +218,10 @@ def _produce(
 ) -> int:
     """Step 4: queue all rows and return their number."""
     count, ours = 0, job.sink_headers
-    produce = kafka.produce
+    produce, partitions = kafka.produce, functools.cache(job.partitions)
     batch = first
     while batch is not None:
+        check_destinations(batch, job.topic, partitions)
         with kafka.mapped("produce"):
             for value, key, topic, partition, headers in rows_of(batch, job.topic):
                 carried = ours if not headers else [*headers, *ours]

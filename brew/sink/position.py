@@ -34,7 +34,7 @@ def fingerprint(source_offsets: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PositionMetadata:
     """The position's metadata: who wrote the last batch (``query``: None for a batch job), and from which offsets."""
 
     query: str | None
@@ -45,7 +45,7 @@ class Mark:
         return json.dumps({"query": self.query, "offsets": self.offsets, "topic": self.topic_id}, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, text: str) -> Mark | None:
+    def parse(cls, text: str) -> PositionMetadata | None:
         """
         Parse the metadata; None for an offset that was set by hand, without metadata.
 
@@ -68,14 +68,14 @@ class Batch:
     """
     One batch, as the checkpoint describes it.
 
-    ``mark`` is committed with it. ``previous``: the fingerprint of the batch before, None if the checkpoint has none. A
-    batch job has neither a checkpoint nor source offsets.
+    ``metadata`` is committed with it. ``previous``: the fingerprint of the batch before, None if the checkpoint has
+    none. A batch job has neither a checkpoint nor source offsets.
     """
 
     sink: str
     topic: str
     batch_id: int
-    mark: Mark
+    metadata: PositionMetadata
     previous: str | None = None
 
     @property
@@ -85,9 +85,9 @@ class Batch:
     @property
     def ours(self) -> str:
         """Our own position, for messages."""
-        if self.mark.query is None:
+        if self.metadata.query is None:
             return f"write() was called with batch {self.batch_id}"
-        return f"the checkpoint of query {self.mark.query} is at batch {self.batch_id}"
+        return f"the checkpoint of query {self.metadata.query} is at batch {self.batch_id}"
 
 
 def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None]) -> bool:
@@ -102,18 +102,18 @@ def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int
     if committed is None:
         _check_first(batch, evidence())
         return True
-    mark = _mark(batch, committed)
-    if mark is not None:
-        _check_owner(batch, committed, mark)
-    if batch.mark.query is None:
+    metadata = _metadata_of(batch, committed)
+    if metadata is not None:
+        _check_owner(batch, committed, metadata)
+    if batch.metadata.query is None:
         return _is_new_job(batch, committed)
     stands = committed.offset
     if stands == batch.batch_id:
-        if mark is not None and batch.previous is not None and batch.previous != mark.offsets:
+        if metadata is not None and batch.previous is not None and batch.previous != metadata.offsets:
             raise Refused(_rolled_back(batch, committed, batch.batch_id - 1))
         return True
     if stands == batch.batch_id + 1:
-        if mark is not None and mark.offsets != batch.mark.offsets:
+        if metadata is not None and metadata.offsets != batch.metadata.offsets:
             raise Refused(_rolled_back(batch, committed, batch.batch_id))
         return False
     ahead = stands > batch.batch_id
@@ -135,7 +135,7 @@ def _check_first(batch: Batch, evidence: int | None) -> None:
             f"records up to batch {evidence}: the position expired (offsets.retention.minutes, 7 days by default) or "
             f"was deleted; {ways}"
         )
-    if batch.mark.query is not None and batch.batch_id > 0:
+    if batch.metadata.query is not None and batch.batch_id > 0:
         raise Refused(
             f"sink {batch.sink!r}: {batch.ours}, Kafka has no position of it ({batch.place}) and no record of it: the "
             f"sink was renamed, its topic was deleted and created again, or the checkpoint was used with another sink; "
@@ -143,9 +143,9 @@ def _check_first(batch: Batch, evidence: int | None) -> None:
         )
 
 
-def _mark(batch: Batch, committed: Committed) -> Mark | None:
+def _metadata_of(batch: Batch, committed: Committed) -> PositionMetadata | None:
     try:
-        return Mark.parse(committed.metadata)
+        return PositionMetadata.parse(committed.metadata)
     except ValueError as error:
         raise Refused(
             f"sink {batch.sink!r}: the offset {committed.offset} in {batch.place} was committed by another program "
@@ -153,17 +153,17 @@ def _mark(batch: Batch, committed: Committed) -> Mark | None:
         ) from error
 
 
-def _check_owner(batch: Batch, committed: Committed, mark: Mark) -> None:
-    if mark.topic_id != batch.mark.topic_id:
+def _check_owner(batch: Batch, committed: Committed, metadata: PositionMetadata) -> None:
+    if metadata.topic_id != batch.metadata.topic_id:
         raise Refused(
             f"sink {batch.sink!r}: {batch.ours}, Kafka's position (batch {committed.offset}, {batch.place}) belongs "
-            f"to the topic with id {mark.topic_id}, and the topic has id {batch.mark.topic_id} now: it was deleted and "
+            f"to the topic with id {metadata.topic_id}, and the topic has id {batch.metadata.topic_id} now: it was "
             f"created again, so earlier batches are gone; call start_at({batch.batch_id}) on the sink to go on without "
             f"them; {_START_OVER}"
         )
-    if mark.query == batch.mark.query:
+    if metadata.query == batch.metadata.query:
         return
-    theirs = "write()" if mark.query is None else f"query {mark.query}"
+    theirs = "write()" if metadata.query is None else f"query {metadata.query}"
     raise Refused(
         f"sink {batch.sink!r}: {batch.ours}, Kafka's position (batch {committed.offset}, {batch.place}) was written by "
         f"{theirs}: two queries have one name, or the checkpoint was deleted; give each query a name of its own, or "

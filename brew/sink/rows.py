@@ -58,7 +58,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     Return the records of one Arrow batch, in order; ``topic`` takes precedence over the column of that name.
 
     Raises:
-        Refused: a row names no topic, or has a header without a key.
+        Refused: a row has a header without a key.
     """
     count = batch.num_rows
 
@@ -66,10 +66,46 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
         return _bytes_of(batch.column(name)) if name in batch.schema.names else [None] * count
 
     topics = [topic] * count if topic is not None else batch.column("topic").to_pylist()
-    if None in topics:
-        raise Refused(_NO_TOPIC)
     headers = _headers_of(batch.column("headers")) if "headers" in batch.schema.names else [None] * count
     return zip(column("value"), column("key"), topics, column("partition"), headers, strict=True)
+
+
+def check_destinations(batch: pa.RecordBatch, topic: str | None, count_of: Callable[[str], int]) -> None:
+    """
+    Check the topics and partitions that rows name; ``count_of`` returns a topic's number of partitions, or raises.
+
+    Raises:
+        Refused: a row names no topic, or a partition that its topic does not have.
+    """
+    names = batch.schema.names
+    if topic is not None and "partition" not in names:
+        return
+    coded = batch.column("topic").dictionary_encode() if topic is None else None
+    if coded is not None and coded.null_count:
+        raise Refused(_NO_TOPIC)
+    for number, name in enumerate([topic] if coded is None else coded.dictionary.to_pylist()):
+        count = count_of(str(name))
+        if "partition" in names:
+            column = batch.column("partition")
+            _check_partitions(column if coded is None else column.filter(_equal(coded.indices, number)), name, count)
+
+
+def _check_partitions(column: pa.Array, topic: str | None, count: int) -> None:
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
+
+    found = pc.min_max(column).as_py()
+    for partition in (found["min"], found["max"]):
+        if partition is not None and not 0 <= partition < count:
+            raise Refused(
+                f"the sink got a row with partition {partition} of topic {topic!r}, which has {count} partitions "
+                f"(0 to {count - 1}); null leaves the partition to the row's key"
+            )
+
+
+def _equal(indices: pa.Array, number: int) -> pa.Array:
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    return pc.equal(indices, number)
 
 
 def _bytes_of(column: pa.Array) -> list[Any]:
@@ -112,18 +148,16 @@ def places_of(
     """
     Return each row's destination as a number, and the (topic, partition) that each number stands for.
 
-    ``topic`` takes precedence over the column of that name. ``count_of``: returns a topic's number of partitions,
-    called if a row leaves its partition to its key.
+    ``topic`` takes precedence over the column of that name. ``count_of``: returns a topic's number of partitions.
 
     Raises:
-        Refused: a row names no topic, or an impossible partition.
+        Refused: as `check_destinations`.
     """
+    check_destinations(batch, topic, count_of)
     import numpy as np  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
 
     count, names = batch.num_rows, batch.schema.names
     coded = batch.column("topic").dictionary_encode() if topic is None else None
-    if coded is not None and coded.null_count:
-        raise Refused(_NO_TOPIC)
     topics = [topic] if coded is None else coded.dictionary.to_pylist()
     of_topic = np.zeros(count, np.int64) if coded is None else coded.indices.to_numpy().astype(np.int64)
     partitions, open_rows = np.zeros(count, np.int64), np.ones(count, np.bool_)
@@ -131,8 +165,6 @@ def places_of(
         column = batch.column("partition")
         open_rows = column.is_null().to_numpy(zero_copy_only=False)
         partitions = column.fill_null(0).to_numpy().astype(np.int64)
-        if count and partitions.min() < 0:
-            raise Refused(f"the sink got a row with partition {partitions.min()}; partitions begin at 0")
     for number, name in enumerate(topics if open_rows.any() else ()):
         rows = np.flatnonzero(open_rows & (of_topic == number))
         keys = batch.column("key").take(_array(rows)) if "key" in names else _array([None] * len(rows))

@@ -21,7 +21,7 @@ from brew.attempt import TimedTransaction
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, Refused
 from brew.kafka.shared_transaction import SharedTransaction
-from brew.kafka.sink_transaction import SharedEpoch, described
+from brew.kafka.sink_transaction import SharedEpoch
 from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, Status
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 _LONGEST_S = 24 * 3600.0
 """For a batch's Spark job, which has no limit of its own; the transaction time-out applies from the first row on."""
-_DESCRIBE_S = 30.0
 _ENCODED = "topic string, partition int, count int, records binary"
 _BATCH_BYTES = 512 * 1024
+"""The target for a record batch; framing may double the size of tiny records, hence half of the topic's limit."""
 _CHUNK_BYTES = 256 * 1024 * 1024
 """The maximum to encode at once: Spark's Arrow batches are smaller, unless configured otherwise."""
 _SPECULATION = "spark.speculation"
@@ -71,7 +71,7 @@ class SharedWriter:
             if not job.is_new(committed):
                 return None
             until = job.batch.batch_id + 1
-            return Write(produce, lambda: until, str(job.batch.mark), Deadline(_LONGEST_S))
+            return Write(produce, lambda: until, str(job.batch.metadata), Deadline(_LONGEST_S))
 
         try:
             written = transact(timed, decide, Deadline(FENCE_S), job.may_crash(kafka))
@@ -93,7 +93,7 @@ class SharedWriter:
             Abortable: a task did not have exactly one attempt, or a partition did not have exactly one writing task.
         """
         # Requested for each batch: the topic may have gained partitions.
-        known = {} if job.topic is None else {job.topic: _partitions(job, job.topic)}
+        known = {} if job.topic is None else {job.topic: job.partitions(job.topic)}
         count_of = functools.partial(_count, job, epoch, known)
         encode = functools.partial(_encode, job, count_of)
         speculation = frame.sparkSession.sparkContext.getConf().get(_SPECULATION, "false") == "true"
@@ -171,12 +171,8 @@ def _count(job: BatchJob, epoch: SharedEpoch, known: Mapping[str, int], topic: s
     if asked not in _counts:
         if _counts and next(iter(_counts))[2:] != asked[2:]:
             _counts.clear()
-        _counts[asked] = _partitions(job, topic)
+        _counts[asked] = job.partitions(topic)
     return _counts[asked]
-
-
-def _partitions(job: BatchJob, topic: str) -> int:
-    return described(job.connection, topic, Deadline(_DESCRIBE_S)).partitions
 
 
 def _encode(
@@ -196,7 +192,7 @@ def _encode(
                     checked_headers(columns["headers"])
                 places, names = places_of(rows, job.topic, count_of)
                 records = Records(columns["value"], columns.get("key"), columns.get("headers"), places, names)
-                yield encoded(records, job.sink_headers, _BATCH_BYTES)
+                yield encoded(records, job.sink_headers, min(_BATCH_BYTES, job.batch_bytes // 2))
             except BrewError as error:
                 refused = {"topic": None, "partition": 0, "count": 0, "records": Result.of(error).encoded()}
                 yield pa.RecordBatch.from_pylist([refused], SCHEMA)

@@ -16,13 +16,14 @@ from brew.acl import advice
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, Refused, UsageError
-from brew.kafka.sink_transaction import SinkTransaction, check_brokers, described
+from brew.kafka.clients import BATCH_BYTES
+from brew.kafka.sink_transaction import SinkTransaction, check_brokers, described, max_batch_bytes
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, checked_topic
 from brew.observability.status import Status as SinkStatus
 from brew.sasl import GSSAPI
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
-from brew.sink.position import Batch, Mark, fingerprint
+from brew.sink.position import Batch, PositionMetadata, fingerprint
 from brew.sink.query import batch_source, check_session, driver_processes, in_few_tasks, tasks_of, wake_workers
 from brew.sink.rows import checked_columns
 from brew.sink.telemetry import Telemetry
@@ -132,6 +133,7 @@ class ExactlyOnceSink:
         self.timeout_s, self.headers = float(transaction_timeout_s), headers
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
+        self._batch_bytes = BATCH_BYTES
         self._shared: SharedWriter | None = None
         self.last_batch: BatchReport | None = None
         """The last batch that was written, or found already written."""
@@ -161,9 +163,9 @@ class ExactlyOnceSink:
             frame = self._selected(df)
             self._check_cluster()
             source = batch_source(df, batch_id)
-            mark = Mark(source.query, fingerprint(source.offsets), self._topic_id)
+            metadata = PositionMetadata(source.query, fingerprint(source.offsets), self._topic_id)
             previous = None if source.previous is None else fingerprint(source.previous)
-            batch = Batch(self.name, self.position_topic, batch_id, mark, previous)
+            batch = Batch(self.name, self.position_topic, batch_id, metadata, previous)
             self._run(frame, replace(self._job(batch), source_group=self.source_group, source_offsets=source.ends))
 
     def write(self, df: DataFrame, batch_id: int) -> bool:
@@ -179,7 +181,7 @@ class ExactlyOnceSink:
         with self._telemetry.batch(batch_id), self._advised():
             frame = self._selected(df)
             self._check_cluster()
-            batch = Batch(self.name, self.position_topic, batch_id, Mark(None, "", self._topic_id))
+            batch = Batch(self.name, self.position_topic, batch_id, PositionMetadata(None, "", self._topic_id))
             return self._run(frame, self._job(batch))
 
     def status(self) -> SinkStatus:
@@ -229,12 +231,14 @@ class ExactlyOnceSink:
         self._topic_id = described(self.connection, self.position_topic, deadline).topic_id
         if self.topic is not None and self.topic != self.position_topic:
             described(self.connection, self.topic, deadline)
+        if self.topic is not None:
+            self._batch_bytes = max_batch_bytes(self.connection, self.topic, deadline)
         if not self._allow_old:
             check_brokers(self.connection, deadline)
         self._checked = True
 
     def _job(self, batch: Batch) -> BatchJob:
-        return BatchJob(batch, self.connection, self.timeout_s, self.topic, self.headers)
+        return BatchJob(batch, self.connection, self.timeout_s, self.topic, self.headers, self._batch_bytes)
 
     def _run(self, frame: DataFrame, job: BatchJob) -> bool:
         """Attempt one batch until an attempt commits, finds it already written, or refuses."""

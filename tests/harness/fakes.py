@@ -107,7 +107,7 @@ class FakeTransaction:
         self.broker.log.extend(self._queued)
         self._queued.clear()
 
-    def settle(self, deadline: Deadline) -> None:
+    def await_acks(self, deadline: Deadline) -> None:
         self.settled.append(len(self._queued))
         self._send()
 

@@ -23,7 +23,7 @@ import brew
 from brew.errors import Refused, UsageError
 from brew.names import STEPS, ExitCode
 from brew.observability.status import Transactions, from_json
-from brew.sink.position import Mark
+from brew.sink.position import PositionMetadata
 from brew.sink.query import in_few_tasks, tasks_of, wake_workers
 
 
@@ -62,7 +62,7 @@ def test_a_copy_in_batches_is_whole_and_each_record_tells_its_batch(make: Any, w
     position = it.position()
     assert position is not None
     assert position.offset == last + 1
-    mark = Mark.parse(position.metadata)
+    mark = PositionMetadata.parse(position.metadata)
     assert mark is not None
     assert mark.query
     it.stage.nothing_open(it.stage.names.output)

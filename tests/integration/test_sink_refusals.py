@@ -16,7 +16,7 @@ from harness.transactions import STEP_S
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
-from brew.kafka import sink_transaction
+from brew.kafka import sink_transaction, topics
 from brew.kafka.group_requests import delete_group
 
 
@@ -139,3 +139,41 @@ def test_two_queries_of_one_name_at_once(it: SinkStage) -> None:
     assert len(told) == 1
     assert "two queries have one name" in told[0]
     assert it.values() == each(30) + each(30)
+
+
+SMALL = {"max.message.bytes": "20000"}
+NOWHERE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
+    "partition": ([("a", 2), ("b", 3)], "value string, partition int", r"partition 3 of topic .* \(0 to 2\)"),
+    "topic": ([("a", "no-such-topic")], "value string, topic string", "topic 'no-such-topic' does not exist"),
+    "too-large": ([("a" * 30_000, 0)], "value string, partition int", "larger than max.message.bytes of its topic"),
+}
+
+
+@pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
+def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
+    """No batch is out; record batches of the output are small."""
+    stage = SinkStage(Stage(broker, names), tmp_path, request.param)
+    topics.create(stage.stage.admin, [topics.TopicSpec(names.output, 3, SMALL)], Deadline(STEP_S))
+    topics.describe_all(stage.stage.admin, [names.output], Deadline(STEP_S))
+    return stage
+
+
+@pytest.mark.parametrize("case", NOWHERE)
+def test_a_row_that_no_attempt_can_write_ends_the_query_at_the_first_one(empty: SinkStage, case: str) -> None:
+    """An `Abortable` would mean that it was repeated until the attempts were used up."""
+    rows, schema, said = NOWHERE[case]
+    topic = None if case == "topic" else empty.stage.names.output
+    sink = empty.sink(topic=topic, position_topic=empty.stage.names.output)
+    with pytest.raises(Refused, match=said):
+        sink.write(empty.spark.createDataFrame(rows, schema), 0)
+    assert not empty.values()
+    empty.stage.nothing_open(empty.stage.names.output)
+
+
+def test_record_batches_are_no_larger_than_the_topic_allows(empty: SinkStage) -> None:
+    """Their usual size would be refused whatever the rows, and at every attempt."""
+    sink = empty.sink()
+    sink.write(empty.spark.range(3000).selectExpr("cast(id as string) as key", "repeat('x', 50) as value"), 0)
+    assert empty.values() == {b"x" * 50: 3000}
+    assert sink.last_batch is not None
+    assert sink.last_batch.attempts == 1

@@ -20,7 +20,7 @@ from brew.kafka.arrow_batches import Records, encoded
 from brew.kafka.committed_offset import locator
 from brew.kafka.shared_writer import write
 from brew.sink.batch import BatchJob, Result, write_alone
-from brew.sink.position import Batch, Mark
+from brew.sink.position import Batch, PositionMetadata
 from brew.sink.shared import SharedWriter
 
 
@@ -46,7 +46,7 @@ class Query:
         sink = self._sink
         with sink._telemetry.batch(number), sink._advised():
             sink._check_cluster()
-            job = sink._job(Batch(sink.name, sink.position_topic, number, Mark(None, "", sink._topic_id)))
+            job = sink._job(Batch(sink.name, sink.position_topic, number, PositionMetadata(None, "", sink._topic_id)))
             ends = {self._source: {0: 100 * (number + 1)}}
             return sink._run(None, replace(job, source_group=sink.source_group, source_offsets=ends))  # type: ignore[arg-type]
 

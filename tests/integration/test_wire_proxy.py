@@ -18,9 +18,11 @@ from harness.waiting import markers_written
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, Unreachable
+from brew.errors import BrewError, DeadlineExceeded, Unreachable
 from brew.kafka import topics
+from brew.kafka import transaction as kafka_transaction
 from brew.kafka.clients import admin
+from brew.kafka.committed_offset import locator
 from brew.kafka.kafka_python import open_transactions, raw_batches
 from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
@@ -36,6 +38,8 @@ from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, NetworkConditions, Rule, Side
 
 CONCURRENT_TRANSACTIONS = 51
+OF_AN_OLD_EPOCH = {47, 90}
+"""INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
 
 
 @pytest.fixture
@@ -145,6 +149,28 @@ def test_a_cut_connection_is_made_again_and_the_held_frame_can_still_arrive(prox
     assert trap.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
     done = [(e.connection, e.what) for e in proxy.events() if e.head.api == Api.END_TXN]
     assert [connection == held_on for connection, what in done if what == "request"] == [True, False]
+
+
+def test_offsets_whose_call_hangs_are_given_up_and_refused_when_they_come_late(
+    proxy: WireProxy, names: Names, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client waits past its time-out (librdkafka 5456, 5511); what it still sends meets a newer epoch."""
+    monkeypatch.setattr(kafka_transaction, "_SEND_OFFSETS_S", 1.0)
+    trap = proxy.add(Rule(Api.TXN_OFFSET_COMMIT))
+    one = transaction(proxy, names)
+    with pytest.raises(DeadlineExceeded, match="did not return within its time-out of 1 s"):
+        write(one, names, 7)
+    one.close()
+    direct = Connection(broker.bootstrap)
+    two = KafkaTransaction(TransactionSettings(direct, names.group, 30), names.input, 0)
+    write(two, names, 1)
+    two.commit(Deadline(20))
+    two.close()
+    trap.release()
+    assert trap.answered(Deadline(20)).error in OF_AN_OLD_EPOCH
+    position = locator(direct, names.group).committed(names.input, 0, Deadline(20))
+    assert position is not None
+    assert (position.offset, visible(direct, names.output)) == (1, 1)
 
 
 @pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN])

@@ -65,6 +65,14 @@ def test_a_module_that_fails_at_its_import_is_refused_with_the_reason(tmp_path: 
         load(f"{tmp_path}/broken.py:f")
 
 
+@pytest.mark.parametrize("code", ["", "0", "1"])
+def test_a_script_that_exits_at_its_import_is_no_success(tmp_path: Path, code: str) -> None:
+    """`verify` would count as proven."""
+    (tmp_path / f"script{code}.py").write_text(f"import sys\nsys.exit({code})\n")
+    with pytest.raises(UsageError, match=rf"failed: SystemExit: {code}; put what a script does under `if"):
+        load(f"{tmp_path}/script{code}.py:f")
+
+
 def test_a_file_called_like_a_loaded_module_is_loaded_all_the_same(tmp_path: Path) -> None:
     import json  # noqa: PLC0415 - it must stay what it is
 

@@ -58,6 +58,10 @@ def test_destinations_and_reasons_have_columns_of_their_own() -> None:
         (lambda batch: batch.select(["value"]), "no column 'offset'"),
         (lambda batch: batch.rename_columns([*batch.schema.names[:-1], "time"]), r"columns \['time'\]"),
         (lambda _batch: pa.RecordBatch.from_pydict({"offset": [6]}), "offset 6, which was not"),
+        (
+            lambda _batch: pa.RecordBatch.from_pydict({"offset": [5], "headers": [[{"name": "a\0", "value": b""}]]}),
+            r"header name 'a\\x00'",
+        ),
     ],
 )
 def test_a_batch_that_can_not_be_read_is_refused_by_what_is_wrong(function: Callable[..., object], said: str) -> None:

@@ -491,7 +491,7 @@ def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tm
     deadline = Deadline(5)
     assert kafka.produce("out") == "produce"
     assert kafka.mapped("produce") == "mapped"
-    for name in ("fence", "locate", "begin", "make_room", "settle", "flush"):
+    for name in ("fence", "locate", "begin", "make_room", "await_acks", "flush"):
         given = [deadline] if name != "begin" else []
         assert getattr(kafka, name)(*given) == (Committed(3, "") if name == "locate" else None)
     kafka.send_offsets(9, "m", deadline)
@@ -505,7 +505,7 @@ def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tm
         ("locate", deadline),
         ("begin",),
         ("make_room", deadline),
-        ("settle", deadline),
+        ("await_acks", deadline),
         ("flush", deadline),
         ("send_offsets", 9, "m", deadline),
         ("commit", deadline),

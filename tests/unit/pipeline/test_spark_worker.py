@@ -20,7 +20,7 @@ from brew.errors import Abortable, Fatal
 from brew.readers import connector
 from brew.sink import batch
 from brew.sink.batch import BatchJob
-from brew.sink.position import Batch, Mark
+from brew.sink.position import Batch, PositionMetadata
 from brew.spark import worker as spark_worker
 from brew.spark.worker import check_all_rows_came, tune_worker
 
@@ -125,10 +125,8 @@ def test_the_sinks_writer_ends_the_attempt_when_rows_broke_off(monkeypatch: pyte
     """Behind the last row and before the commit: what is queued by then is aborted."""
     monkeypatch.setattr(spark_worker, "check_all_rows_came", broken_off)
     rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
-    job, kafka = (
-        BatchJob(Batch("s", "out", 1, Mark("q", "f", "t")), Connection("nowhere:1"), 60.0, "out", headers=False),
-        Queued(),
-    )
+    position = Batch("s", "out", 1, PositionMetadata("q", "f", "t"))
+    job, kafka = BatchJob(position, Connection("nowhere:1"), 60.0, "out", headers=False), Queued()
     with pytest.raises(Abortable, match="broken off"):
         batch._produce(job, kafka, rows, iter(()), Deadline(5))  # type: ignore[arg-type]
     assert len(kafka.rows) == 2

@@ -339,9 +339,9 @@ class Watched(FakeTransaction):
         self.deadlines["make_room"] = deadline
         super().make_room(deadline)
 
-    def settle(self, deadline: Deadline) -> None:
-        self.deadlines["settle"] = deadline
-        super().settle(deadline)
+    def await_acks(self, deadline: Deadline) -> None:
+        self.deadlines["await_acks"] = deadline
+        super().await_acks(deadline)
 
     def flush(self, deadline: Deadline) -> None:
         self.deadlines["flush"] = deadline
@@ -391,7 +391,7 @@ def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
     for value, transform in ((b"v", None), (b"bad", None), (b"v", copied)):
         kafka = Watched(Broker(), queue=1)
         run_watched(kafka, plain_rows(0, 1, value=value), deadline=deadline, first_time=True, transform=transform)
-        assert set(kafka.deadlines) == {"fence", "locate", "make_room", "settle", "flush", "send-offsets", "commit"}
+        assert set(kafka.deadlines) == {"fence", "locate", "make_room", "await_acks", "flush", "send-offsets", "commit"}
         assert all(given is deadline for given in kafka.deadlines.values())
         assert kafka.mapped_steps == ["produce"]
 
@@ -426,9 +426,9 @@ def test_a_transaction_that_runs_out_of_time_while_it_produces_says_so_and_is_ab
     now = [0.0]
 
     class Slow(Watched):
-        def settle(self, deadline: Deadline) -> None:
+        def await_acks(self, deadline: Deadline) -> None:
             now[0] = 6.0
-            super().settle(deadline)
+            super().await_acks(deadline)
 
     kafka = Slow(Broker())
     with pytest.raises(DeadlineExceeded, match=r"^produce: "):
@@ -569,10 +569,10 @@ def test_a_failed_send_offsets_is_aborted_wherever_the_rows_stood(offsets: tuple
 class Slow(FakeTransaction):
     """The second wait finds no acknowledgement."""
 
-    def settle(self, deadline: Deadline) -> None:
+    def await_acks(self, deadline: Deadline) -> None:
         if self.settled:
             raise DeadlineExceeded("produce: 1 records undelivered after 5 s")
-        super().settle(deadline)
+        super().await_acks(deadline)
 
 
 def run_counting_waits(kafka: FakeTransaction, count: int, size: int, waits: list[int]) -> Outcome:

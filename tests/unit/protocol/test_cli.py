@@ -176,18 +176,3 @@ def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: 
     told = capsys.readouterr().err
     text = json.loads(told)["error"] if more else told
     assert "nothing is called gold-\N{REPLACEMENT CHARACTER}" in text
-
-
-@pytest.mark.parametrize("code", [None, 0, 1])
-def test_a_script_that_exits_when_it_is_imported_is_no_success(
-    code: int | None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """`verify` would count as proven."""
-
-    @click.command()
-    def verifies() -> None:
-        sys.exit(code)  # stands for the module that --transform names
-
-    assert exit_code_of(verifies, "brew", []) == ExitCode.USAGE
-    assert "test_cli.py, line" in (told := capfd.readouterr().err)
-    assert f"called sys.exit({code!r}), so nothing was done; put what" in told

@@ -12,25 +12,25 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.offsets import committed
 from brew.offsets import Committed
-from brew.sink.position import Batch, Mark, PositionBehind, fingerprint, is_new
+from brew.sink.position import Batch, PositionBehind, PositionMetadata, fingerprint, is_new
 
 QUERY, OTHER = "06bb0441-3498-4f6f-9b79-0f2cdb9bce3a", "73cff32c-a5e0-4566-9e0d-caac10aadf12"
 TOPIC_ID = "vJ3bWcVYQbeYtDcy9mXq1A"
 OFFSETS = ['[{"in":{"0":10}}]', '[{"in":{"0":20}}]', '[{"in":{"0":30}}]']
 
 
-def mark(batch: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> Mark:
-    return Mark(query, fingerprint(OFFSETS[batch]), topic_id)
+def metadata(batch: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> PositionMetadata:
+    return PositionMetadata(query, fingerprint(OFFSETS[batch]), topic_id)
 
 
 def batch(number: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> Batch:
     previous = fingerprint(OFFSETS[number - 1]) if number else None
-    return Batch("revenue", "out", number, mark(number, query, topic_id), previous)
+    return Batch("revenue", "out", number, metadata(number, query, topic_id), previous)
 
 
 def position(next_batch: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> Committed:
     """As the batch before ``next_batch`` committed it."""
-    return Committed(next_batch, str(mark(next_batch - 1, query, topic_id)))
+    return Committed(next_batch, str(metadata(next_batch - 1, query, topic_id)))
 
 
 def none() -> int | None:
@@ -106,19 +106,19 @@ def test_a_position_that_was_moved_back_is_refused() -> None:
 
 def test_a_batch_that_is_out_but_covered_other_offsets_is_refused() -> None:
     """The checkpoint was rolled back and planned the batch anew: dropping its rows would lose some of them."""
-    again = Batch("revenue", "out", 0, Mark(QUERY, fingerprint('[{"in":{"0":11}}]'), TOPIC_ID))
+    again = Batch("revenue", "out", 0, PositionMetadata(QUERY, fingerprint('[{"in":{"0":11}}]'), TOPIC_ID))
     text = refusal(again, position(1))
     assert "batch 0 that is out covered other source offsets than the checkpoint says" in text
 
 
 def test_a_next_batch_behind_other_offsets_than_those_that_are_out_is_refused() -> None:
     """Otherwise what lies between would be written twice, or never."""
-    rolled = Batch("revenue", "out", 1, mark(1), fingerprint('[{"in":{"0":11}}]'))
+    rolled = Batch("revenue", "out", 1, metadata(1), fingerprint('[{"in":{"0":11}}]'))
     assert "batch 0 that is out covered other source offsets" in refusal(rolled, position(1))
 
 
 def test_a_checkpoint_that_has_dropped_the_batch_before_is_believed() -> None:
-    assert is_new(Batch("revenue", "out", 1, mark(1), None), position(1), none)
+    assert is_new(Batch("revenue", "out", 1, metadata(1), None), position(1), none)
 
 
 def test_a_position_set_by_hand_is_believed() -> None:
@@ -134,44 +134,44 @@ def test_an_offset_of_another_program_is_refused(metadata: str) -> None:
 
 
 def test_batch_jobs_write_growing_ids_once() -> None:
-    job = Batch("revenue", "out", 20261123, Mark(None, "", TOPIC_ID))
-    done = Committed(20261124, str(job.mark))
+    job = Batch("revenue", "out", 20261123, PositionMetadata(None, "", TOPIC_ID))
+    done = Committed(20261124, str(job.metadata))
     assert is_new(job, None, none)
     assert not is_new(job, done, none)
     for before in (20260101, 20261123):
-        assert is_new(job, Committed(before, str(job.mark)), none)
-    text = refusal(Batch("revenue", "out", 20261122, job.mark), done)
+        assert is_new(job, Committed(before, str(job.metadata)), none)
+    text = refusal(Batch("revenue", "out", 20261122, job.metadata), done)
     assert "write() was called with batch 20261122, Kafka's position is batch 20261124" in text
 
 
 def test_a_batch_job_under_the_name_of_a_query_is_refused_and_the_other_way_round() -> None:
-    job = Batch("revenue", "out", 1, Mark(None, "", TOPIC_ID))
+    job = Batch("revenue", "out", 1, PositionMetadata(None, "", TOPIC_ID))
     assert f"was written by query {QUERY}" in refusal(job, position(1))
-    assert "was written by write()" in refusal(batch(1), Committed(1, str(job.mark)))
+    assert "was written by write()" in refusal(batch(1), Committed(1, str(job.metadata)))
 
 
 @given(st.none() | st.text(), st.text(), st.text())
 def test_metadata_is_read_back_as_it_was_written(query: str | None, offsets: str, topic_id: str) -> None:
-    written = Mark(query, offsets, topic_id)
-    assert Mark.parse(str(written)) == written
+    written = PositionMetadata(query, offsets, topic_id)
+    assert PositionMetadata.parse(str(written)) == written
 
 
 def test_stray_bytes_behind_the_metadata_are_not_another_programs() -> None:
     """Librdkafka's issue 4649; seen in an integration test: a sink refused its own position."""
-    mark = Mark("q", "0123", "id")
-    assert Mark.parse(f"{mark}alitP") == mark
+    metadata = PositionMetadata("q", "0123", "id")
+    assert PositionMetadata.parse(f"{metadata}alitP") == metadata
 
 
 def test_stray_bytes_that_are_no_text_do_not_hide_the_metadata() -> None:
     """A sink took its position for one that was set by hand, and did not see who else writes under its name."""
-    mark = Mark("q", "0123", "id")
+    metadata = PositionMetadata("q", "0123", "id")
 
     class Answer:
         error, offset, partition = None, 3, 0
 
         @property
         def metadata(self) -> str:
-            return (str(mark).encode() + b"\x07\xfe\xff").decode()
+            return (str(metadata).encode() + b"\x07\xfe\xff").decode()
 
     class Reader:
         def committed(self, _asked: object, timeout: float) -> list[Answer]:  # noqa: ARG002 - as a consumer has it
@@ -179,9 +179,11 @@ def test_stray_bytes_that_are_no_text_do_not_hide_the_metadata() -> None:
 
     (found,) = committed(Reader(), "out", [0], Deadline(5)).values()  # type: ignore[arg-type]
     assert found is not None
-    assert (found.offset, Mark.parse(found.metadata)) == (3, mark)
+    assert (found.offset, PositionMetadata.parse(found.metadata)) == (3, metadata)
 
 
 def test_metadata_and_fingerprints_are_those_of_positions_that_were_committed_already() -> None:
     """Another form would refuse every sink that is upgraded."""
-    assert str(Mark("q", fingerprint("ä"), "id")) == '{"query":"q","offsets":"33e6d73fee82904c","topic":"id"}'
+    assert (
+        str(PositionMetadata("q", fingerprint("ä"), "id")) == '{"query":"q","offsets":"33e6d73fee82904c","topic":"id"}'
+    )

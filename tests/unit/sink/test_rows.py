@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 from aiokafka.partitioner import murmur2
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.errors import Refused, UsageError
-from brew.sink.rows import checked_columns, checked_headers, partitions_of, places_of, rows_of
+from brew.sink.rows import check_destinations, checked_columns, checked_headers, partitions_of, places_of, rows_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -100,12 +102,6 @@ def test_columns_that_are_not_there_are_empty_and_each_row_may_name_its_topic() 
     assert [topic for _, _, topic, _, _ in rows_of(batch, "mine")] == ["mine", "mine"]
 
 
-def test_a_row_without_a_topic_is_refused() -> None:
-    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["out", None])})
-    with pytest.raises(Refused, match="a row whose topic is null"):
-        list(rows_of(batch, None))
-
-
 def nobody(topic: str) -> int:
     raise AssertionError(f"asked for the partitions of {topic}")
 
@@ -119,9 +115,13 @@ def placed(
     return [names[place] for place in places.tolist()]
 
 
-def test_rows_that_name_their_partition_go_there_and_nobody_is_asked() -> None:
+def test_rows_that_name_their_partition_go_there() -> None:
     columns = {"value": pa.array(["a", "b", "c"]), "partition": pa.array([4, 0, 4], pa.int32())}
-    assert placed(columns, "out") == [("out", 4), ("out", 0), ("out", 4)]
+    assert placed(columns, "out", {"out": 5}) == [("out", 4), ("out", 0), ("out", 4)]
+
+
+def test_rows_that_name_no_destination_cost_no_request() -> None:
+    check_destinations(pa.RecordBatch.from_pydict({"value": pa.array(["a"])}), "out", nobody)
 
 
 def test_rows_without_a_partition_go_where_their_key_belongs_in_their_topic() -> None:
@@ -129,13 +129,13 @@ def test_rows_without_a_partition_go_where_their_key_belongs_in_their_topic() ->
     columns = {
         "key": pa.array(keys),
         "topic": pa.array(["out", "late", "late", "late"]),
-        "partition": pa.array([None, None, 11, None], pa.int32()),
+        "partition": pa.array([None, None, 5, None], pa.int32()),
     }
     wanted = [(murmur2(key) & 0x7FFFFFFF) % count for key, count in zip(keys, (3, 7, 7, 7), strict=True)]
     assert placed(columns, None, {"out": 3, "late": 7}) == [
         ("out", wanted[0]),
         ("late", wanted[1]),
-        ("late", 11),
+        ("late", 5),
         ("late", wanted[3]),
     ]
 
@@ -144,20 +144,47 @@ def test_rows_with_neither_key_nor_partition_take_turns() -> None:
     assert placed({"value": pa.array(["a"] * 3)}, "out", {"out": 2}) == [("out", 0), ("out", 1), ("out", 0)]
 
 
+def missing(topic: str) -> int:
+    raise Refused(f"no topic {topic}")
+
+
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("topics", "partitions", "count_of", "said"),
     [
-        ({"topic": pa.array(["out", None])}, "a row whose topic is null"),
-        ({"topic": pa.array(["out", "out"]), "partition": pa.array([0, -1], pa.int32())}, "a row with partition -1"),
+        (["out", None], None, {"out": 5}.__getitem__, "a row whose topic is null"),
+        (["out", "out"], [0, -1], {"out": 5}.__getitem__, "partition -1 of topic 'out', which has 5 partitions"),
+        (["out", "late"], [4, 3], {"out": 5, "late": 3}.__getitem__, r"partition 3 of topic 'late', .* \(0 to 2\)"),
+        (["out", "late"], None, missing, "no topic out"),
+        ([None, None], [0, 1], nobody, "a row whose topic is null"),
     ],
 )
-def test_places_that_can_not_be_are_refused(columns: dict[str, pa.Array], said: str) -> None:
+def test_a_destination_that_does_not_exist_is_refused(
+    topics: list[str | None], partitions: list[int] | None, count_of: Callable[[str], int], said: str
+) -> None:
+    """By both writers: the client would repeat it until the batch's attempts are used up."""
+    columns = {"key": pa.array(["k", "k"]), "topic": pa.array(topics, pa.string())}
+    if partitions is not None:
+        columns["partition"] = pa.array(partitions, pa.int32())
+    batch = pa.RecordBatch.from_pydict(columns)
     with pytest.raises(Refused, match=said):
-        placed(columns, None)
+        check_destinations(batch, None, count_of)
+    with pytest.raises(Refused, match=said):
+        places_of(batch, None, count_of)
+
+
+def test_a_sinks_topic_takes_precedence_and_a_null_partition_is_the_keys() -> None:
+    columns = {
+        "topic": pa.array(["x", None]),
+        "partition": pa.array([4, None], pa.int32()),
+        "key": pa.array(["a", "b"]),
+    }
+    check_destinations(pa.RecordBatch.from_pydict(columns), "out", {"out": 5}.__getitem__)
+    with pytest.raises(Refused, match="partition 4 of topic 'out', which has 4"):
+        check_destinations(pa.RecordBatch.from_pydict(columns), "out", {"out": 4}.__getitem__)
 
 
 def test_no_rows_go_nowhere() -> None:
-    assert placed({"partition": pa.array([], pa.int32())}, "out") == []
+    assert placed({"partition": pa.array([], pa.int32())}, "out", {"out": 1}) == []
 
 
 def test_a_header_without_a_key_is_refused() -> None:

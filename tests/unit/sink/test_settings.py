@@ -13,7 +13,7 @@ import brew
 from brew.errors import Refused, UsageError
 from brew.sink import sink as sinks
 from brew.sink.batch import BatchJob, Result, Status
-from brew.sink.position import Batch, Mark
+from brew.sink.position import Batch, PositionMetadata
 
 
 def sink(**settings: Any) -> brew.ExactlyOnceSink:
@@ -64,7 +64,9 @@ def test_a_position_behind_the_checkpoint_is_asked_for_again_before_it_is_refuse
     monkeypatch.setattr(sinks, "_PAUSE_S", 0.0)
     monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: left.pop(0))
     writing = sink(attempts=3)
-    job = BatchJob(Batch("revenue", "out", 2, Mark(None, "", "")), writing.connection, 60.0, "out", headers=True)
+    job = BatchJob(
+        Batch("revenue", "out", 2, PositionMetadata(None, "", "")), writing.connection, 60.0, "out", headers=True
+    )
     frame: Any = None
     if written:
         assert writing._run(frame, job)

@@ -1,0 +1,154 @@
+"""`send_offsets_to_transaction` may outlive its time-out (librdkafka issues 5456, 5511): the transaction does not."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Abortable, DeadlineExceeded, Fenced
+from brew.kafka import transaction
+from brew.kafka.sink_transaction import SinkTransaction
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.transaction import Write, transact
+
+
+class Group:
+    """As much of a `Locator` as sending offsets needs."""
+
+    confirmation = property(lambda self: self)
+
+    def client(self) -> Group:
+        return self
+
+    def consumer_group_metadata(self) -> str:
+        return "metadata"
+
+    def committed(self, *_args: object) -> None: ...
+    def confirm(self, *_args: object) -> None: ...
+    def invalidate(self) -> None: ...
+
+
+class Producer:
+    """``answers``: what each call of `send_offsets_to_transaction` does."""
+
+    def __init__(self, *answers: Callable[[], None]) -> None:
+        self.answers = list(answers)
+        self.timeouts, self.calls = list[float](), list[str]()
+
+    def send_offsets_to_transaction(self, _offsets: object, group: object, timeout: float) -> None:
+        assert group == "metadata"
+        self.timeouts.append(timeout)
+        self.answers.pop(0)()
+
+    def produce(self) -> None: ...
+    def init_transactions(self, _timeout: float) -> None: ...
+    def begin_transaction(self) -> None: ...
+
+    def flush(self, _timeout: float) -> int:
+        return 0
+
+    def poll(self, _timeout: float) -> None: ...
+
+    def purge(self) -> None:
+        self.calls.append("purge")
+
+    def abort_transaction(self, _timeout: float) -> None:
+        self.calls.append("abort")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def failing(code: int, *, abortable: bool = False, retriable: bool = False) -> Callable[[], None]:
+    def fail() -> None:
+        raise KafkaException(KafkaError(code, "no", False, retriable, abortable))
+
+    return fail
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A call that waits for it hangs until the test ends; a call is given up after 50 ms."""
+    monkeypatch.setattr(transaction, "_SEND_OFFSETS_S", 0.04)
+    monkeypatch.setattr(transaction, "_RETURN_S", 0.01)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def made(
+    monkeypatch: pytest.MonkeyPatch, producer: Producer, kind: type[KafkaTransaction] = KafkaTransaction
+) -> KafkaTransaction:
+    monkeypatch.setattr(transaction, "producer", lambda *_args, **_settings: producer)
+    monkeypatch.setattr(transaction, "locator", lambda *_args: Group())
+    settings = TransactionSettings(Connection("nowhere:1"), "group", 30)
+    if kind is SinkTransaction:
+        monkeypatch.setattr("brew.kafka.sink_transaction.locator", lambda *_args: Group())
+        return SinkTransaction(settings, "out", "source", {"orders": {0: 7}})
+    return kind(settings, "orders", 0)
+
+
+def write(kafka: KafkaTransaction) -> None:
+    transact(kafka, lambda _committed: Write(lambda _by: None, lambda: 5, "", Deadline(30)), Deadline(30))
+
+
+@pytest.mark.parametrize("kind", [KafkaTransaction, SinkTransaction])
+def test_a_call_that_hangs_ends_the_attempt_and_nothing_more_is_sent(
+    monkeypatch: pytest.MonkeyPatch, released: threading.Event, kind: type[KafkaTransaction]
+) -> None:
+    """Any further call of the producer would hang as well, or contradict what the hanging one still sends."""
+    producer = Producer(released.wait)
+    kafka = made(monkeypatch, producer, kind)
+    with pytest.raises(
+        DeadlineExceeded, match=r"send-offsets.*: the client did not return within its time-out of 0.04 s"
+    ):
+        write(kafka)
+    with pytest.raises(DeadlineExceeded, match="abort: the producer has not returned"):
+        kafka.abort(Deadline(30))
+    kafka.close()
+    assert producer.calls == []
+
+
+def test_a_call_gets_the_time_that_is_left_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(lambda: None, lambda: None)
+    kafka = made(monkeypatch, producer)
+    kafka.send_offsets(5, "", Deadline(300))
+    kafka.send_offsets(5, "", Deadline(3))
+    assert producer.timeouts[0] == 20
+    assert 2 < producer.timeouts[1] <= 3
+
+
+def test_its_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retriable one is repeated, an abortable one aborts."""
+    busy = failing(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
+    producer = Producer(busy, failing(KafkaError.UNKNOWN_MEMBER_ID, abortable=True), failing(KafkaError._FENCED))
+    kafka = made(monkeypatch, producer)
+    with pytest.raises(Abortable, match="send-offsets"):
+        write(kafka)
+    assert (len(producer.timeouts), producer.calls) == (2, ["purge", "abort"])
+    with pytest.raises(Fenced):
+        kafka.send_offsets(5, "", Deadline(30))
+
+
+def test_an_error_keeps_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have 1,024 of them, and an error in a cycle would keep each until the next collection."""
+    producer = Producer(failing(KafkaError.UNKNOWN_MEMBER_ID, abortable=True))
+    kafka = made(monkeypatch, producer)
+    gc.disable()
+    try:
+        with pytest.raises(Abortable):
+            kafka.send_offsets(5, "", Deadline(30))
+        kafka.close()
+        left = weakref.ref(producer)
+        monkeypatch.undo()
+        del producer, kafka
+        assert left() is None
+    finally:
+        gc.enable()
