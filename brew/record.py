@@ -49,15 +49,16 @@ class Reject(Exception):
 
     def __init__(self, reason: str, message: str = "") -> None:
         # Other types, such as `Reject(404)`, and lone surrogates would fail only where the dead letter is encoded.
-        self.reason, self.message = _encodable(str(reason)), _encodable(str(message))
+        self.reason, self.message = _encodable(reason), _encodable(message)
         super().__init__(self.reason, self.message)
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
-def _encodable(text: str) -> str:
-    return text.encode(errors="replace").decode()
+def _encodable(value: object) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ def check_headers(headers: Headers) -> None:
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):  # noqa: PLR2004 - name and value
             raise TypeError(f"it returned the header {pair!r}; each is a pair of a str and bytes (or None)")
         name = pair[0]
-        if "\0" in name or not (name.isascii() or _encodable(name) == name):
+        if "\0" in name or _encodable(name) != name:
             # librdkafka ends a name at NUL; confluent-kafka crashes on one that UTF-8 can't encode.
             raise TypeError(f"it returned the header name {name!r}; it has NUL or a lone surrogate")
 

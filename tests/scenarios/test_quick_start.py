@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path, tmp_path: Path) -> None:
     """
-    Everything that the page shows is printed, in that order.
+    Everything that the page shows is printed, in that order; the numbers of a crash depend on timing.
 
     What a download takes is not in the time: packages and jars are those that this machine has already. The port is a
     free one, as the page says for machines on which 9092 is taken. Where more programs want to run than there are cores
@@ -107,8 +107,12 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
     assert done.returncode == 0, said
     place = 0
     for line in SAID:
-        place = said.find(line.replace("9092", str(port)), place) + 1
-        assert place > 0, f"{line!r} is missing, or in another place:\n{said}"
+        shown = re.escape(line.replace("9092", str(port)))
+        found = re.compile(re.sub(r"\d+", r"\\d+", shown) if "crash before commit" in line else shown).search(
+            said, place
+        )
+        assert found, f"{line!r} is missing, or in another place:\n{said}"
+        place = found.end()
     assert str(ROOT) not in said
     print(f"quick start: {took:.0f} s, {crowd:.1f} programs for each core")
     assert took < PROMISED_S * crowd, f"{took:.0f} s, {crowd:.1f} programs for each core\n{said}"

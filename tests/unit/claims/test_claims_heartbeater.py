@@ -246,7 +246,7 @@ def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks() -> None
     with keeping(shared) as keeper:
         shared.entries[0] = list[Entry]()
         shared.now_ms += 600
-        with pytest.raises(Refused, match="made again"):
+        with pytest.raises(Refused, match="recreated or emptied"):
             until(lambda: keeper.held() is None, "the failure")
         keeper.release_partitions({})
     assert told(shared) == {}, "what came too late counts for nothing"

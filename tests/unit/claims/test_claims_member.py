@@ -386,7 +386,7 @@ def test_a_log_that_was_made_again_ends_the_member() -> None:
     a = member(shared, "a", (0,))
     pass_by(shared, 1, a)
     shared.entries[0].clear()
-    with pytest.raises(Refused, match="made again"):
+    with pytest.raises(Refused, match="recreated or emptied"):
         pass_by(shared, 1, a)
 
 
