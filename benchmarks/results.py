@@ -6,8 +6,7 @@ The reports of a benchmark: tables on the terminal, RESULTS.md, the same numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -148,21 +147,19 @@ def write(results: Results, path: Path) -> None:
 
 
 def _markdown(results: Results) -> str:
+    how_to_read = Path(__file__).with_name("how_to_read.md").read_text()
     commands = [f"    {command}" for command in results.command.splitlines()]
     text = ["# Measured", "", "Written by the benchmark; measure again with", "", *commands, ""]
-    text += _table(["machine", ""], [[name, value] for name, value in results.machine.items()])
-    for title, (header, *rows) in sections(results):
-        text += ["", f"## {title}", "", *_table(header, rows)]
+    text += _table([["machine", ""], *([name, value] for name, value in results.machine.items())])
+    for title, rows in sections(results):
+        text += ["", f"## {title}", "", *_table(rows)]
     text += ["", "## Who runs", "", *(f"- `{name}`: {what}." for name, what in results.contenders.items())]
-    return "\n".join([*text, "", *_HOW_TO_READ.splitlines(), ""])
+    return "\n".join([*text, "", *how_to_read.splitlines(), ""])
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
-
-
-_HOW_TO_READ = (Path(__file__).with_name("how_to_read.md")).read_text()
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (rows[0], rule, *rows[1:])]
 
 
 _WIDTH, _NAMES, _VALUES = 860, 150, 150
@@ -179,19 +176,15 @@ _STYLE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One contender's value; ``high`` is the end of its thin line (the slowest round, or p99)."""
+class Bar(NamedTuple):
+    """One contender's value, with a thin line from ``spread``'s low to its high (the slowest round, or p99)."""
 
     name: str
-    value: float
-    low: float
-    high: float
+    spread: Spread
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(NamedTuple):
     """Bars of one measure, best first."""
 
     title: str
@@ -201,65 +194,57 @@ class Panel:
 
 def panels(results: Results) -> list[Panel]:
     """Return rates per backlog, CPU per record, latency, start, restart; measures without numbers are left out."""
-    shown = []
-    kinds = results.by_broker()
+    kinds, shown = results.by_broker(), []
     for kind in kinds:
         for records in reversed(kind.counts()):
-            spreads = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
-            rates = {name: spread for name, spread in spreads.items() if spread}
+            rates = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
             title = f"{records:,} orders, {kind.runs[0].broker} broker: records/s"
             note = "steady rate, first to last visible; higher is better"
-            shown.append(Panel(title, note, _bars(rates, ",.0f", highest_first=True)))
+            shown.append(_panel(title, note, rates, ",.0f", highest_first=True))
     costs = [(name, kinds[0].cpu_us(name)) for name in results.contenders] if kinds else []
-    cpu = _bars(_by_name((name, cost) for name, cost in costs if cost is not None), ".1f")
-    shown.append(Panel("CPU per record, µs", "whole process tree, without the start; lower is better", cpu))
+    cpu = _by_name((name, cost) for name, cost in costs if cost is not None)
+    shown.append(_panel("CPU per record, µs", "whole process tree, without the start; lower is better", cpu))
     if results.latencies:
         shown.append(_latency(results.latencies))
     starts = _by_name((latency.contender, latency.first_commit_s) for latency in results.latencies)
     note = "process start to the first record for readers; lower is better"
-    shown.append(Panel("Start to first commit, s", note, _bars(starts, ".1f")))
+    shown.append(_panel("Start to first commit, s", note, starts))
     restarts = _by_name((restart.contender, restart.first_record_s) for restart in results.restarts)
-    note = "new start to the first new record; lower is better"
-    shown.append(Panel("Restart after kill -9, s", note, _bars(restarts, ".1f")))
+    shown.append(_panel("Restart after kill -9, s", "new start to the first new record; lower is better", restarts))
     return [panel for panel in shown if panel.bars]
 
 
-def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread]:
+def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread | None]:
     values: dict[str, list[float]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return {name: spread for name, measured in values.items() if (spread := Spread.of(measured))}
+    return {name: Spread.of(measured) for name, measured in values.items()}
 
 
-def _bars(spreads: dict[str, Spread], form: str, *, highest_first: bool = False) -> list[Bar]:
-    bars = [Bar(n, s.middle, s.low, s.high, format(s.middle, form)) for n, s in spreads.items()]
-    return sorted(bars, key=lambda bar: bar.value, reverse=highest_first)
+def _panel(
+    title: str, note: str, spreads: Mapping[str, Spread | None], form: str = ".1f", *, highest_first: bool = False
+) -> Panel:
+    bars = [Bar(name, spread, format(spread.middle, form)) for name, spread in spreads.items() if spread]
+    return Panel(title, note, sorted(bars, key=lambda bar: bar.spread.middle, reverse=highest_first))
 
 
 def _latency(latencies: Sequence[Latency]) -> Panel:
     """Return p50 as bars, with p99 as the end of the thin line."""
-    p50 = _by_name((latency.contender, latency.p50_ms) for latency in latencies)
-    p99 = _by_name((latency.contender, latency.p99_ms) for latency in latencies)
-    ends = {name: (p50[name].middle, p99[name].middle) for name in p50}
-    bars = [Bar(name, low, low, high, f"{low:,.0f} / {high:,.0f}") for name, (low, high) in ends.items()]
+    bars = []
+    for name in dict.fromkeys(latency.contender for latency in latencies):
+        mine = [latency for latency in latencies if latency.contender == name]
+        p50, p99 = median(latency.p50_ms for latency in mine), median(latency.p99_ms for latency in mine)
+        bars.append(Bar(name, Spread(p50, p50, p99, len(mine)), f"{p50:,.0f} / {p99:,.0f}"))
     title = f"Latency at {latencies[0].wanted_per_s:,} records/s, ms"
-    return Panel(title, "p50, line to p99; lower is better", sorted(bars, key=lambda bar: bar.value))
+    return Panel(title, "p50, line to p99; lower is better", sorted(bars, key=lambda bar: bar.spread.middle))
 
 
 def draw(results: Results) -> str:
     """Return the SVG document."""
     shown = panels(results)
     height = 2 * _MARGIN + sum(_TITLE + _ROW * len(panel.bars) + _GAP for panel in shown)
-    svg = ET.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {_WIDTH} {height}",
-            "role": "img",
-            "font-family": "ui-sans-serif, system-ui, sans-serif",
-            "font-size": "14",
-        },
-    )
+    frame = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {_WIDTH} {height}", "role": "img"}
+    svg = ET.Element("svg", frame | {"font-family": "ui-sans-serif, system-ui, sans-serif", "font-size": "14"})
     ET.SubElement(svg, "title").text = "Measured: " + "; ".join(panel.title for panel in shown)
     ET.SubElement(svg, "style").text = _STYLE
     top = _MARGIN
@@ -271,31 +256,29 @@ def draw(results: Results) -> str:
 
 def _draw_panel(svg: ET.Element, panel: Panel, top: int, ours: set[str]) -> int:
     """Draw a panel below ``top``; return where it ends."""
-    _text(svg, _MARGIN, top + 16, panel.title, "title")
-    _text(svg, _WIDTH - _MARGIN, top + 16, panel.note, "quiet", anchor="end")
+
+    def text(x: float, y: float, words: str, anchor: str = "start", style: str = "") -> None:
+        place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
+        ET.SubElement(svg, "text", place | ({"class": style} if style else {})).text = words
+
+    def shape(kind: str, style: str, **numbers: float) -> None:
+        ET.SubElement(svg, kind, {"class": style, **{name: f"{value:.1f}" for name, value in numbers.items()}})
+
+    text(_MARGIN, top + 16, panel.title, style="title")
+    text(_WIDTH - _MARGIN, top + 16, panel.note, "end", "quiet")
     top += _TITLE
-    scale = _PLOT / (max(max(bar.value, bar.high) for bar in panel.bars) or 1)
+    scale = _PLOT / (max(max(bar.spread.middle, bar.spread.high) for bar in panel.bars) or 1)
     left = _MARGIN + _NAMES
     for bar in panel.bars:
-        middle = top + _ROW / 2
-        _text(svg, left - 8, middle + 5, bar.name, anchor="end")
-        size = {"x": left, "y": middle - _BAR / 2, "width": bar.value * scale, "height": _BAR, "rx": 2}
-        _shape(svg, "rect", "bar ours" if bar.name in ours else "bar", size)
-        if bar.high > bar.low:
-            ends = {"x1": left + bar.low * scale, "x2": left + bar.high * scale, "y1": middle, "y2": middle}
-            _shape(svg, "line", "whisker", ends)
-        _text(svg, left + max(bar.value, bar.high) * scale + 8, middle + 5, bar.label)
+        middle, (value, low, high) = top + _ROW / 2, (bar.spread.middle, bar.spread.low, bar.spread.high)
+        text(left - 8, middle + 5, bar.name, "end")
+        style = "bar ours" if bar.name in ours else "bar"
+        shape("rect", style, x=left, y=middle - _BAR / 2, width=value * scale, height=_BAR, rx=2)
+        if high > low:
+            shape("line", "whisker", x1=left + low * scale, x2=left + high * scale, y1=middle, y2=middle)
+        text(left + max(value, high) * scale + 8, middle + 5, bar.label)
         top += _ROW
     return top
-
-
-def _shape(svg: ET.Element, kind: str, style: str, numbers: dict[str, float]) -> None:
-    ET.SubElement(svg, kind, {"class": style, **{name: f"{value:.1f}" for name, value in numbers.items()}})
-
-
-def _text(svg: ET.Element, x: float, y: float, text: str, style: str = "", *, anchor: str = "start") -> None:
-    place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
-    ET.SubElement(svg, "text", {**place, **({"class": style} if style else {})}).text = text
 
 
 @click.command()

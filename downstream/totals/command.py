@@ -22,10 +22,11 @@ from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, CrashPoint, ExitCode, checked_topic, quantity
+from brew.observability.recorder import Subject
 from brew.observability.settings import probe_options
 from brew.observability.status import Topics as ObservedTopics
 from brew.offsets import LogOffsets
-from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
+from downstream.observed import observed, stop_event, to_stderr
 from downstream.totals.run import Run
 from downstream.totals.stages import add
 from downstream.totals.state_store import (
@@ -338,10 +339,10 @@ def totals_command(
         crashing = topic if given["crash_in"] == ORDERS else settings.deltas
         crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
     work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may have to restore its state first
-    topics = ObservedTopics(topic, output)
-    watched = ObservedProgram("downstream totals", group, topics, settings.connection, follow, work_s, Run.patience_s)
+    subject = Subject("downstream totals", group, ObservedTopics(topic, output), settings.connection.bootstrap)
+    times = {"longest_work_s": work_s, "patience_s": Run.patience_s}
     began = time.monotonic()
-    with observed(watched, given) as recorder:
+    with observed(subject, settings.connection, given, follow=follow, **times) as recorder:
         result = Run(settings, store_of, stop, to_stderr, crash, recorder).run(follow=follow)
     seconds = round(time.monotonic() - began, 3)
     if as_json:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import SourcePosition
 from downstream.__main__ import _document, _text
-from downstream.count import KEY, SOURCE, Count, DistinctCount, Limits, Tally, digest
+from downstream.count import KEY, SOURCE, Count, DistinctCount, Tally, digest
 
 Headers = list[tuple[str, bytes | None]] | None
 
@@ -121,7 +121,7 @@ def test_the_document_tells_both_ways_of_counting() -> None:
     assert told["by_source"] == {"unique": 2, "duplicates": 1, "unidentified": 1}
 
 
-SMALL = Limits(identities=50)
+SMALL = 50
 
 
 @settings(max_examples=40, deadline=None)
@@ -129,7 +129,7 @@ SMALL = Limits(identities=50)
 def test_the_count_is_exact_in_memory_and_on_disk(batches: list[list[bytes | None]], spill: bool) -> None:
     """A plain counter over everything agrees, wherever the identities are kept."""
     told = Counter(one for batch in batches for one in batch if one is not None)
-    with DistinctCount(Limits(identities=3) if spill else SMALL) as counting:
+    with DistinctCount(3 if spill else SMALL) as counting:
         for batch in batches:
             counting.add(batch)
         found = counting.result()
@@ -154,7 +154,7 @@ def test_a_duplicate_across_the_move_to_disk_is_found() -> None:
 
 def test_long_identities_move_to_disk_by_their_size() -> None:
     """A few keys of a megabyte fill memory as well as many short ones."""
-    with DistinctCount(Limits(identities=1000, identity_bytes=10_000)) as counting:
+    with DistinctCount(1000, identity_bytes=10_000) as counting:
         counting.add([b"%d" % n * 5_000 for n in range(5)])
         counting.add([b"0" * 5_000])
         assert counting.result().example_digests == {digest(b"0" * 5_000)}
@@ -164,7 +164,7 @@ def test_memory_stays_flat_beyond_the_limit() -> None:
     """Ten times the identities take no more memory than the limit, its files' buffers and one bucket."""
     tracemalloc.start()
     try:
-        with DistinctCount(Limits(identities=5_000)) as counting:
+        with DistinctCount(5_000) as counting:
             for start in range(0, 200_000, 2_000):
                 counting.add([b"key-%012d" % n for n in range(start, start + 2_000)])
             assert counting.result().unique == 200_000
