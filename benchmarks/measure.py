@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 
 import psutil
 from contenders import Contender, RunTopics, Setup
@@ -76,7 +77,7 @@ def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, dead
             time.sleep(_DRAINED_S)
     finally:
         reader.close()
-    raise Refused(f"it ended before the backlog was drained; its last lines:\n{tree.tail()}")
+    raise tree.refused("it ended before the backlog was drained")
 
 
 def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
@@ -153,21 +154,18 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     verdict = verified(cluster, contender, place, records)
     cluster.drop_topics([place.output, place.dead_letter])
     return Run(
-        contender.name,
-        records,
-        number,
-        going.records_per_s,
-        going.overall_records_per_s,
-        going.first_visible_s,
-        going.last_visible_s,
-        usage.wall_s,
-        cpu,
-        broker,
-        max(0.0, foreign),
-        memory.peak.total() / 2**20,
-        {name: size / 2**20 for name, size in memory.peak.items()},
-        verdict,
-        cluster.kind,
+        contender=contender.name,
+        records=records,
+        round=number,
+        **asdict(going),
+        wall_s=usage.wall_s,
+        cpu_s=cpu,
+        broker_cpu_s=broker,
+        foreign_cpu_s=max(0.0, foreign),
+        memory_mib=memory.peak.total() / 2**20,
+        memory_parts_mib={name: size / 2**20 for name, size in memory.peak.items()},
+        verified=verdict,
+        broker=cluster.kind,
     )
 
 
@@ -306,7 +304,7 @@ def _pause(tree: Tree, seconds: float) -> None:
 
 def _alive(tree: Tree) -> None:
     if not tree.running():
-        raise Refused(f"it ended during the latency measurement; its last lines:\n{tree.tail()}")
+        raise tree.refused("it ended during the latency measurement")
 
 
 _MOMENT_S = 60.0
@@ -370,9 +368,7 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
                     return tree
             for tree in (first, other):
                 if not tree.running():
-                    raise Refused(
-                        f"it ended before there was {what}; give more --orders; its last lines:\n{tree.tail()}"
-                    )
+                    raise tree.refused(f"it ended before there was {what}; give more --orders")
             deadline.check(what)
             time.sleep(_LOOK_S)
 
@@ -396,7 +392,4 @@ def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
                 return waiting
         deadline.check("waiting for the moment to kill the run")
         time.sleep(_LOOK_S)
-    raise Refused(
-        "the run ended before it could be killed inside a transaction; give more --orders; its last lines:\n"
-        f"{tree.tail()}"
-    )
+    raise tree.refused("the run ended before it could be killed inside a transaction; give more --orders")
