@@ -114,11 +114,12 @@ class AtLeastOnce:
         held = self._heartbeater.held()
         offsets = []
         for assignment in assignments:
-            if assignment.partition not in held:
+            claimed = held.get(assignment.partition)
+            if claimed is None:
                 raise RetryLater(f"partition {assignment.partition} was claimed, but may no longer be ours")
-            holding = self._held.setdefault(assignment.partition, held[assignment.partition])
-            if holding.token != held[assignment.partition].token:
-                holding = self._held[assignment.partition] = held[assignment.partition]
+            holding = self._held.get(assignment.partition)
+            if holding is None or holding.token != claimed.token:
+                holding = self._held[assignment.partition] = claimed
             offsets.append(replace(assignment, committed=holding.position) if holding.position >= 0 else assignment)
         return self._inner.assigned(offsets, deadline)
 
@@ -189,12 +190,7 @@ class AtMostOnce(AtLeastOnce):
             self._inner.handle([batch], context)
 
 
-FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
-    DeliverySemantics.AT_LEAST_ONCE: AtLeastOnce,
-    DeliverySemantics.AT_MOST_ONCE: AtMostOnce,
-}
-
-
+FLOWS = {DeliverySemantics.AT_LEAST_ONCE: AtLeastOnce, DeliverySemantics.AT_MOST_ONCE: AtMostOnce}
 CLAIMS = (
     option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic; created if missing."),
     click.option(
@@ -210,7 +206,7 @@ CLAIMS = (
     ),
     option(
         "--flow",
-        type=click.Choice([str(deliverysemantic) for deliverysemantic in DeliverySemantics]),
+        type=click.Choice([str(flow) for flow in DeliverySemantics]),
         default=str(DeliverySemantics.AT_LEAST_ONCE),
         help="Claims: whether a crash repeats the work of one interval, or skips the work it interrupted.",
     ),

@@ -111,13 +111,8 @@ class Loop:
     def _make_member(self) -> Member:
         """Return a group member, or one that owns partitions by claim and whose handler reports to the claims topic."""
         settings = self._settings
-        asked = MemberSettings(
-            settings.connection,
-            settings.group,
-            settings.topic,
-            settings.max_poll_interval_s,
-            settings.session_timeout_s,
-        )
+        times = settings.max_poll_interval_s, settings.session_timeout_s
+        asked = MemberSettings(settings.connection, settings.group, settings.topic, *times)
         if settings.claims is None:
             return Member(asked)
         member = ClaimedMember(asked, settings.claims, settings.partitions or range(self._topic.partitions))
@@ -149,7 +144,6 @@ class Loop:
         return Deadline(self._settings.max_poll_interval_s * _SAFE_SHARE)
 
     def _round(self, batches: list[PartitionBatch], deadline: Deadline) -> None:
-        """Call the handler once."""
         context = HandlerContext(
             deadline, frozenset(self._progress), self._member.pause, self._member.resume, self._report
         )

@@ -111,7 +111,7 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
     )
 
 
-def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
+def database_settings(given: dict[str, Any]) -> DatabaseSettings:
     """
     Return the database's settings from a command's parameters.
 
@@ -124,7 +124,7 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
         )
     settings = DatabaseSettings(
         given["database"],
-        schema,
+        given["schema"],
         given["lock_timeout_s"],
         given["statement_timeout_s"],
         given["idle_timeout_s"],

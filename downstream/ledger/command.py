@@ -297,7 +297,7 @@ GROUP = "brew-ledger"
 @click.option("--accept-weaker", is_flag=True, help="Run even if the server can lose committed transactions.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options
-def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
+def ledger_command(group: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
     """
     Book enriched orders into PostgreSQL: rows, and balances per customer and tier, each order exactly once.
 
@@ -317,7 +317,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
       python -m downstream ledger --partitions 0,1                these partitions, without group assignment
       python -m downstream ledger --check --json                  compare rows and amounts with the topic
     """  # noqa: D301 - click's own mark
-    settings, database = loop_settings(given, group), database_settings(given, schema)
+    settings, database = loop_settings(given, group), database_settings(given)
     if only_check:
         checked = check(settings, database)
         click.echo(json.dumps(checked.document(), indent=2) if as_json else checked.text())

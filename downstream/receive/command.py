@@ -60,7 +60,7 @@ class DemoServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def take(self, key: str) -> int:
-        """Handle one request; return the status to send."""
+        """Return the status to send."""
         with self._lock:
             self.requests += 1
             failing = bool(self._fail_every) and self.requests % self._fail_every == 0
@@ -216,8 +216,7 @@ def _receiver(
     store: str, receiver_settings: ReceiverSettings, keeping: ClaimRetention, given: dict[str, Any]
 ) -> Receiver:
     if store in {"postgres", "outbox"}:
-        settings = database_settings(given, given["schema"])
-        return PostgresReceiver(receiver_settings, settings, keeping, outbox=store == "outbox")
+        return PostgresReceiver(receiver_settings, database_settings(given), keeping, outbox=store == "outbox")
     redis = _redis(given, keeping)
     if store == "redis":
         return RedisReceiver(receiver_settings, redis)
@@ -227,14 +226,13 @@ def _receiver(
 def _deliverer(receiver_settings: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
     if not given["effect_url"]:
         raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
-    settings = database_settings(given, given["schema"])
-    return Deliverer(receiver_settings.group, settings, CallSettings(given["effect_url"]), receiver_settings.crash)
+    calls = CallSettings(given["effect_url"])
+    return Deliverer(receiver_settings.group, database_settings(given), calls, receiver_settings.crash)
 
 
 def _effects(store: str, given: dict[str, Any]) -> Effects:
     if store in {"postgres", "outbox"}:
-        settings = database_settings(given, given["schema"])
-        return PostgresEffects(given["group"], settings, outbox=store == "outbox")
+        return PostgresEffects(given["group"], database_settings(given), outbox=store == "outbox")
     return RedisEffects(given["group"], _redis(given, ClaimRetention(1.0)))
 
 
