@@ -73,6 +73,14 @@ class Store(Protocol):
         """Close cleanly, so that the next process can trust the store."""
 
 
+def put(values: dict[bytes, bytes], changes: Changes) -> None:
+    for key, value in changes.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+
+
 class MemoryStore:
     """A dict; lost with the process, and restored from the changelog."""
 
@@ -84,11 +92,7 @@ class MemoryStore:
         return list(map(self._values.get, keys))
 
     def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
-        for key, value in changes.items():
-            if value is None:
-                self._values.pop(key, None)
-            else:
-                self._values[key] = value
+        put(self._values, changes)
         self.checkpoint = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
