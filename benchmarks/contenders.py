@@ -20,8 +20,6 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 @dataclass(frozen=True, slots=True)
 class RunTopics:
-    """Where one run reads and writes."""
-
     bootstrap: str
     input: str
     output: str

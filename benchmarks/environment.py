@@ -175,7 +175,6 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
 
 
 def children_cpu_s() -> float:
-    """Return the CPU seconds of this process's children that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -188,12 +187,10 @@ def transacting_s(lines: Iterable[Entry]) -> float:
 
 
 def save(path: Path, document: Mapping[str, object]) -> None:
-    """Write results as JSON."""
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def machine() -> dict[str, str]:
-    """Return facts about the machine as name -> value, for the report and the JSON file."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cores": f"{_cores()} ({_cpu_model()})",

@@ -24,8 +24,6 @@ _WARM_UP = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure."""
-
     names: Sequence[str]
     counts: Sequence[int]
     repeat: int

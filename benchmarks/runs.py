@@ -192,7 +192,6 @@ class Results:
         return Spread.of(self.by_round(name, records, value).values())
 
     def ratio(self, mine: str, other: str, records: int, value: Callable[[Run], float]) -> Spread | None:
-        """Return mine over the other's, round by round."""
         return ratio(self.by_round(mine, records, value), self.by_round(other, records, value))
 
     def cpu_us(self, name: str) -> float | None:

@@ -264,7 +264,6 @@ class MemoryWatch(ScopedThread):
                 self.weigh(processes)
 
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
-        """Sample the memory now."""
         parts = memory_parts(self._tree.processes() if processes is None else processes)
         if parts.total() > self.peak.total():
             self.peak = parts

@@ -93,7 +93,6 @@ class DistinctCount(ExitStack):
         # Duplicates in memory have been noted already; the count is records minus unique ones.
 
     def result(self) -> Distinct:
-        """Return the count of everything that was added."""
         examples = tuple(self._again)
         if self._spill is None:
             return Distinct(self._records, len(self._seen), self._unidentified, examples)
@@ -190,7 +189,6 @@ def key_of(message: LogRecord) -> bytes | None:
 
 
 def source_of(message: LogRecord) -> bytes | None:
-    """Return the source position from the record's headers."""
     source = SourcePosition.of(message.headers())
     if source is None:
         return None

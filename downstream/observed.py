@@ -168,8 +168,6 @@ class ObservedHandler:
         self._inner.close(deadline)
 
     def _reporting_positions(self, context: HandlerContext) -> HandlerContext:
-        """Return a context whose reports go to both the loop and the recorder."""
-
         def both(positions: Mapping[int, int]) -> None:
             context.report(positions)
             for partition, position in positions.items():

@@ -226,7 +226,6 @@ def _view(kind: str, progress: RunProgress) -> ProgressView:
 
 
 def main() -> None:
-    """Run the console script."""
     brew.cli.run(cli, "pipeline")
 
 

@@ -31,7 +31,6 @@ Step = Callable[[bytes | None, bytes | None, int, Headers], None]
 
 
 def application(bootstrap: str, group: str, instance: str, commit_s: float, home: str) -> Application:
-    """Return an application that commits every ``commit_s`` seconds."""
     static = {"group.instance.id": instance} if instance else {}
     return Application(
         broker_address=bootstrap,

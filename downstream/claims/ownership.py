@@ -140,8 +140,6 @@ class AtLeastOnce:
                 raise NotOwned(f"partition {batch.partition} may no longer be ours: two intervals without a heartbeat")
 
     def _reporting_to_claims(self, context: HandlerContext) -> HandlerContext:
-        """Return a context whose reports also go to the claims log."""
-
         def report(positions: Mapping[int, int]) -> None:
             done = {
                 p: replace(self._held[p], position=max(at, self._held[p].position))

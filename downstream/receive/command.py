@@ -60,7 +60,6 @@ class DemoServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def take(self, key: str) -> int:
-        """Return the status to send."""
         with self._lock:
             self.requests += 1
             failing = bool(self._fail_every) and self.requests % self._fail_every == 0

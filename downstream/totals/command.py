@@ -75,7 +75,6 @@ class Comparison:
         return self.differences == 0
 
     def compare(self, where: str, wanted: Mapping[bytes, bytes], actual: Mapping[bytes, bytes]) -> None:
-        """Compare two sets of totals, key by key."""
         wrong = [key for key in wanted.keys() | actual.keys() if wanted.get(key) != actual.get(key)]
         self.differences += len(wrong)
         for key in sorted(wrong)[:_SHOWN]:

@@ -44,8 +44,6 @@ StoreOf = Callable[[int, Topic], Store]
 
 @dataclass
 class RunResult:
-    """Counters of a run."""
-
     orders: int = 0
     deltas: int = 0
     transactions: int = 0

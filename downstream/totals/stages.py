@@ -28,8 +28,6 @@ BY_KEY = -1
 
 
 class Output(NamedTuple):
-    """One record to produce."""
-
     topic: str
     partition: int
     key: bytes

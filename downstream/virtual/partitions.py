@@ -64,8 +64,6 @@ class VirtualSettings:
 
 @dataclass
 class WorkerResult:
-    """Counters of the workers."""
-
     effects: int = 0
     retries: int = 0
     given_up: int = 0
