@@ -37,31 +37,20 @@ def python(tmp_path: Path) -> Path:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    foreign = (
-        "MAKEFLAGS",
-        "MFLAGS",
-        "MAKELEVEL",
-        "BOOTSTRAP",
-        "GROUP_ID",
-        "CRASH_PROB",
-        "FOLLOW",
-        "READER",
-        "SEED_COUNT",
-    )
+    foreign = ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"]
+    foreign += ["BOOTSTRAP", "GROUP_ID", "CRASH_PROB", "FOLLOW", "READER", "SEED_COUNT"]
     return {name: value for name, value in os.environ.items() if name not in foreign} | more
+
+
+def _make(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=_environment(**environment), capture_output=True, text=True, check=check
+    )
 
 
 def _command(*arguments: str, python: Path, **environment: str) -> list[str]:
     """The arguments that the program behind a target is given."""
-    done = subprocess.run(
-        ["make", "--silent", *arguments, f"PY={python}"],
-        cwd=ROOT,
-        env=_environment(**environment),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told: list[str] = json.loads(done.stdout)
+    told: list[str] = json.loads(_make("--silent", *arguments, f"PY={python}", **environment).stdout)
     return told
 
 
@@ -119,14 +108,7 @@ def test_the_commands_that_look_are_targets(python: Path, given: list[str], call
 
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
     """Make's own exit code is always 2; its report names the program's."""
-    done = subprocess.run(
-        ["make", "verify", f"PY={python}"],
-        cwd=ROOT,
-        env=_environment(FAKE_EXIT="3", LC_ALL="C"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _make("verify", f"PY={python}", check=False, FAKE_EXIT="3", LC_ALL="C")
     assert "verify] Error 3" in done.stderr
 
 
@@ -146,28 +128,20 @@ def test_sigterm_to_make_reaches_the_pipeline(python: Path) -> None:
         assert make.stdout.read() == "ended cleanly\n"
 
 
-def _told(*arguments: str) -> str:
-    done = subprocess.run(
-        ["make", *arguments], cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
 def test_make_alone_lists_the_ten_targets_of_users() -> None:
     """A newcomer reads it whole, on 80 columns; it names the list of all."""
-    told = _told()
+    told = _make().stdout
     listed = re.findall(r"^  make ([a-z-]+) +\S", told, re.MULTILINE)
     assert len(listed) == 11
     assert (listed[0], listed[-1]) == ("demo", "help-all")
     assert set(listed) <= set(TARGETS)
     assert [line for line in told.splitlines() if len(line) > 80] == []
-    assert told == _told("help")
+    assert told == _make("help").stdout
 
 
 def test_help_all_lists_every_target() -> None:
     """With the variables."""
-    told = _told("help-all")
-    for target in TARGETS:
-        assert re.search(rf"^  {target} ", told, re.MULTILINE), target
+    told = "\n" + _make("help-all").stdout
+    assert [target for target in TARGETS if f"\n  {target} " not in told] == []
     assert "\n  BOOTSTRAP " in told
     assert "ENGINE " in told
