@@ -714,21 +714,21 @@ def test_a_contradiction_counts_only_while_the_offset_stays() -> None:
 
 def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_out() -> None:
     """Two of four are in the log by then, and nothing of them is visible."""
-    broker, struck = Broker(), list[tuple[CrashPoint, str, int, int]]()
+    broker, struck = Broker(), list[tuple[CrashPoint, int, int]]()
 
-    class Noting:
-        def at(self, point: CrashPoint, topic: str, transaction: Any) -> None:
-            struck.append((point, topic, len(transaction.broker.log), len(transaction.broker.visible())))
+    def at(point: CrashPoint, topic: str, transaction: Any) -> None:
+        assert topic == "in"
+        struck.append((point, len(transaction.broker.log), len(transaction.broker.visible())))
 
-    attempt(Task(), Timed(broker), 6, reading((3, 6)), Noting())
+    attempt(Task(), Timed(broker), 6, reading((3, 6)), SimpleNamespace(at=at))
     assert struck == [
-        (CrashPoint.AFTER_FENCE, "in", 0, 0),
-        (CrashPoint.MID_PRODUCE, "in", 2, 0),
-        (CrashPoint.AFTER_FLUSH, "in", 4, 0),
-        (CrashPoint.AFTER_SEND_OFFSETS, "in", 4, 0),
-        (CrashPoint.COMMIT_IN_FLIGHT, "in", 4, 0),
-        (CrashPoint.AFTER_COMMIT, "in", 4, 4),
-        (CrashPoint.BEFORE_REPORT, "in", 4, 4),
+        (CrashPoint.AFTER_FENCE, 0, 0),
+        (CrashPoint.MID_PRODUCE, 2, 0),
+        (CrashPoint.AFTER_FLUSH, 4, 0),
+        (CrashPoint.AFTER_SEND_OFFSETS, 4, 0),
+        (CrashPoint.COMMIT_IN_FLIGHT, 4, 0),
+        (CrashPoint.AFTER_COMMIT, 4, 4),
+        (CrashPoint.BEFORE_REPORT, 4, 4),
     ]
 
 
@@ -738,7 +738,7 @@ def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_
 class Described:
     """The brokers' topics; keeps what was asked, and what was created."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **partitions: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: dict[str, int]) -> None:
         self.partitions = partitions
         self.created: list[TopicSpec] = []
         self.deadline = Deadline(5)
@@ -747,47 +747,37 @@ class Described:
         monkeypatch.setattr(topics.topics, "create", self._create)
 
     def _describe(self, client: object, names: list[str], deadline: Deadline) -> dict[str, Topic]:
-        assert (client, deadline) == ("client", self.deadline)
-        known = {name: self.partitions[name.replace(".", "_")] for name in names if name.replace(".", "_") in self}
-        return {name: Topic(name, f"id of {name}", count, 1) for name, count in known.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.partitions
+        assert (client, deadline) == (NOWHERE, self.deadline)
+        return {n: Topic(n, f"id of {n}", self.partitions[n], 1) for n in names if n in self.partitions}
 
     def _create(self, client: object, wanted: list[TopicSpec], deadline: Deadline) -> None:
-        assert (client, deadline) == ("client", self.deadline)
+        assert (client, deadline) == (NOWHERE, self.deadline)
         self.created += wanted
-        self.partitions |= {one.name.replace(".", "_"): one.partitions for one in wanted}
+        self.partitions |= {one.name: one.partitions for one in wanted}
 
-    def found(self) -> topics.Topics | None:
-        return topics.found(cast("Any", "client"), SETTINGS, self.deadline)
-
-    def ensured(self) -> topics.Topics:
-        return topics.ensured(cast("Any", "client"), SETTINGS, self.deadline)
+    def names(self, call: str) -> list[str] | None:
+        """The topics that `found` or `ensured` returns."""
+        told = getattr(topics, call)(NOWHERE, SETTINGS, self.deadline)
+        return told and [one.name for one in (told.input, told.deltas, told.changelog, told.output)]
 
 
 NAMES = ["in", "g.deltas", "g.changelog", "out"]
-
-
-def names(described: topics.Topics | None) -> list[str]:
-    assert described is not None
-    return [one.name for one in (described.input, described.deltas, described.changelog, described.output)]
 
 
 def test_the_groups_topics_are_made_with_the_inputs_partitions_and_the_states_compacted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only those that are missing; before that, nothing was counted."""
-    described = Described(monkeypatch, **{"in": 5, "out": 5})
-    assert described.found() is None
-    assert names(described.ensured()) == NAMES
+    described = Described(monkeypatch, {"in": 5, "out": 5})
+    assert described.names("found") is None
+    assert described.names("ensured") == NAMES
     compacted = {"cleanup.policy": "compact"}
     assert described.created == [TopicSpec("g.deltas", 5, {}), TopicSpec("g.changelog", 5, compacted)]
-    assert names(described.found()) == names(described.ensured()) == NAMES
+    assert described.names("found") == described.names("ensured") == NAMES
     assert len(described.created) == 2
     del described.partitions["out"]
-    assert described.found() is None
-    described.ensured()
+    assert described.names("found") is None
+    assert described.names("ensured") == NAMES
     assert described.created[2:] == [TopicSpec("out", 5, compacted)]
 
 
@@ -796,10 +786,9 @@ def test_topics_whose_partitions_differ_are_refused_with_their_numbers(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """The input may have another number: its keys are counted elsewhere."""
-    described = Described(monkeypatch, **{"in": 9, "out": 3, "g_deltas": 3, "g_changelog": 2})
-    with pytest.raises(
-        Refused, match=r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
-    ):
-        getattr(described, call)()
-    described.partitions["g_changelog"] = 3
-    assert names(getattr(described, call)()) == NAMES
+    described = Described(monkeypatch, {"in": 9, "out": 3, "g.deltas": 3, "g.changelog": 2})
+    told = r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
+    with pytest.raises(Refused, match=told):
+        described.names(call)
+    described.partitions["g.changelog"] = 3
+    assert described.names(call) == NAMES
