@@ -151,46 +151,29 @@ def test_a_partition_is_full_when_enough_lies_above_its_position() -> None:
         assert not virtual.full(HERE)
 
 
-def test_a_record_that_always_fails_is_given_up_after_its_attempts() -> None:
-    """It counts as done, the records of its key follow, and it was tried as often as it may."""
-    effects = Effects(poisoned(1))
+@pytest.mark.parametrize(("error", "attempts"), [(ValueError("poison"), 3), (NonRetriableError("a 400 stays one"), 1)])
+def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Exception, attempts: int) -> None:
+    """It counts as done, the records of its key follow; one that will never succeed is tried once."""
+    effects = Effects(poisoned(1, error))
     with working(effects) as virtual:
         virtual.add(HERE, orders(6, keys=1))
         until(virtual.idle, "all")
         assert virtual.positions() == {HERE: 6}
-    assert (effects.done, effects.given_up, effects.tried.count(1)) == ([0, 2, 3, 4, 5], [(1, 3)], 3)
+    assert effects.done == [0, 2, 3, 4, 5]
+    assert (effects.given_up, effects.tried.count(1)) == ([(1, attempts)], attempts)
 
 
-def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
-    """Nothing of its key is begun behind it, and the position stays before it."""
-    effects = Effects(poisoned(2))
-    with working(effects, on_failure=OnFailure.STOP) as virtual:
-        virtual.add(HERE, orders(6, keys=1))
-        with pytest.raises(HandlerFailedError, match="offset 2: failed 3 times; last error: ValueError: poison"):
+@pytest.mark.parametrize(("number", "keys", "attempts", "count"), [(2, 1, 3, 8), (0, 6, 1, 1)], ids=["key", "any"])
+def test_stop_on_failure_ends_before_the_record_and_names_it(number: int, keys: int, attempts: int, count: int) -> None:
+    """Nothing of its key is begun behind it, and by a single worker nothing of any; the position stays before it."""
+    effects, retries = Effects(poisoned(number)), Retries(attempts, first_s=0.001, most_s=0.002)
+    with working(effects, count=count, retries=retries, on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(6, keys=keys))
+        said = rf"offset {number}: failed {attempts} times?; last error: ValueError: poison"
+        with pytest.raises(HandlerFailedError, match=said):
             until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {HERE: 2}
-    assert effects.done == [0, 1]
-
-
-def test_nothing_of_any_key_is_begun_once_a_record_has_stopped_all() -> None:
-    """What others have begun is finished; a single worker has begun nothing else."""
-    effects = Effects(poisoned(0))
-    once = Retries(attempts=1, first_s=0.001, most_s=0.001)
-    with working(effects, count=1, retries=once, on_failure=OnFailure.STOP) as virtual:
-        virtual.add(HERE, orders(6, keys=6))
-        with pytest.raises(HandlerFailedError):
-            until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {HERE: 0}
-    assert effects.done == []
-
-
-def test_a_record_that_will_never_succeed_is_tried_once() -> None:
-    """Its handler says so; the attempts that are left are for others."""
-    effects = Effects(poisoned(0, NonRetriableError("a 400 stays a 400")))
-    with working(effects) as virtual:
-        virtual.add(HERE, orders(1))
-        until(virtual.idle, "its end")
-    assert (effects.tried, effects.given_up) == ([0], [(0, 1)])
+        assert virtual.close(Deadline(5)) == {HERE: number}
+    assert effects.done == list(range(number))
 
 
 def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once() -> None:
