@@ -85,9 +85,9 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
             whole.apply(entry)
     without = time.perf_counter() - began
     reader.close()
-    if {p: (o.client_id, o.token) for p, o in view.tables[0].owners.items()} != {
-        p: (o.client_id, o.token) for p, o in whole.tables[0].owners.items()
-    }:
+    tables = view.tables[0], whole.tables[0]
+    read, folded = ({p: (o.client_id, o.token) for p, o in table.owners.items()} for table in tables)
+    if read != folded:
         raise click.ClickException("from a snapshot a new member got other owners than from the whole log")
     return {"newcomer s": with_snapshot, "whole log s": without}
 

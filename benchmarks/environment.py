@@ -32,6 +32,7 @@ from brew.kafka.clients import admin, mapped
 from brew.kafka.topics import TopicSpec
 from brew.names import ExitCode
 from sandbox.kafka import Cluster, Settings
+from sandbox.process import Identity
 
 ROOT = Path(__file__).resolve().parent.parent
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
@@ -75,12 +76,8 @@ class BenchmarkCluster:
 
     def broker_cpu_s(self) -> float:
         """Return the CPU seconds used by the broker since its start."""
-        identity = self.cluster.layout.node(1).identity
-        process = identity.process() if identity else None
-        if process is None:
-            raise Refused(f"the broker has ended; see its log {self.cluster.layout.log(self.cluster.layout.node(1))}")
-        times = process.cpu_times()
-        return float(times.user + times.system)
+        node = self.cluster.layout.node(1)
+        return server_cpu_s(node.identity, f"the broker has ended; see its log {self.cluster.layout.log(node)}")
 
     def input_of(self, records: int) -> str:
         """Return a topic of ``records`` orders, seeded and read once to warm up the broker."""
@@ -95,12 +92,9 @@ class BenchmarkCluster:
 
     def seed(self, name: str, records: int) -> None:
         """Create a topic of ``records`` orders, numbered from 0."""
-        self.make_topics([name])
+        make_topics(self.connection, [name])
         options = ["--topic", name, "--count", str(records), "--start", "0"]
         program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
-
-    def make_topics(self, names: Sequence[str], config: Mapping[str, str] | None = None) -> None:
-        make_topics(self.connection, names, config=config)
 
     def drop_topics(self, names: Sequence[str]) -> None:
         client = admin(self.connection)
@@ -172,6 +166,20 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
     if done.returncode not in good:
         raise Refused(f"`{' '.join(command[1:])}` ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
     return done.stdout
+
+
+def server_cpu_s(identity: Identity | None, gone: str) -> float:
+    """
+    Return the CPU seconds of a server and of its finished children.
+
+    Raises:
+        Refused: it has ended; ``gone`` says so.
+    """
+    process = identity.process() if identity else None
+    if process is None:
+        raise Refused(gone)
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def children_cpu_s() -> float:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import psutil
 from contenders import Contender, RunTopics, Setup
-from environment import PARTITIONS, BenchmarkCluster, ScopedThread, program, step_timeout_s, touch
+from environment import PARTITIONS, BenchmarkCluster, ScopedThread, make_topics, program, step_timeout_s, touch
 from runs import Latency, Restart, Run, delays_ms, percentile
 from watch import EndOffsets, MemoryWatch, Tree, Usage, VisibilityWatch, first_record, open_records, throughput
 
@@ -37,7 +37,7 @@ def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: s
     )
     # Spark's sink cannot keep timestamps, which the proof requires unless the broker sets them.
     timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
-    cluster.make_topics([place.output, place.dead_letter], timed)
+    make_topics(cluster.connection, [place.output, place.dead_letter], config=timed)
     return place
 
 

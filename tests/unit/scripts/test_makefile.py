@@ -54,21 +54,25 @@ def _command(*arguments: str, python: Path, **environment: str) -> list[str]:
     return told
 
 
-def test_what_is_not_set_is_not_passed_on(python: Path) -> None:
-    """The programs' own defaults hold; an empty option would override them with nothing."""
-    assert _command("run-pipeline", python=python, BOOTSTRAP="", GROUP_ID=" ") == ["-m", "pipeline", "run"]
-
-
-def test_variables_come_from_the_command_line_or_the_environment(python: Path) -> None:
-    """An outside harness sets them either way: `BOOTSTRAP=... make run-pipeline GROUP_ID=...`."""
-    told = _command("run-pipeline", "GROUP_ID=g", python=python, BOOTSTRAP="a:1,b:2", INPUT_TOPIC="in")
-    assert told == ["-m", "pipeline", "run", "--bootstrap", "a:1,b:2", "--input", "in", "--group", "g"]
-
-
-def test_brackets_and_quotes_reach_the_program_as_they_are(python: Path) -> None:
-    """`local[*]` is a pattern to a shell, and a file named `local1` must not change the master."""
-    told = _command("run-pipeline", "MASTER=local[*]", "GROUP_ID=it's", python=python)
-    assert told[-4:] == ["--group", "it's", "--master", "local[*]"]
+@pytest.mark.parametrize(
+    ("given", "environment", "passed"),
+    [
+        # The programs' own defaults hold; an empty option would override them with nothing.
+        ([], {"BOOTSTRAP": "", "GROUP_ID": " "}, []),
+        # An outside harness sets them either way: `BOOTSTRAP=... make run-pipeline GROUP_ID=...`.
+        (
+            ["GROUP_ID=g"],
+            {"BOOTSTRAP": "a:1,b:2", "INPUT_TOPIC": "in"},
+            ["--bootstrap", "a:1,b:2", "--input", "in", "--group", "g"],
+        ),
+        # `local[*]` is a pattern to a shell, and a file named `local1` must not change the master.
+        (["MASTER=local[*]", "GROUP_ID=it's"], {}, ["--group", "it's", "--master", "local[*]"]),
+    ],
+)
+def test_what_is_set_reaches_the_program_as_it_is(
+    python: Path, given: list[str], environment: dict[str, str], passed: list[str]
+) -> None:
+    assert _command("run-pipeline", *given, python=python, **environment) == ["-m", "pipeline", "run", *passed]
 
 
 def test_what_the_counter_counts_by_can_be_chosen(python: Path) -> None:
