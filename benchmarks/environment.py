@@ -64,16 +64,6 @@ class BenchmarkCluster:
     def connection(self) -> Connection:
         return Connection(self.cluster.bootstrap)
 
-    def before_run(self) -> None:
-        """Restart a broker that must be fresh for each run."""
-        if self.kind == "default-young":
-            self.cluster.restart()
-
-    def open_home(self) -> Path:
-        """Return the directory, made accessible to servers that run as another user, such as PostgreSQL."""
-        self.home.chmod(0o711)
-        return self.home
-
     def broker_cpu_s(self) -> float:
         """Return the CPU seconds used by the broker since its start."""
         node = self.cluster.layout.node(1)
@@ -199,13 +189,15 @@ def save(path: Path, document: Mapping[str, object]) -> None:
 
 
 def machine() -> dict[str, str]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    judged = subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cores": f"{_cores()} ({_cpu_model()})",
+        "cores": f"{cores} ({_cpu_model()})",
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "load before the start": f"{os.getloadavg()[0]:.2f}",
-        "python": f"{platform.python_version()}, built with{'out' if _is_slow() else ''} optimisations",
+        "python": f"{platform.python_version()}, built with{'out' if judged == 10 else ''} optimisations",
         "java": _matched(r'version "([^"]+)"', _program_output("java", "-version")),
         "pyspark": importlib.metadata.version("pyspark"),
         "confluent-kafka": importlib.metadata.version("confluent-kafka"),
@@ -220,19 +212,10 @@ def machine() -> dict[str, str]:
     }
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cpu_model() -> str:
     file = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
     return model[1].strip() if model else platform.machine()
-
-
-def _is_slow() -> bool:
-    """Return True if `make setup` would call this Python slow."""
-    return subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode == 10
 
 
 def _matched(pattern: str, text: str) -> str:

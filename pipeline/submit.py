@@ -13,7 +13,7 @@ from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.orders import Tiers
-from brew.settings import PipelineSettings, SparkSettings
+from brew.settings import PipelineSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
 from pipeline.transformation import ORDERS
 
@@ -40,7 +40,10 @@ def submitter() -> str:
 def spark_submit(settings: PipelineSettings) -> list[str]:
     """Return `spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
-    line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
+    line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline"]
+    # The jars that were set up here; if there are none, Spark's own Ivy.
+    jars = dependencies.jars(Part.SPARK, Path(settings.spark.jvm_dir)) if settings.spark.jvm_dir else []
+    line += ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
     files = [_kept_archive(settings.spark.packages), *settings.spark.py_files]
     reference = settings.transform
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
@@ -75,12 +78,6 @@ def _kept_archive(packages: tuple[str, ...]) -> str:
     finally:
         shutil.rmtree(made.parent, ignore_errors=True)
     return str(kept)
-
-
-def _connector(settings: SparkSettings) -> list[str]:
-    """Return the options for the jars that were set up here; if there are none, for Spark's own Ivy."""
-    jars = dependencies.jars(Part.SPARK, Path(settings.jvm_dir)) if settings.jvm_dir else []
-    return ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
 
 
 def same_options(settings: PipelineSettings) -> list[str]:

@@ -260,7 +260,11 @@ class Loop:
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
         self.result.postponed += 1
-        self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
+        text = f"partitions {sorted(partitions)} wait: {error}"
+        # Once, and every few seconds while it lasts: an unavailable store is tried twice a second.
+        if text != self._waiting or self._waiting_again.expired():
+            self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
+            self._tell(text)
         for partition in partitions:
             progress = self._progress[partition]
             progress.give_up_at = progress.give_up_at or Deadline(self._settings.patience_s)
@@ -270,12 +274,6 @@ class Loop:
                     f"{self._settings.patience_s:g} s (--patience-s): {error}"
                 ) from error
             progress.retry_at = Deadline(delay_s)
-
-    def _tell_waiting(self, text: str) -> None:
-        """Report a wait once, and every few seconds while it lasts: an unavailable store is tried twice a second."""
-        if text != self._waiting or self._waiting_again.expired():
-            self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
-            self._tell(text)
 
     def _pause_waiting(self) -> None:
         self._member.pause([p for p, progress in self._progress.items() if progress.retry_at is not None])

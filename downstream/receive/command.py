@@ -169,7 +169,12 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr
     )
     receiver = _receiver(store, receiver_settings, keeping, given)
-    deliverer = _deliverer(receiver_settings, given) if store == "outbox" else None
+    deliverer = None
+    if store == "outbox":
+        if not given["effect_url"]:
+            raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
+        calls = CallSettings(given["effect_url"])
+        deliverer = Deliverer(settings.group, database_settings(given), calls, receiver_settings.crash)
     result = _run(settings, receiver, deliverer, given)
     _print_result(receiver, deliverer, result, as_json=as_json)
     return ExitCode.DONE
@@ -220,13 +225,6 @@ def _receiver(
     if store == "redis":
         return RedisReceiver(receiver_settings, redis)
     return RedisScriptReceiver(receiver_settings, redis, accept_weaker=given["accept_weaker"])
-
-
-def _deliverer(receiver_settings: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
-    if not given["effect_url"]:
-        raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
-    calls = CallSettings(given["effect_url"])
-    return Deliverer(receiver_settings.group, database_settings(given), calls, receiver_settings.crash)
 
 
 def _effects(store: str, given: dict[str, Any]) -> Effects:
