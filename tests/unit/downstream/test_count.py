@@ -10,26 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.records import FakeRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
-from brew.offsets import SourcePosition
+from brew.offsets import Headers
 from downstream.__main__ import _document, _text
 from downstream.count import KEY, SOURCE, Count, DistinctCount, Tally, digest
 
-Headers = list[tuple[str, bytes | None]] | None
 
-
-class Counted:
-    """As much of a record as the counter looks at."""
-
-    def __init__(self, key: bytes | None, headers: Headers) -> None:
-        self.key, self.headers = (lambda: key), (lambda: headers)
-
-
-def of(offset: int, key: bytes | None = b"same") -> Counted:
-    return Counted(key, list(SourcePosition("in", 0, offset).headers()))
+def of(offset: int | None, key: bytes | None = b"same") -> FakeRecord:
+    """A record from that source position."""
+    return FakeRecord(key=key, source=offset)
 
 
 def count(records: Sequence[Any], by: str = SOURCE, isolation: str = READ_COMMITTED) -> Count:
@@ -77,9 +70,9 @@ def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_re
         [("source.topic", b"in"), ("source.partition", b"\xff"), ("source.offset", None)],
     ],
 )
-def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers) -> None:
+def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers | None) -> None:
     """The others are still counted by source, and the output says how many are not."""
-    found = count([of(1), of(2), Counted(b"a", headers), Counted(b"b", headers), Counted(b"a", headers)])
+    found = count([of(1), of(2), *(FakeRecord(key=key, headers=headers) for key in (b"a", b"b", b"a"))])
     assert (found.unique, found.duplicates, found.fallen_back, found.unidentified) == (4, 1, 3, 0)
     assert _text(found).splitlines()[:2] == [
         "5 records, 3 unique keys, 1 duplicate (read_committed, by source position)",
@@ -90,7 +83,7 @@ def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Heade
 
 def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_says_so() -> None:
     """A topic that the pipeline did not write; an empty one is counted as it was asked for."""
-    found = count([Counted(b"a", None), Counted(b"b", None)])
+    found = count([of(None, b"a"), of(None, b"b")])
     assert _text(found).splitlines() == [
         "2 records, 2 unique keys, 0 duplicates (read_committed, by key)",
         "no record has a readable source position in the headers: counted by key instead",
@@ -100,13 +93,13 @@ def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_say
 
 def test_a_key_is_never_taken_for_a_source_position() -> None:
     """Also where it has the text of one."""
-    found = count([of(1), Counted(b"in[0]@1", None)])
+    found = count([of(1), of(None, b"in[0]@1")])
     assert (found.unique, found.duplicates) == (2, 0)
 
 
 def test_a_record_with_neither_counts_neither_way() -> None:
     """And one without a key alone is known by its source."""
-    found = count([of(1, None), of(1, None), Counted(None, None)])
+    found = count([of(1, None), of(1, None), of(None, None)])
     assert (found.unique, found.duplicates, found.unidentified) == (1, 1, 1)
     assert "1 record with neither source position nor key" in _text(found)
     by_key = count([of(1, None), of(1, b"a")], KEY)
@@ -114,7 +107,7 @@ def test_a_record_with_neither_counts_neither_way() -> None:
 
 
 def test_the_document_tells_both_ways_of_counting() -> None:
-    told = _document(count([of(1), of(2), of(2), Counted(b"same", None)]))
+    told = _document(count([of(1), of(2), of(2), of(None)]))
     assert told["unique_by"] == "source"
     assert (told["records"], told["unique"], told["duplicates"], told["counted_by_key_instead"]) == (4, 3, 1, 1)
     assert told["by_key"] == {"unique": 1, "duplicates": 3, "unidentified": 0}

@@ -9,9 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -105,7 +106,7 @@ _TINY = "1e-99999999999999999999"
 def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
     """Two parsers, one answer: neither stops at a record, and the check finds no fault where there is none."""
     value = json.dumps(ORDER).replace("980", cents).replace(*change).encode()
-    booked, expected = entry(3, 17, value, None), _expected(Record(17, value))
+    booked, expected = entry(3, 17, value, None), _expected(Record(17, value=value))
     assert expected.books == (booked.problem is None)
     if expected.books:
         assert tuple(expected)[:4] == (booked.customer_id, booked.tier, booked.cents, booked.discount)
@@ -218,15 +219,6 @@ def test_each_name_is_counted_and_has_examples_of_its_own() -> None:
     assert found.lines("all is well")[-1] == "20 often, 7 once"
 
 
-class Record:
-    """As much of a record as is looked at here."""
-
-    def __init__(self, offset: int, value: bytes = b"{}", source: int | None = None) -> None:
-        headers = None if source is None else list(SourcePosition("in", 0, source).headers())
-        self.offset, self.value, self.headers = (lambda: offset), (lambda: value), (lambda: headers)
-        self.partition = lambda: 3
-
-
 # The ledger's two guards.
 
 
@@ -244,7 +236,7 @@ def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands
 @pytest.mark.parametrize(("moved", "free"), [(0, False), (1, False), (2, True)])
 def test_every_position_of_a_batch_moves_or_none_does(moved: int, free: bool) -> None:
     """The statement tells how many stood where their slices begin."""
-    connection = cast("Any", SimpleNamespace(execute=lambda *_statement: SimpleNamespace(rowcount=moved)))
+    connection = SimpleNamespace(execute=lambda *_statement: SimpleNamespace(rowcount=moved))
     with contextlib.nullcontext() if free else pytest.raises(RetryLater, match=f"{2 - moved} of 2 positions"):
         Ledger("g", "t").advance(connection, [BATCH, PartitionBatch(4, 0, 1, [])])
 
@@ -260,7 +252,7 @@ def booked(offset: int, cents: int = 100, *, books: bool = True) -> tuple[Any, .
 
 def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Any, Any]:
     checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
-    ledger_check._compare(checked, balances, 3, stands, iter(cast("Any", records)), iter(rows))
+    ledger_check._compare(checked, balances, 3, stands, iter(records), iter(rows))
     return checked, balances
 
 
@@ -278,7 +270,9 @@ def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, .
 )
 def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], found: dict[str, int]) -> None:
     """The position is 3: record 2 has a row, record 3 has none, and no row is without a record."""
-    checked, balances = compared(3, [Record(n, json.dumps(HALF_OFF).encode()) for n in range(4)], map(booked, rows))
+    checked, balances = compared(
+        3, [Record(n, value=json.dumps(HALF_OFF).encode()) for n in range(4)], map(booked, rows)
+    )
     assert dict(checked.findings) == found
     assert (checked.records, checked.waiting, checked.rows) == (3, 1, len(rows))
     assert balances == {("c", "gold"): Money(3, Decimal(300), Decimal("150.0"))}
@@ -289,7 +283,7 @@ def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[in
 )
 def test_a_row_that_differs_from_its_record_is_found(value: dict[str, object], row: tuple[Any, ...]) -> None:
     """By its amount, or since it moves a balance and its record does not, or the other way round."""
-    checked, balances = compared(1, [Record(0, json.dumps(value).encode())], [row])
+    checked, balances = compared(1, [Record(value=json.dumps(value).encode())], [row])
     assert dict(checked.findings) == {"ledger-drift": 1}
     assert bool(balances) == bool(value)
 
@@ -340,8 +334,9 @@ def test_points_are_compared_from_either_side(points: dict[str, int], found: dic
 
 def test_of_several_records_with_one_id_the_first_counts() -> None:
     """Also where they stand in different partitions; a record without an id is known by its own place."""
-    records = [Record(0, b'{"quantity":2,"customer_id":"c"}', 7), Record(1, b"{}", 7), Record(2), Record(3)]
-    found = messages("t", cast("Any", records), identifier("source"))
+    first = Record(value=b'{"quantity":2,"customer_id":"c"}', source=7)
+    records = [first, Record(1, source=7), Record(2), Record(3)]
+    found = messages("t", records, identifier("source"))
     assert [one.message_id for one in found] == ["in/0/7", "@t/3/2", "@t/3/3"]
     assert found[0].points == 2
 
@@ -349,8 +344,8 @@ def test_of_several_records_with_one_id_the_first_counts() -> None:
 @pytest.mark.parametrize(("length", "whole"), [(254, True), (255, False)])
 def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, whole: bool) -> None:
     """`f:` and 254 characters make 256, one more is one too many."""
-    record = Record(0, json.dumps({"f": "x" * length}).encode())
-    [found] = messages("t", cast("Any", [record]), identifier("field:f"))
+    record = Record(value=json.dumps({"f": "x" * length}).encode())
+    [found] = messages("t", [record], identifier("field:f"))
     assert (found.message_id == "f:" + "x" * length) is whole
 
 
@@ -385,7 +380,7 @@ def leased(heard: list[Mapping[int, int]], deadline: Deadline | None = None) -> 
 def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> None:
     """The round is done again; what is redelivered counts as repeated and has no second effect."""
     receiver, heard = Claiming(), list[Mapping[int, int]]()
-    batch = [PartitionBatch(3, 0, 2, cast("Any", [Record(0, source=0), Record(1, source=1)]))]
+    batch = [PartitionBatch(3, 0, 2, [Record(0, source=0), Record(1, source=1)])]
     receiver.away = True
     with pytest.raises(RetryLater):
         receiver.handle(batch, leased(heard))
@@ -400,7 +395,7 @@ def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> Non
 def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
     """One of two was revoked: the batch has no effect at all."""
     receiver, heard = Claiming(), list[Mapping[int, int]]()
-    batch = [PartitionBatch(p, 0, 1, cast("Any", [Record(0, source=p)])) for p in (3, 4)]
+    batch = [PartitionBatch(p, 0, 1, [Record(0, source=p)]) for p in (3, 4)]
     with pytest.raises(NotOwned):
         receiver.handle(batch, leased(heard))
     assert (heard, receiver.known) == ([], set())
@@ -460,8 +455,7 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
         return "consumed"
 
     monkeypatch.setattr(command, "consume", consume)
-    settings = cast("Any", SimpleNamespace(follow=False))
-    assert command._run(settings, receiver, cast("Any", broken), {}) == "consumed"
+    assert command._run(SimpleNamespace(follow=False), receiver, broken, {}) == "consumed"
 
 
 @pytest.mark.parametrize(
@@ -487,8 +481,8 @@ def test_a_bad_quantity_is_counted_and_told() -> None:
     receiver = Claiming("field:order_id", tell=told.append)
     receiver.rejected = lambda reason, records: counted.append((reason, records))
     values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
-    records = [Record(offset, value) for offset, value in enumerate(values)]
-    receiver.handle([PartitionBatch(3, 0, 3, cast("Any", records))], leased([]))
+    records = [Record(offset, value=value) for offset, value in enumerate(values)]
+    receiver.handle([PartitionBatch(3, 0, 3, records)], leased([]))
     assert [one.points for one in receiver.found] == [0, 0, 1]
     assert (receiver.received.rejected, counted) == (2, [(BAD_QUANTITY, 2)])
     assert [one.split(" gives")[0] for one in told] == ["message order_id:o-0", "message order_id:o-1"]

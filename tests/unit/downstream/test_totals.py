@@ -10,10 +10,11 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
+from harness.records import FakeRecord as Record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ from downstream.totals.state_store import (
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
 
-NOWHERE = cast("Any", "a client")
+NOWHERE: Any = "a client"
 SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
 
 amounts = st.one_of(
@@ -268,13 +269,6 @@ def test_where_the_brokers_say_no_it_ends_sooner(made: Run, now: list[float]) ->
 
 ORDER = b'{"customer_id":"c","loyalty_tier":"gold","total_cents":100,"loyalty_discount":0.5}'
 ONE = Total(1).encode()
-
-
-class Record:
-    """As much of a record as is looked at here."""
-
-    def __init__(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        self.offset, self.key, self.value = (lambda: offset), (lambda: key), (lambda: value)
 
 
 def logs_of(monkeypatch: pytest.MonkeyPatch, module: Any, *found: LogOffsets) -> list[LogOffsets]:
@@ -585,8 +579,7 @@ def test_a_recomputation_reads_what_is_decided_and_no_less(monkeypatch: pytest.M
     """As the restore does: the end that it sees first may be in front of the last transaction."""
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     logs_of(monkeypatch, state_store, log(3, 6), log(6))
-    topic = cast("Any", type("Topic", (), {"name": "c", "partitions": 1}))
-    assert command._ends(NOWHERE, topic) == {0: (0, 6)}
+    assert command._ends(NOWHERE, Topic("c", "id", 1, 1)) == {0: (0, 6)}
 
 
 # One attempt: its transaction, and what its work hears of it.
@@ -656,7 +649,7 @@ def reading(*ranges: tuple[int, int]) -> Any:
 
 
 def attempt(task: Task, kafka: FakeTransaction, until: int, read: Any = None, crash: Any = None) -> AttemptResult:
-    return advance(SOURCE, until, task, read or reading(), cast("Any", kafka), 30.0, crash)
+    return advance(SOURCE, until, task, read or reading(), kafka, 30.0, crash)
 
 
 def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_afterwards() -> None:
