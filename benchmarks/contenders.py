@@ -226,12 +226,7 @@ DEFAULT = ("pipeline", "spark-sink", "loop", "streams", "franz")
 
 
 def require_built(names: Iterable[str]) -> None:
-    """
-    Check that everything these contenders need is present.
-
-    Raises:
-        Refused: something is not built, or there is no `java`.
-    """
+    """Check that everything these contenders need is present."""
     needs = {name: CONTENDERS[name].needs for name in names}
     unbuilt = [name for name, need in needs.items() if need is not None and not need.exists()]
     if unbuilt:

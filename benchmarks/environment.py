@@ -141,12 +141,7 @@ def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
 
 
 def program(package: str, *arguments: str, records: int = 0, good: Sequence[int] = (0,)) -> str:
-    """
-    Run one of our programs to its end and return its output.
-
-    Raises:
-        Refused: its exit code is not in ``good``, or it did not end in time.
-    """
+    """Run one of our programs to its end and return its output."""
     command = [sys.executable, "-m", package, *arguments]
     deadline = step_timeout_s(records)
     try:
@@ -159,12 +154,7 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
 
 
 def server_cpu_s(identity: Identity | None, gone: str) -> float:
-    """
-    Return the CPU seconds of a server and of its finished children.
-
-    Raises:
-        Refused: it has ended; ``gone`` says so.
-    """
+    """Return the CPU seconds of a server and of its finished children."""
     process = identity.process() if identity else None
     if process is None:
         raise Refused(gone)

@@ -60,9 +60,6 @@ def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, dead
     Wait until the group has reached the input's end and no transaction is open on the output.
 
     The input is written without transactions, because some contenders never advance past markers at a log's end.
-
-    Raises:
-        Refused: the contender ended first.
     """
     ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
     downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
@@ -86,9 +83,6 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
 
     A sink without transactions has no position in Kafka, so the input's end is taken as the position that it claims.
     The proof may find violations only of what a contender does not promise.
-
-    Raises:
-        Refused: records are missing, or the proof found a violation.
     """
     if not contender.exactly_once:
         ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
@@ -109,12 +103,7 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
 def verified_after_kill(
     cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
 ) -> tuple[str, int]:
-    """
-    Verify as `verified` does, and return the number of duplicates; only a sink without transactions may have any.
-
-    Raises:
-        Refused: records are missing, or the proof found a violation.
-    """
+    """Verify as `verified` does, and return the number of duplicates; only a sink without transactions may have any."""
     if contender.exactly_once:
         return verified(cluster, contender, place, records), 0
     counts = cluster.count(place.output, "source", records)
@@ -240,12 +229,7 @@ def follow(
     warm_s: float,
     seconds: float,
 ) -> Latency:
-    """
-    Start a contender on a few waiting orders, then send it ``per_s`` per second; the first ``warm_s`` do not count.
-
-    Raises:
-        Refused: it ended, records were lost or duplicated, or the proof found a violation.
-    """
+    """Start a contender on a few waiting orders, then send it ``per_s`` a second; the first ``warm_s`` do not count."""
     source = f"bench.follow.{contender.name}.{number}.in"
     cluster.seed(source, _WAITING)
     place = create_run_topics(cluster, contender, source, f"follow-{number}")
@@ -354,12 +338,7 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
 
 
 def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """
-    Return (active, standby) of two instances started together, once one of them is a warm standby.
-
-    Raises:
-        Refused: one ended first; more orders would give more time.
-    """
+    """Return (active, standby) of two instances started together, once one of them is a warm standby."""
 
     def await_note(note: str, what: str, *trees: Tree) -> Tree:
         deadline = Deadline(_WARM_S)
@@ -379,12 +358,7 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
 
 
 def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
-    """
-    Wait until records are visible and, with ``transactions``, more are in an open transaction; return their number.
-
-    Raises:
-        Refused: the run ended first; more orders would give more time.
-    """
+    """Wait until records are visible and, with ``transactions``, more are in an open one; return their number."""
     deadline = Deadline(_MOMENT_S)
     while tree.running():
         if sum(ends.ask().values()):

@@ -46,12 +46,7 @@ class Measured:
 
 
 def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: int, number: int) -> Measured:
-    """
-    Follow a backlog until ``batches`` batches after the warm-up are in the query's commit log.
-
-    Raises:
-        Refused: the query ended, or was not that far in time.
-    """
+    """Follow a backlog until ``batches`` batches after the warm-up are in the query's commit log."""
     source = cluster.input_of((_WARM_UP + batches) * rows)
     place = create_run_topics(cluster, contender, source, f"micro.{number}")
     commits, deadline = place.home / "checkpoint/commits", Deadline(_START_S + _BATCH_S * batches)

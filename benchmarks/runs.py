@@ -56,24 +56,14 @@ def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | No
 
 
 def marginal(small: tuple[int, float], large: tuple[int, float]) -> float:
-    """
-    Return the cost of one more record, from two (records, cost); the start-up cost, the same in both, cancels out.
-
-    Raises:
-        ValueError: the second has no more records than the first.
-    """
+    """Return the cost of one more record, from two (records, cost): the start-up cost, the same in both, cancels out."""
     if large[0] <= small[0]:
         raise ValueError(f"a difference needs more records than {small[0]}, got {large[0]}")
     return (large[1] - small[1]) / (large[0] - small[0])
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """
-    Return the nearest-rank percentile: the smallest value not exceeded by at least ``share`` (0 < share <= 1) of all.
-
-    Raises:
-        ValueError: there are no values, or ``share`` is out of range.
-    """
+    """Return the nearest-rank percentile: the smallest value not exceeded by at least ``share`` (above 0) of all."""
     if not values or not 0 < share <= 1:
         raise ValueError(f"a percentile needs values and a share above 0 up to 1, got {len(values)} and {share}")
     return sorted(values)[math.ceil(share * len(values)) - 1]
@@ -207,12 +197,7 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(paths: Iterable[Path]) -> Results:
-    """
-    Merge the results of several files, with all commands; rounds of later files follow those of earlier ones.
-
-    Raises:
-        Refused: a file is not a result, or was written by an older benchmark.
-    """
+    """Merge the results of several files, with all commands; rounds of later files follow those of earlier ones."""
     documents = [_document(path) for path in paths]
     if not documents:
         raise Refused("there are no results to read; give at least one file that the benchmark wrote")

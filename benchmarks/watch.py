@@ -206,12 +206,7 @@ class Tree:
         return self._launcher.poll() is None
 
     def wait(self, deadline: Deadline, *, stopped: bool = False) -> Usage:
-        """
-        Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may explain the exit code.
-
-        Raises:
-            Refused: it ended with an error, or not in time; the message has the last lines of its output.
-        """
+        """Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may explain the exit code."""
         try:
             self._launcher.wait(max(0.001, deadline.remaining_s()))
         except subprocess.TimeoutExpired as error:

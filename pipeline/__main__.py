@@ -146,12 +146,7 @@ def _probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSetti
 def _observed_progress(
     settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = _NO_SPANS
 ) -> Iterator[RunProgress]:
-    """
-    Yield the progress of a run, with probes and exported spans during the block if the options ask for them.
-
-    Raises:
-        UsageError: the requested port is in use, or spans can't be exported.
-    """
+    """Yield the progress of a run, with probes and exported spans during the block if the options ask for them."""
     if probes is None and exporter == _NO_SPANS:
         yield RunProgress()
         return

@@ -474,7 +474,7 @@ def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStor
 def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, starts: list[int]
 ) -> None:
-    """What is seen now may hold what a newer holder has added: a restore from there reads too little. None goes back."""
+    """What is seen now may hold what a newer holder has added: a restore from there reads too little."""
     monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
     logs_of(monkeypatch, stages, log(10), log(20), log(30))
     store.write({}, StoreCheckpoint(2, starts[0], 1))
