@@ -56,7 +56,7 @@ def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | No
 
 
 def marginal(small: tuple[int, float], large: tuple[int, float]) -> float:
-    """Return the cost of one more record, from two (records, cost): the start-up cost, the same in both, cancels out."""
+    """Return the cost of one more record, from two (records, cost); the start-up cost cancels out."""
     if large[0] <= small[0]:
         raise ValueError(f"a difference needs more records than {small[0]}, got {large[0]}")
     return (large[1] - small[1]) / (large[0] - small[0])
