@@ -76,30 +76,24 @@ def lines(results: Results, records: int) -> list[list[str]]:
     return rows
 
 
-def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
-    """Return one row per kill."""
-    rows = [["contender", *(measure.name for measure in _RESTARTS), "output"]]
-    for restart in restarts:
-        values = [format(measure.value(restart), measure.form) for measure in _RESTARTS]
-        rows.append([restart.contender, *values, restart.verified])
+def _medians(measures: Sequence[Measure], groups: Iterable[Sequence[Restart | Latency]]) -> list[list[str]]:
+    """Return one row per group of a contender's results."""
+    rows = [["contender", *(measure.name for measure in measures), "output"]]
+    for group in groups:
+        middles = [format(median(map(measure.value, group)), measure.form) for measure in measures]
+        rows.append([group[0].contender, *middles, ", ".join(sorted({one.verified for one in group}))])
     return rows
 
 
-def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
-    """Return one row per contender: medians of its rounds."""
-    rows = [["contender", *(measure.name for measure in _LATENCIES), "output"]]
-    for name in dict.fromkeys(latency.contender for latency in latencies):
-        mine = [latency for latency in latencies if latency.contender == name]
-        middles = [format(median(map(measure.value, mine)), measure.form) for measure in _LATENCIES]
-        rows.append([name, *middles, ", ".join(sorted({latency.verified for latency in mine}))])
-    return rows
+def _by_contender(latencies: Sequence[Latency]) -> list[list[Latency]]:
+    names = dict.fromkeys(latency.contender for latency in latencies)
+    return [[latency for latency in latencies if latency.contender == name] for name in names]
 
 
-def cpu_lines(results: Results) -> list[list[str]]:
-    """Return the cost of one more record for contenders that ran over two sizes."""
+def _cpu_costs(results: Results) -> dict[str, float]:
+    """Return the microseconds of one more record, for contenders that ran over two sizes."""
     costs = {name: results.cpu_us(name) for name in results.contenders}
-    rows = [[name, f"{cost:.1f}"] for name, cost in costs.items() if cost is not None]
-    return [["contender", "CPU of the tree per record, µs"], *rows]
+    return {name: cost for name, cost in costs.items() if cost is not None}
 
 
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
@@ -110,13 +104,15 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
         for n in subset.counts()
     ]
     if results.latencies:
-        parts.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
+        title = f"Latency at {results.latencies[0].wanted_per_s:,} records/s"
+        parts.append((title, _medians(_LATENCIES, _by_contender(results.latencies))))
     if results.restarts:
-        parts.append(("Restart after `kill -9`", restart_lines(results.restarts)))
+        parts.append(("Restart after `kill -9`", _medians(_RESTARTS, [[restart] for restart in results.restarts])))
     for subset in results.by_broker():
-        if len(cpu := cpu_lines(subset)) > 1:
+        if costs := _cpu_costs(subset):
             title = f"CPU without the start, {subset.runs[0].broker} broker: the largest backlog less the smallest"
-            parts.append((title, cpu))
+            rows = [[name, f"{cost:.1f}"] for name, cost in costs.items()]
+            parts.append((title, [["contender", "CPU of the tree per record, µs"], *rows]))
     return parts
 
 
@@ -201,8 +197,7 @@ def panels(results: Results) -> list[Panel]:
             title = f"{records:,} orders, {kind.runs[0].broker} broker: records/s"
             note = "steady rate, first to last visible; higher is better"
             shown.append(_panel(title, note, rates, ",.0f", highest_first=True))
-    costs = [(name, kinds[0].cpu_us(name)) for name in results.contenders] if kinds else []
-    cpu = _by_name((name, cost) for name, cost in costs if cost is not None)
+    cpu = _by_name(_cpu_costs(kinds[0]).items() if kinds else ())
     shown.append(_panel("CPU per record, µs", "whole process tree, without the start; lower is better", cpu))
     if results.latencies:
         shown.append(_latency(results.latencies))
@@ -231,10 +226,9 @@ def _panel(
 def _latency(latencies: Sequence[Latency]) -> Panel:
     """Return p50 as bars, with p99 as the end of the thin line."""
     bars = []
-    for name in dict.fromkeys(latency.contender for latency in latencies):
-        mine = [latency for latency in latencies if latency.contender == name]
+    for mine in _by_contender(latencies):
         p50, p99 = median(latency.p50_ms for latency in mine), median(latency.p99_ms for latency in mine)
-        bars.append(Bar(name, Spread(p50, p50, p99, len(mine)), f"{p50:,.0f} / {p99:,.0f}"))
+        bars.append(Bar(mine[0].contender, Spread(p50, p50, p99, len(mine)), f"{p50:,.0f} / {p99:,.0f}"))
     title = f"Latency at {latencies[0].wanted_per_s:,} records/s, ms"
     return Panel(title, "p50, line to p99; lower is better", sorted(bars, key=lambda bar: bar.spread.middle))
 
