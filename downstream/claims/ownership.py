@@ -130,14 +130,11 @@ class AtLeastOnce:
         Raises:
             NotOwned: ownership of a claim is uncertain.
         """
-        self._check(batches)
-        self._inner.handle(batches, self._reporting_to_claims(context))
-
-    def _check(self, batches: Sequence[PartitionBatch]) -> None:
         held = self._heartbeater.held()
         for batch in batches:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
                 raise NotOwned(f"partition {batch.partition} may no longer be ours: two intervals without a heartbeat")
+        self._inner.handle(batches, self._reporting_to_claims(context))
 
     def _reporting_to_claims(self, context: HandlerContext) -> HandlerContext:
         def report(positions: Mapping[int, int]) -> None:

@@ -94,7 +94,9 @@ class Loop:
             reach(settings.connection, Deadline(_REACH_S))
             self._admin: AdminClient = admin(settings.connection)
             self._topic: Topic = topics.describe_one(self._admin, settings.topic, Deadline(_ASK_S))
-            self._check_partitions()
+            wrong = [p for p in settings.partitions or () if not 0 <= p < self._topic.partitions]
+            if wrong:
+                raise Refused(f"{self._topic.name} has partitions 0 to {self._topic.partitions - 1}, not {wrong}")
             self._member = self._make_member()
             waits = "this member waits, and will continue where it was"
             watch = broker_watch(settings.connection, settings.topic, waits, None, self._tell)
@@ -295,11 +297,6 @@ class Loop:
         return all(
             progress.retry_at is None and progress.position >= progress.goal for progress in self._progress.values()
         )
-
-    def _check_partitions(self) -> None:
-        wrong = [p for p in self._settings.partitions or () if not 0 <= p < self._topic.partitions]
-        if wrong:
-            raise Refused(f"{self._topic.name} has partitions 0 to {self._topic.partitions - 1}, not {wrong}")
 
     def _report(self, positions: Mapping[int, int]) -> None:
         self._unreported |= positions

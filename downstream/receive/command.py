@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import json
 import threading
 from collections import Counter
@@ -98,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
-        self.send_response(status, http.client.responses[status])
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -107,8 +107,12 @@ class VirtualPartitions:
         """Start tracking an assigned partition, read from offset ``start`` on."""
         self._held[partition] = _AssignedPartition(OffsetTracker(start))
 
-    def add(self, partition: int, records: Iterable[LogRecord]) -> None:
-        """Give records to the workers, in offset order; records without a key are not ordered among each other."""
+    def add(self, partition: int, records: Iterable[LogRecord], until: int = 0) -> None:
+        """
+        Give records to the workers, in offset order; records without a key are not ordered among each other.
+
+        The log was read to ``until``: markers below it need no effect.
+        """
         held = self._held[partition]
         pieces: list[tuple[Hashable, _RecordTask]] = []
         for record in records:
@@ -117,12 +121,8 @@ class VirtualPartitions:
         with self._changed:
             for piece in pieces:
                 held.tracker.take(piece[1].record.offset())
+            held.tracker.passed(until)
         self._workers.put(pieces)
-
-    def passed(self, partition: int, until: int) -> None:
-        """Note that the end of the log was seen at ``until``: markers below it need no effect."""
-        with self._changed:
-            self._held[partition].tracker.passed(until)
 
     def full(self, partition: int) -> bool:
         """Return True if one more batch could be too much: stop reading this partition until its position advances."""
@@ -275,8 +275,7 @@ class VirtualPartitionsHandler:
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """Give records to the workers, and pause partitions that have enough of them in progress."""
         for batch in batches:
-            self._virtual.add(batch.partition, batch.records)
-            self._virtual.passed(batch.partition, batch.until)
+            self._virtual.add(batch.partition, batch.records, batch.until)
             self._read[batch.partition] = batch.until
         # Pause only for slow handlers: after a resume the client takes up to a second to fetch again (measured).
         if not self._virtual.await_room(_ROOM_S):
