@@ -117,7 +117,7 @@ def java_options(given: str, *, tuned: bool) -> str:
 
 
 def _peer(
-    program: Sequence[str | Path], *, static: bool, options: Callable[[RunTopics], Sequence[str]] | None = None
+    program: Sequence[object], *, static: bool, options: Callable[[RunTopics], Sequence[str]] | None = None
 ) -> Command:
     """Return a peer's command, which runs until SIGTERM in any case; a static member keeps its id across restarts."""
 

@@ -122,7 +122,7 @@ def _poll_end_offsets(connection: Connection, recorder: Recorder, stop: threadin
                 recorder.end_offsets((topic, partition), log.last_stable, log.end)
 
 
-class ObservedHandler:
+class ObservedHandler(Handler):
     """Wraps a pattern's handler and reports every call to the recorder."""
 
     def __init__(self, inner: Handler, recorder: Recorder, topic: str) -> None:

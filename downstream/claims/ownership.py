@@ -93,7 +93,7 @@ class ClaimedMember(Member):
         return super().close(deadline)
 
 
-class AtLeastOnce:
+class AtLeastOnce(Handler):
     """
     Process records, then send the position with the next heartbeat; a crash repeats the work since the last one.
 

@@ -13,7 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
-from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
+from downstream.consume.handler import AssignedPartition, Handler, HandlerContext, PartitionBatch, RetryLater, start
 from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Workers
 
 
@@ -239,7 +239,7 @@ _STORE_EVERY_S = 0.5
 _ROOM_S = 1.0
 
 
-class VirtualPartitionsHandler:
+class VirtualPartitionsHandler(Handler):
     """
     The loop's handler. Kafka's committed offset is the position, and never passes a record without an effect.
 
