@@ -351,7 +351,14 @@ def test_a_commit_that_failed_changes_nothing_in_the_store(store: MemoryStore) -
         adding.dropped()
     assert store.get([b"a", b"b"]) == [Total(2).encode(), None]
     assert (store.checkpoint.until, store.checkpoint.keys) == (2, 1)
-    produced(adding, 2, b"a")  # the next round may be cut shorter, and hold other keys
+
+
+def test_what_a_failed_commit_would_have_changed_is_not_in_the_next_one(store: MemoryStore) -> None:
+    """The next round may be cut shorter, and hold other keys."""
+    adding = aggregate(store)
+    produced(adding, 2, b"a", b"b")
+    adding.dropped()
+    produced(adding, 2, b"a")
     adding.committed()
     assert dict(store.items()) == {b"a": Total(3).encode()}
     assert (store.checkpoint.until, store.checkpoint.keys) == (3, 1)
