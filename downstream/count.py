@@ -201,25 +201,16 @@ def other_of(message: LogRecord) -> bytes | None:
     return key_of(message) if source_of(message) is None else None
 
 
-class Tally(ExitStack):
-    """Counts records by key and by source position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._keys, self._sources, self._others = (
-            self.enter_context(DistinctCount(_IDENTITIES, _IDENTITY_BYTES)) for _ in range(3)
-        )
-
-    def add(self, batch: Sequence[LogRecord]) -> None:
-        keys = [key_of(message) for message in batch]
-        sources = [source_of(message) for message in batch]
-        self._keys.add(keys)
-        self._sources.add([source for source in sources if source is not None])
-        self._others.add([key for key, source in zip(keys, sources, strict=True) if source is None])
-
-    def result(self) -> tuple[Distinct, Distinct, Distinct]:
-        """Return the counts of all keys, of all sources, and of the keys of records without a source."""
-        return self._keys.result(), self._sources.result(), self._others.result()
+def tally(batches: Iterable[Sequence[LogRecord]]) -> tuple[Distinct, Distinct, Distinct]:
+    """Count all keys, all source positions, and the keys of records without a source position."""
+    with ExitStack() as ending:
+        keys, sources, others = (ending.enter_context(DistinctCount(_IDENTITIES, _IDENTITY_BYTES)) for _ in range(3))
+        for batch in batches:
+            positions = [source_of(message) for message in batch]
+            keys.add([key_of(message) for message in batch])
+            sources.add([position for position in positions if position is not None])
+            others.add([key_of(message) for message, at in zip(batch, positions, strict=True) if at is None])
+        return keys.result(), sources.result(), others.result()
 
 
 def count(
@@ -240,11 +231,12 @@ def count(
     def batches() -> Iterator[list[LogRecord]]:
         return scan(connection, topic, ranges, isolation)
 
-    with Tally() as tally:
+    def counted() -> Iterator[list[LogRecord]]:
         for batch in batches():
-            tally.add(batch)
+            yield batch
             advance(len(batch), total)
-        keys, sources, others = tally.result()
+
+    keys, sources, others = tally(counted())
     waiting = _waiting(connection, topic, logs) if isolation == READ_COMMITTED else {}
     wanted = {KEY: (keys, key_of)} if by == KEY else {SOURCE: (sources, source_of), KEY: (others, other_of)}
     examples = {kind: _names(distinct, batches, identity) for kind, (distinct, identity) in wanted.items()}

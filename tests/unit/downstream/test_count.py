@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import Headers
 from downstream.__main__ import _document, _text
-from downstream.count import KEY, SOURCE, Count, DistinctCount, Tally, digest
+from downstream.count import KEY, SOURCE, Count, DistinctCount, digest, tally
 
 
 def of(offset: int | None, key: bytes | None = b"same") -> FakeRecord:
@@ -26,10 +26,7 @@ def of(offset: int | None, key: bytes | None = b"same") -> FakeRecord:
 
 
 def count(records: Sequence[Any], by: str = SOURCE, isolation: str = READ_COMMITTED) -> Count:
-    with Tally() as tally:
-        for record in records:
-            tally.add([record])
-        found = tally.result()
+    found = tally([record] for record in records)
     return Count("t", isolation, by, *found, {SOURCE: [], KEY: []}, {})
 
 
