@@ -140,13 +140,7 @@ def _peers(*, static: bool) -> Iterable[Contender]:
     suffix, member = ("", "a static member") if static else ("-dynamic", "a dynamic member, the default")
     for name, what, program, options, needs in (
         ("loop", "a hand-written confluent-kafka loop, exactly once, 100 ms", _LOOP, None, None),
-        (
-            "streams",
-            "Kafka Streams exactly_once_v2 in Java, 100 ms, 2 threads",
-            [*_JAVA, STREAMS],
-            _state,
-            STREAMS,
-        ),
+        ("streams", "Kafka Streams exactly_once_v2 in Java, 100 ms, 2 threads", [*_JAVA, STREAMS], _state, STREAMS),
         ("franz", "franz-go's GroupTransactSession in Go, exactly once, 100 ms", [FRANZ], None, FRANZ),
         ("quix", "quix-streams in Python, exactly-once, 100 ms", [QUIX, PEERS / "quix.py"], _state, QUIX),
     ):

@@ -195,7 +195,6 @@ CLAIMS = (
     ),
     option(
         "--heartbeat-interval-s",
-        type=float,
         default=INTERVAL_S,
         help="Claims: seconds between heartbeats; others take over after two without one.",
     ),

@@ -117,14 +117,12 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 @loop_options
 @option("--group", default=GROUP, metavar="NAME", help="Consumer group; owns the positions and claims.")
 @option("--message-id", default=SOURCE, help="Id of a message: its `source` headers, or `field:NAME` of its value.")
-@option("--keep-days", type=float, default=21.0, help="Days for which claims are kept; 0: forever.")
+@option("--keep-days", default=21.0, help="Days for which claims are kept; 0: forever.")
 @click.option("--again", is_flag=True, help="Read from the log's start; messages already processed have no effect.")
 @database_options
 @option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="Redis server: redis://host:port/0.")
-@option(
-    "--claim-s", type=float, default=30.0, help="redis: seconds until a claim expires; longer than any effect takes."
-)
+@option("--claim-s", default=30.0, help="redis: seconds until a claim expires; longer than any effect takes.")
 @click.option("--accept-weaker", is_flag=True, help="Run even if the store can lose acknowledged writes.")
 @click.option("--effect-url", metavar="URL", help="outbox: URL to post requests to.")
 @click.option(

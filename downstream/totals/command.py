@@ -283,7 +283,7 @@ HOME = Path(".brew-state")
     default=DELTAS,
     help="Transactions that crash: those that read orders, or those that read deltas and write totals.",
 )
-@option("--crash-prob", type=float, default=1.0, help="Probability of a crash per transaction, 0 to 1.")
+@option("--crash-prob", default=1.0, help="Probability of a crash per transaction, 0 to 1.")
 @probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(
