@@ -161,9 +161,7 @@ class Driver:
         watcher.start()
         try:
             run_loops(shared, runner, workers)
-            if shared.crashed:
-                self.view.stop()
-                crash_on_purpose(self.preflight.settings, shared.crashed)  # like a kill: leadership is not given up
+            _die_if_crashed(shared, self.view)  # like a kill: leadership is not given up
         except BrewError:
             if not shared.replaced.is_set():
                 raise

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 from brew.attempt import Job
-from brew.claims.heartbeater import ALL_PARTITIONS, FullOwnership, Ownership
+from brew.claims.heartbeater import ALL_PARTITIONS, Ownership
 from brew.driver.limits import FirstRecordsCheck
 from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
@@ -252,7 +252,7 @@ class RunContext:
     running: dict[int, OffsetRange] = field(default_factory=dict)
     lost: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
-    ownership: Ownership = field(default_factory=FullOwnership)
+    ownership: Ownership = field(default_factory=Ownership)
     first: FirstRecordsCheck = field(init=False)
     member_check_due: Interval = field(default_factory=lambda: Interval(_MEMBERS_S))
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import chain
 
 import orjson
 import pyarrow as pa
@@ -149,7 +150,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                 offer = job.offers[partition]
                 if TaskContext.get().attemptNumber() > 0:  # crash only once, or no run could recover
                     offer = replace(offer, crash=None)
-                batches = _MeasuredBatches(_chain(first, arrow))
+                batches = _MeasuredBatches(chain([first], arrow))
                 outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
                 yield pa.record_batch([pa.array([orjson.dumps(asdict(outcome))], pa.binary())], schema=_SCHEMA)
                 return
@@ -160,7 +161,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
 class _MeasuredBatches:
     """Passes batches on and counts their bytes."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
         self.read_bytes = 0
 
@@ -186,11 +187,6 @@ def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
             [None] * batch.num_rows if plain else [headers_of(cell) for cell in headers.to_pylist()],
             batch.column("timestamp").to_pylist(),
         )
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 def read_outcome(text: bytes) -> Outcome:

@@ -30,7 +30,6 @@ from brew.claims.state import (
     SNAPSHOT_RECORDS,
     BrokerClock,
     ClaimsView,
-    GroupPartition,
     OwnedPartition,
     RecordEffect,
     Status,
@@ -251,7 +250,6 @@ def test_what_is_no_message_changes_nothing_but_the_clock() -> None:
     table = Table()
     assert table.apply(0, START_MS, None) is RecordEffect.UNREADABLE
     assert (table.next, table.clock, table.owners) == (1, START_MS, {})
-    assert GroupPartition(GROUP, TOPIC, 0) == (GROUP, TOPIC, 0)
 
 
 def test_a_claim_of_messages_is_heard_as_a_heartbeat_is() -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from harness.pipeline import Here, until
 
-from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, FullOwnership, IsIdle, listed
+from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, listed
 from brew.claims.member import Holding, Membership
 from brew.driver import coordination, run
 from brew.driver.limits import GiveUpPolicy
@@ -397,8 +397,8 @@ def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, ClaimedOwners
 
 def test_a_driver_alone_works_on_everything() -> None:
     never: IsIdle = busy
-    assert 123 in FullOwnership().refresh(never)
-    assert FullOwnership().current_partitions() is ALL_PARTITIONS
+    assert 123 in Ownership().refresh(never)
+    assert Ownership().current_partitions() is ALL_PARTITIONS
 
 
 def test_numbers_are_listed_in_runs() -> None:

@@ -15,7 +15,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
 from brew.driver import partitions as survey
-from brew.driver.partitions import GroupMembershipCheck, OffsetsClient, PartitionSurvey
+from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership
 from brew.driver.run_context import Interval, ProgressView, RunContext, RunProgress
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.fault_injection import CrashInjector
@@ -321,10 +321,9 @@ def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, ou
 
 class Scene:
     def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
-        self.now, self.asked = 100.0, 0
+        self.settings, self.now, self.asked = settings, 100.0, 0
         self.told: GroupFacts | Unknown = GroupFacts("empty", ())
         self.every = Interval(5.0, lambda: self.now)
-        self.strangers = GroupMembershipCheck(settings, self.every)
 
     def ask(self) -> GroupFacts | Unknown:
         self.asked += 1
@@ -333,7 +332,7 @@ class Scene:
     def after(self, seconds: float) -> int:
         """How often was asked by then."""
         self.now += seconds
-        self.strangers.check(self.ask)
+        check_membership(self.settings, self.every, self.ask)
         return self.asked
 
 
