@@ -7,42 +7,24 @@ import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from harness.lease_play import worker_settings
 
-from brew.connection import Connection
 from brew.errors import Fatal, Unreachable
-from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
 from brew.readers.direct import worker
 from brew.readers.direct.messages import Grant, MessageConnection, WorkerSettings, grant_message
 from brew.readers.direct.worker import ConcurrencyLimit, SharedLimits
-from brew.settings import CrashSettings, DirectSettings, Limits
+from brew.settings import DirectSettings
 from brew.transaction_sizing import TransactionSize
-from pipeline.transformation import OrderEnrichment
 
 WAIT_S = 20.0
 LEASE_S = 0.3
 Message = dict[str, Any]
-
-
-def settings(port: int, lease_s: float = 60.0, *, watched: bool = False) -> WorkerSettings:
-    transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
-    return WorkerSettings(
-        "127.0.0.1",
-        port,
-        "token",
-        "orders",
-        transaction,
-        OrderEnrichment(Limits()),
-        DirectSettings(lease_s=lease_s),
-        CrashSettings(),
-        1000,
-        watched=watched,
-    )
 
 
 def grant(partition: int, start: int = 100) -> Grant:
@@ -116,7 +98,7 @@ class Driver:
 @contextlib.contextmanager
 def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = settings(server.getsockname()[1], lease_s, watched=watched)
+        given = worker_settings(server.getsockname()[1], direct=DirectSettings(lease_s), watched=watched)
         task = threading.Thread(target=worker.run_lease_worker, args=[given, 3], daemon=True)
         task.start()
         driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
@@ -336,9 +318,9 @@ def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: 
 
 def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = settings(server.getsockname()[1])
+        given = worker_settings(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
-        worker.run_lease_worker(replace(given), 0)
+        worker.run_lease_worker(given, 0)
 
 
 def test_behind_a_lease_a_process_collects_garbage_as_often_as_before() -> None:
