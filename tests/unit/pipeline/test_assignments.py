@@ -223,7 +223,8 @@ def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: py
 
 
 def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets() -> None:
-    """And one offset where all are idle."""
+    """And one offset more, or idle partitions alone would weigh nothing."""
+    assert loads({0: 20, 1: 60, 2: 0, 3: 0}) == {0: 20 + 6, 1: 60 + 6, 2: 6, 3: 6}
     assert loads({}) == {}
     assert loads({0: 0}) == {0: 1}
     assert loads({0: 7}) == {0: 9}

@@ -115,13 +115,10 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     played = Brokers()
-    monkeypatch.setattr(missing_offsets, "admin", lambda _connection: None)
-    monkeypatch.setattr(missing_offsets, "log_offsets", played.log_offsets)
-    monkeypatch.setattr(missing_offsets, "scan", played.scan)
-    monkeypatch.setattr(missing_offsets, "committed_by", played.committed_by)
-    monkeypatch.setattr(missing_offsets, "KafkaTransaction", played.transaction)
-    monkeypatch.setattr(missing_offsets, "_GRACE_S", 0.05)
-    monkeypatch.setattr(missing_offsets, "_POLL_S", 0.001)
+    played_by = {"log_offsets": played.log_offsets, "scan": played.scan, "committed_by": played.committed_by}
+    times = {"_GRACE_S": 0.05, "_POLL_S": 0.001}
+    for name, new in {**played_by, **times, "admin": str, "KafkaTransaction": played.transaction}.items():
+        monkeypatch.setattr(missing_offsets, name, new)
     return played
 
 
@@ -205,12 +202,8 @@ def test_a_fence_goes_before_the_look_at_what_is_out(brokers: Brokers) -> None:
     ends = [at for at, did in enumerate(brokers.did) if did[0] == "ends" and at > last_fence]
     scans = [at for at, did in enumerate(brokers.did) if did[0] == "scan"]
     assert last_fence < min(ends) < min(scans)
-    assert [did for did in brokers.did if did[0] in {"fence", "closed"}] == [
-        ("fence", 0),
-        ("closed", 0),
-        ("fence", 1),
-        ("closed", 1),
-    ]
+    fences = [did for did in brokers.did if did[0] in {"fence", "closed"}]
+    assert fences == [("fence", 0), ("closed", 0), ("fence", 1), ("closed", 1)]
 
 
 def test_what_a_fenced_run_had_committed_is_not_taken_for_lost(brokers: Brokers) -> None:
@@ -271,12 +264,7 @@ def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_me
 
 @pytest.mark.parametrize(
     ("source", "first", "refused"),
-    [
-        ({9: b"k"}, 0, False),
-        ({9: b"other"}, 0, True),
-        ({}, 0, True),
-        ({}, 10, False),
-    ],
+    [({9: b"k"}, 0, False), ({9: b"other"}, 0, True), ({}, 0, True), ({}, 10, False)],
     ids=["the same record", "another record", "none", "retention took it"],
 )
 def test_nothing_is_restored_from_an_output_of_another_input_of_that_name(

@@ -56,15 +56,17 @@ def test_a_partition_is_blocked_when_only_an_open_transaction_is_left() -> None:
 
 
 def test_a_partition_that_came_after_the_start_does_not_hold_up_a_drain() -> None:
-    """Its records were not there when the run began."""
-    assert plan_ranges([fact(None)], 1000, {0: 0}).drained
+    """Its records were not there when the run began, wherever its log begins."""
+    for came in (fact(None), fact(None, first=7), fact(7, first=7)):
+        assert plan_ranges([came], 1000, {0: 0}).drained
 
 
 def test_retention_past_the_position_is_refused_with_the_lost_range() -> None:
-    """Going on would lose records without a word."""
+    """Going on would lose records without a word; a position of 0 is a position."""
     check(fact(7, first=7), "g")
-    with pytest.raises(Refused, match=r"input-lost: .*offsets \[6, 7\) are gone.*--to-earliest"):
-        check(fact(6, first=7), "g")
+    for lost in (6, 0):
+        with pytest.raises(Refused, match=rf"input-lost: .*offsets \[{lost}, 7\) are gone.*--to-earliest"):
+            check(fact(lost, first=7), "g")
 
 
 def test_a_position_beyond_the_end_is_refused() -> None:
@@ -90,10 +92,7 @@ def test_a_position_that_an_operator_set_by_hand_is_accepted() -> None:
 def test_foreign_bytes_behind_the_identity_change_nothing() -> None:
     """The client library hands them out now and then; a real identity has 22 characters."""
     identity = "AbCdEfGhIjKlMnOpQrStUv"
-    known = PartitionFacts(
-        "in", 3, identity, Committed(5, position_metadata(identity) + "\x00junk"), LogOffsets(0, 100, 100)
-    )
-
+    known = replace(fact(5, metadata=position_metadata(identity) + "\x00junk"), topic_id=identity)
     check(known, "g")
     with pytest.raises(Refused, match="topic-recreated"):
         check(replace(known, topic_id="AbCdEfGhIjKlMnOpQrStUw"), "g")
@@ -104,17 +103,6 @@ def test_a_position_between_the_last_stable_offset_and_the_end_is_not_ahead() ->
     check(fact(80, stable=60), "g")
     assert (fact(80, stable=60).lag, fact(50, stable=60).lag) == (0, 10)
     assert plan_ranges([fact(80, stable=60)], 1000, None).blocked == (3,)
-
-
-def test_lost_input_is_refused_where_nothing_was_read_of_it_either() -> None:
-    """A position of 0 is a position."""
-    with pytest.raises(Refused, match=r"input-lost: .*offsets \[0, 7\) are gone"):
-        check(fact(0, first=7), "g")
-
-
-def test_a_partition_that_came_after_the_start_holds_up_no_drain_wherever_its_log_begins() -> None:
-    assert plan_ranges([fact(None, first=7)], 1000, {}).drained
-    assert plan_ranges([fact(7, first=7)], 1000, {}).drained
 
 
 def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is_watched() -> None:
@@ -173,6 +161,11 @@ def test_a_range_shrinks_to_what_fits_into_a_third_of_the_time_out() -> None:
     assert pace.after(100, 30.0) == pace
     assert pace.after(100, 60.0) == TransactionSize(1000, 90.0, 40)
     assert pace.after(1, 60.0) == TransactionSize(1000, 90.0, 1)
+    assert TransactionSize(10, 60, 1).after_time_out().cap == 1
+
+
+def test_a_new_run_begins_with_small_ranges() -> None:
+    assert [TransactionSize.at_most(most, 60).cap for most in (100_000, 7)] == [20_000, 7]
 
 
 def test_the_size_of_an_outcome_is_its_offsets_not_its_position() -> None:

@@ -77,9 +77,8 @@ def test_a_check_makes_dead_letters_of_what_the_table_takes_for_no_profile() -> 
     checked = testing.transform(check_profile, [testing.record(value, key=key) for key, value in rows])
     assert (len(checked.rejected), len(checked.dropped), checked.outputs) == (made.malformed, 2, [])
     assert {one.reason for one in checked.rejected} == {NOT_A_PROFILE}
-    assert [one.message in complaint for one, complaint in zip(checked.rejected, made.complaints, strict=True)] == [
-        True
-    ] * made.malformed
+    for one, complaint in zip(checked.rejected, made.complaints, strict=True):
+        assert one.message in complaint
 
 
 def test_an_update_replaces_and_a_tombstone_removes() -> None:

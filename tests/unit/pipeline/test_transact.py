@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -314,8 +315,11 @@ def test_whatever_happens_each_visible_record_comes_out_exactly_once_in_order(
 OTHER_TARGETS = Targets("out", "dead", 2, 3, "topic-id=x", 10_000)
 
 
+WAITS = {"fence", "locate", "make_room", "await_acks", "flush", "send_offsets", "commit", "abort"}
+
+
 class Watched(FakeTransaction):
-    """Keeps the deadline of each call, and the steps that client errors are mapped under."""
+    """Keeps the deadline of each call (its last argument), and the steps that client errors are mapped under."""
 
     def __init__(self, broker: Broker, *args: object, **more: object) -> None:
         super().__init__(broker, *args, **more)
@@ -327,37 +331,16 @@ class Watched(FakeTransaction):
         self.mapped_steps.append(step)
         yield
 
-    def fence(self, deadline: Deadline) -> None:
-        self.deadlines["fence"] = deadline
-        super().fence(deadline)
+    def __getattribute__(self, name: str) -> Any:
+        known = super().__getattribute__(name)
+        if name not in WAITS:
+            return known
 
-    def locate(self, deadline: Deadline) -> Committed | None:
-        self.deadlines["locate"] = deadline
-        return super().locate(deadline)
+        def call(*given: object) -> object:
+            self.deadlines[name] = given[-1]
+            return known(*given)
 
-    def make_room(self, deadline: Deadline) -> None:
-        self.deadlines["make_room"] = deadline
-        super().make_room(deadline)
-
-    def await_acks(self, deadline: Deadline) -> None:
-        self.deadlines["await_acks"] = deadline
-        super().await_acks(deadline)
-
-    def flush(self, deadline: Deadline) -> None:
-        self.deadlines["flush"] = deadline
-        super().flush(deadline)
-
-    def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
-        self.deadlines["send-offsets"] = deadline
-        super().send_offsets(until, metadata, deadline)
-
-    def commit(self, deadline: Deadline) -> None:
-        self.deadlines["commit"] = deadline
-        super().commit(deadline)
-
-    def abort(self, deadline: Deadline) -> None:
-        self.deadlines["abort"] = deadline
-        super().abort(deadline)
+        return call
 
 
 def upper(key: bytes | None, value: bytes | None) -> bytes | Reject:
@@ -391,7 +374,7 @@ def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
     for value, transform in ((b"v", None), (b"bad", None), (b"v", copied)):
         kafka = Watched(Broker(), queue=1)
         run_watched(kafka, plain_rows(0, 1, value=value), deadline=deadline, first_time=True, transform=transform)
-        assert set(kafka.deadlines) == {"fence", "locate", "make_room", "await_acks", "flush", "send-offsets", "commit"}
+        assert kafka.deadlines.keys() == WAITS - {"abort"}
         assert all(given is deadline for given in kafka.deadlines.values())
         assert kafka.mapped_steps == ["produce"]
 
@@ -402,56 +385,37 @@ def test_what_is_written_has_a_deadline_of_its_own_and_the_caller_learns_whether
     kafka, given = Watched(broker := Broker()), list[Deadline]()
     assert transact(kafka, lambda _: Write(given.append, lambda: 4, "m", own), asked) is True
     assert (given, broker.committed) == ([own], Committed(4, "m"))
-    assert kafka.deadlines == dict.fromkeys(["fence", "locate"], asked) | dict.fromkeys(
-        ["flush", "send-offsets", "commit"], own
-    )
+    given_own = dict.fromkeys(["flush", "send_offsets", "commit"], own)
+    assert kafka.deadlines == dict.fromkeys(["fence", "locate"], asked) | given_own
     assert transact(kafka, lambda _: None, asked) is False
 
 
 def test_a_crash_half_way_flushes_within_the_deadline() -> None:
     deadline, kafka = Deadline(5), Watched(Broker())
+    crash = PlannedCrash(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE)
     with pytest.raises(CrashedOnPurposeError):
-        run_watched(
-            kafka,
-            plain_rows(0, 1, 2),
-            deadline=deadline,
-            first_time=True,
-            crash=PlannedCrash(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE),
-        )
+        run_watched(kafka, plain_rows(0, 1, 2), deadline=deadline, first_time=True, crash=crash)
     assert kafka.deadlines["flush"] is deadline
 
 
-def test_a_transaction_that_runs_out_of_time_while_it_produces_says_so_and_is_aborted() -> None:
-    """The text names the step."""
-    now = [0.0]
+@pytest.mark.parametrize("step", ["begin", "await_acks"])
+def test_a_transaction_that_runs_out_of_time_while_it_produces_says_so_and_is_aborted(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The text names the step; a transformation is not asked when there is no time left."""
+    now, kafka = [0.0], FakeTransaction(Broker())
+    known = getattr(kafka, step)
 
-    class Slow(Watched):
-        def await_acks(self, deadline: Deadline) -> None:
-            now[0] = 6.0
-            super().await_acks(deadline)
+    def slow(*given: object) -> None:
+        now[0] = 6.0
+        known(*given)
 
-    kafka = Slow(Broker())
+    monkeypatch.setattr(kafka, step, slow)
+    transform = None if step == "await_acks" else lambda *_: pytest.fail("asked")
+    deadline = Deadline(5, lambda: now[0])
     with pytest.raises(DeadlineExceeded, match=r"^produce: "):
-        run_watched(kafka, plain_rows(0), deadline=Deadline(5, lambda: now[0]), first_time=True)
+        run_watched(kafka, plain_rows(0), deadline=deadline, first_time=True, transform=transform)
     assert kafka.steps[-1] == "abort"
-
-
-def test_a_transformation_is_not_asked_when_there_is_no_time_left() -> None:
-    now = [0.0]
-
-    class Slow(Watched):
-        def begin(self) -> None:
-            super().begin()
-            now[0] = 6.0
-
-    with pytest.raises(DeadlineExceeded, match=r"^produce: "):
-        run_watched(
-            Slow(Broker()),
-            plain_rows(0),
-            deadline=Deadline(5, lambda: now[0]),
-            first_time=True,
-            transform=lambda *_: pytest.fail("asked"),
-        )
 
 
 def test_an_abort_has_five_seconds_of_its_own() -> None:
@@ -502,11 +466,9 @@ def test_columns_of_a_batch_that_differ_in_length_are_an_error() -> None:
 @pytest.mark.parametrize("queue_size", [1, 100])
 def test_a_record_is_the_same_whether_it_waited_for_room_or_not(queue_size: int) -> None:
     """Topic, partition, key, value, timestamp and headers."""
-    broker = Broker()
-    evidence = ("profile", b"0/7")
-    outcome = run_watched(
-        Watched(broker, queue=queue_size), plain_rows(3, 4), first_time=True, evidence=lambda: evidence
-    )
+    broker, evidence = Broker(), ("profile", b"0/7")
+    kafka = Watched(broker, queue=queue_size)
+    outcome = run_watched(kafka, plain_rows(3, 4), first_time=True, evidence=lambda: evidence)
     for offset, record in zip((3, 4), broker.visible(), strict=True):
         assert (record.topic, record.partition, record.key, record.value) == ("out", 2, b"k", b"k:V")
         assert record.timestamp == offset * 100
@@ -551,9 +513,8 @@ def test_a_queued_record_goes_where_it_should_with_the_brokers_time() -> None:
     for _ in range(2):
         queue(kafka, deadline, "t", b"v", b"k", 4, headers=[("h", b"1")])
     kafka.flush(deadline)
-    assert [(r.topic, r.value, r.key, r.partition, r.timestamp, r.headers) for r in broker.log] == [
-        ("t", b"v", b"k", 4, 0, [("h", b"1")])
-    ] * 2
+    told = [(r.topic, r.value, r.key, r.partition, r.timestamp, r.headers) for r in broker.log]
+    assert told == [("t", b"v", b"k", 4, 0, [("h", b"1")])] * 2
     assert kafka.deadlines["make_room"] is deadline
 
 

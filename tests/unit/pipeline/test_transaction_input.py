@@ -106,9 +106,8 @@ def test_a_records_key_value_and_headers_are_handed_on_as_they_came(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]] | None
 ) -> None:
     """Null and empty are two things in Kafka, a header's name may repeat, and its value may be null."""
-    (rows,) = TransactionInput(
-        FakeTail(0), FetchedRecords([Record(3, key, value, headers)], 4, SIZE), 2, 1000, ConcurrencyLimit(1)
-    )
+    fetched = FetchedRecords([Record(3, key, value, headers)], 4, SIZE)
+    (rows,) = TransactionInput(FakeTail(0), fetched, 2, 1000, ConcurrencyLimit(1))
     assert (rows.keys, rows.values, rows.headers) == ([key], [value], [headers])
 
 
