@@ -86,12 +86,9 @@ def test_a_signal_stops_a_main_thread_that_holds_the_events_lock(number: signal.
     assert _ended(_IN_THE_MIDST, str(int(number))) == 0
 
 
-def test_a_second_signal_ends_a_program_that_does_not_listen() -> None:
-    assert _ended(_DEAF) == 128 + signal.SIGTERM
-
-
-def test_a_grace_ends_a_program_that_does_not_listen_to_the_first() -> None:
-    assert _ended(_DEAF, "0.1") == 128 + signal.SIGTERM
+@pytest.mark.parametrize("grace", [[], ["0.1"]])
+def test_a_second_signal_or_a_grace_ends_a_program_that_does_not_listen(grace: list[str]) -> None:
+    assert _ended(_DEAF, *grace) == 128 + signal.SIGTERM
 
 
 def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
@@ -122,37 +119,33 @@ def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
     assert ran.stderr == (f"program: stopped by {number.name}\n" if code is None else "")
 
 
-def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
-    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
+def _ends(error: BaseException, capfd: pytest.CaptureFixture[str], cause: Exception | None = None) -> tuple[int, str]:
+    """The exit code of a command that raises this, and what is said on stderr."""
 
     @click.command()
     def program() -> None:
-        raise KeyboardInterrupt
+        raise error from cause
 
-    assert exit_code_of(program, "program", []) == 128 + signal.SIGINT
-    assert capfd.readouterr().err.strip() == "program: stopped by SIGINT"
+    return exit_code_of(program, "program", []), capfd.readouterr().err.strip()
+
+
+def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
+    assert _ends(KeyboardInterrupt(), capfd) == (128 + signal.SIGINT, "program: stopped by SIGINT")
 
 
 def test_a_signal_inside_a_call_of_a_client_library_is_a_stop(capfd: pytest.CaptureFixture[str]) -> None:
     """The library says that it returned with an exception set; seen with `show --follow` and SIGTERM."""
-
-    @click.command()
-    def asks() -> None:
-        raise SystemError("list_offsets returned a result with an exception set") from Stopped(signal.SIGTERM)
-
-    assert exit_code_of(asks, "pipeline", []) == 128 + signal.SIGTERM
-    assert capfd.readouterr().err == "pipeline: stopped by SIGTERM\n"
+    error = SystemError("list_offsets returned a result with an exception set")
+    told = _ends(error, capfd, Stopped(signal.SIGTERM))
+    assert told == (128 + signal.SIGTERM, "program: stopped by SIGTERM")
 
 
 def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
     """`doctor --abort` from a script whose input has ended."""
-
-    @click.command()
-    def program() -> None:
-        raise click.Abort
-
-    assert exit_code_of(program, "program", []) == ExitCode.REFUSED
-    assert "no answer to a question" in capfd.readouterr().err
+    code, told = _ends(click.Abort(), capfd)
+    assert code == ExitCode.REFUSED
+    assert "no answer to a question" in told
 
 
 def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:
