@@ -184,28 +184,6 @@ def test_a_crash_before_the_report_strikes_only_what_was_committed(world: World)
     assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
 
 
-@pytest.mark.parametrize(
-    ("error", "begins", "ends"),
-    [(Refused("no topic"), "Refused: no topic", "no topic"), (KeyError(7), "Traceback", "KeyError: 7")],
-)
-def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, begins: str, ends: str
-) -> None:
-    """Nothing was fenced; the journal tells the outcome all the same."""
-
-    def ready(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(profiles, "ready", ready)
-    job = with_function(OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path))
-    outcome = attempt(OFFER, [ROWS], job)
-    assert outcome.status is Status.FAILED
-    assert outcome.detail.startswith(begins)
-    assert outcome.detail.rstrip().endswith(ends)
-    assert world.made == []
-    assert [one.step for one in entries(tmp_path)] == [Step.OUTCOME]
-
-
 TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
 VALUE = b'{"customer_id":"c-1"}'
@@ -274,11 +252,12 @@ def test_the_journal_has_every_step_and_the_outcome_with_the_range_and_the_group
     assert lines[-1].fields == PLACE | told
 
 
-@pytest.mark.usefixtures("world")
-@pytest.mark.parametrize("error", [Fatal("no profiles"), KeyError("x")])
-def test_an_attempt_that_did_not_begin_tells_its_range_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+@pytest.mark.parametrize("error", [Fatal("no profiles"), Refused("no topic"), DeadlineExceeded("late"), KeyError("x")])
+def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
+    """Nothing was fenced, and other ranges go on; the journal tells the outcome all the same."""
+
     def ready(*_: object) -> Table:
         deep(error)
         return Table()
@@ -286,12 +265,15 @@ def test_an_attempt_that_did_not_begin_tells_its_range_too(
     monkeypatch.setattr(profiles, "ready", ready)
     job = with_function(OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path))
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], job)
-    expected = f"Fatal: {error}" if isinstance(error, Fatal) else outcome.detail
+    expected = outcome.detail if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
     assert outcome == Outcome(4, 5, 8, Status.FAILED, detail=expected)
+    assert world.made == []
     if isinstance(error, KeyError):
         assert outcome.detail.startswith("Traceback")
+        assert outcome.detail.endswith("KeyError: 'x'\n")
         assert frames(outcome.detail) == ["deep"] * 4, "the place where it was raised, and what called that"
     (line,) = entries(tmp_path)
+    assert line.step is Step.OUTCOME
     told = {"status": "failed", "position": -1, "detail": expected, "enriched": 0, "rejected": 0}
     assert line.fields == PLACE | told
 
@@ -480,9 +462,10 @@ def test_each_process_writes_a_journal_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
-    """Of each batch before it is passed on; what has another form, or no value, is none."""
+    """A bound, or a span would have 250,000 links. Of each batch before it is passed on; other forms are no trace."""
     traces = [b"00-%032x-%016x-01" % (n, n) for n in range(MAX_LINKS + 1)]
-    odd = [None, [("traceparent", b"x"), ("traceparent", None), ("other", traces[5])], [("traceparent", traces[0])]]
+    none = [("traceparent", b"x"), ("traceparent", b"\xff" * 55), ("traceparent", None)]
+    odd = [None, [*none, ("other", traces[5]), ("Traceparent", traces[6])], [("traceparent", traces[0])]]
     first = [*odd, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
     batches = [TRACED_ROWS._replace(headers=one) for one in (first, [[("traceparent", one)] for one in traces[2:]])]
     links = TraceLinks()
@@ -492,3 +475,4 @@ def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
         assert len(links.found) == (2 if len(passed) == 1 else MAX_LINKS)
     assert passed == batches
     assert list(links.found) == [one.decode() for one in traces[:MAX_LINKS]]
+    assert MAX_LINKS == 32

@@ -13,16 +13,12 @@ from harness.fakes import Broker, FakeTransaction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brew import attempt as attempting
 from brew import testing
-from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, UsageError
-from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange, SourcePosition
 from brew.orders import DISCOUNTS, profile
-from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.record import Reject
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
@@ -30,7 +26,6 @@ from pipeline import profiles
 from pipeline.enrichment import enricher
 from pipeline.profiles import NOT_A_PROFILE, GlobalTable, Table, check_profile, lookup
 from pipeline.submit import same_options
-from pipeline.transformation import OrderEnrichment
 
 ORDER = b'{"customer_id":"c-1","x":1}'
 
@@ -310,23 +305,6 @@ def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) ->
         thread.join(5)
     assert len({id(one) for one in tables}) == 1
     assert source.asked < 8
-
-
-@pytest.mark.parametrize("error", [DeadlineExceeded("read: no end within 1 s"), ValueError("a bug")])
-def test_without_the_table_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The range is given back, and the other ranges go on; no producer was made, so nothing was fenced."""
-
-    def not_ready(*_: object) -> Table:
-        raise error
-
-    monkeypatch.setattr(profiles, "ready", not_ready)
-    monkeypatch.setattr(attempting, "KafkaTransaction", lambda *_: pytest.fail("a transaction was begun"))
-    connection = Connection("b:1")
-    offer = AttemptSpec(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))
-    job = Job({2: offer}, TransactionSettings(connection, "g", 5), OrderEnrichment(Limits(), ProfilesSettings()))
-    outcome = attempting.attempt(offer, iter(()), job)
-    assert (outcome.status, outcome.partition, outcome.until) == (Status.FAILED, 2, 3)
-    assert str(error) in outcome.detail
 
 
 def settings(**more: Any) -> PipelineSettings:

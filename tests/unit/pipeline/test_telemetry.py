@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from brew.attempt import MAX_LINKS, TraceLinks
 from brew.connection import Connection
 from brew.driver.telemetry import ObservedProgress, ended_attempt, recorder_of
 from brew.errors import UsageError
@@ -27,7 +26,6 @@ from brew.observability.tracing import Spans, provider
 from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.range_transaction import Rows
 from brew.settings import PipelineSettings
 
 
@@ -178,22 +176,6 @@ def test_a_span_links_to_what_wrote_its_records() -> None:
     assert all(one.context.is_remote for one in whole.links)
     assert whole.parent is None
     assert spans_of(attempt())[-1].links == ()
-
-
-def rows(*all_headers: list[tuple[str, bytes | None]] | None) -> Rows:
-    many = len(all_headers)
-    return Rows(list(range(many)), [None] * many, [None] * many, list(all_headers), [1] * many)
-
-
-def test_the_first_distinct_traces_of_a_transaction_are_noted_and_not_all() -> None:
-    """A bound, or a span would carry a link for each of 250,000 records; and the rows go by unchanged."""
-    traces = TraceLinks()
-    several = [("traceparent", parent(1).encode()), ("other", b"x"), ("traceparent", f"{parent(2)}-more".encode())]
-    odd = [("traceparent", None), ("traceparent", b"\xff" * 55), ("Traceparent", parent(5).encode())]
-    given = [rows(None, several, odd), rows(several), rows(*([("traceparent", parent(n).encode())] for n in range(90)))]
-    assert list(traces.collecting(given)) == given
-    assert list(traces.found)[:4] == [parent(1), parent(2), parent(0), parent(3)]
-    assert len(traces.found) == MAX_LINKS == 32
 
 
 @pytest.mark.parametrize(
