@@ -83,16 +83,14 @@ def test_a_claim_is_granted_from_the_first_stale_millisecond_on(age: int, wanted
     assert fold(Table(), (0, claim("a")), (age, claim("b"))) == [RecordEffect.GRANTED, wanted]
 
 
-def test_the_earliest_claim_in_the_log_wins() -> None:
+def test_the_earliest_claim_in_the_log_wins(table: Table) -> None:
     """Its offset is the token; the others are told who has it."""
-    table = Table()
     assert words(table, (0, claim("b")), (0, claim("a")), (0, claim("b"))) == "granted held held"
     assert (owner_of(table).client_id, owner_of(table).token) == ("b", 0)
 
 
-def test_the_writes_of_an_owner_that_was_replaced_are_late() -> None:
+def test_the_writes_of_an_owner_that_was_replaced_are_late(table: Table) -> None:
     """Whatever it writes with its old token changes nothing, also when it names the right partition."""
-    table = Table()
     fold(table, (0, claim("a")), (2001, claim("b")))
     before = copy.copy(owner_of(table))
     late = beat("a", 0, 99), release("a", 0, 99), messages("a", 0, 99), beat("b", 0)
@@ -106,9 +104,8 @@ def test_an_owner_that_was_stale_and_not_replaced_goes_on() -> None:
     assert words(Table(), (0, claim("a")), (5000, beat("a", 0)), (5001, claim("b"))) == "granted refreshed held"
 
 
-def test_a_restarted_process_gets_a_new_token_and_the_older_one_is_late() -> None:
+def test_a_restarted_process_gets_a_new_token_and_the_older_one_is_late(table: Table) -> None:
     """The same client_id: a stop and a start, or a process that only slept."""
-    table = Table()
     told = words(
         table,
         (0, claim("a")),
@@ -141,9 +138,8 @@ def test_a_clock_that_jumps_ahead_costs_an_owner_its_partition_once() -> None:
     assert words(Table(), (0, claim("a")), (60_000, claim("b")), (60_001, beat("a", 0))) == "granted granted late"
 
 
-def test_positions_only_go_forward() -> None:
+def test_positions_only_go_forward(table: Table) -> None:
     """Heartbeats, releases and claims of messages; -1 says nothing."""
-    table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 10)), (2, beat("a", 0, 5)), (3, beat("a", 0)))
     assert owner_of(table).position == 10
     assert words(table, (4, messages("a", 0, 10)), (5, messages("a", 0, 20))) == "behind advanced"
@@ -151,9 +147,8 @@ def test_positions_only_go_forward() -> None:
     assert (owner_of(table).client_id, owner_of(table).token, owner_of(table).position) == ("b", 7, 20)
 
 
-def test_a_paused_group_claims_nothing_until_the_time_is_over() -> None:
+def test_a_paused_group_claims_nothing_until_the_time_is_over(table: Table) -> None:
     """Owners keep what they have and may give it back; the administrator alone may claim, and set a position."""
-    table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 50)), (2, ReleaseGroup("admin", GROUP, START_MS + 5000)))
     told = words(table, (3, beat("a", 0, 60)), (4, release("a", 0, 60)), (5, claim("a")))
     assert told == "refreshed released paused"
@@ -170,26 +165,23 @@ def test_a_pause_is_ended_before_its_time_and_another_group_never_hears_of_it() 
     assert told == "noted granted paused noted granted"
 
 
-def test_an_administrators_position_does_not_outlive_its_pause() -> None:
+def test_an_administrators_position_does_not_outlive_its_pause(table: Table) -> None:
     """Afterwards it is a client like all others, whose positions only go forward."""
-    table = Table()
     fold(table, (0, ReleaseGroup("admin", GROUP, START_MS + 10)), (1, claim("admin")), (2, beat("admin", 1, 50)))
     assert fold(table, (10, release("admin", 1, 3))) == [RecordEffect.RELEASED]
     assert owner_of(table).position == 50
 
 
-def test_stale_members_are_forgotten_when_another_one_comes() -> None:
+def test_stale_members_are_forgotten_when_another_one_comes(table: Table) -> None:
     """A thousand restarts under fresh names leave no thousand members."""
-    table = Table()
     fold(table, *((at * 2001, beat(f"m{at}", -1, partition=None)) for at in range(1000)))
     assert set(table.members[GROUP, TOPIC]) == {"m999"}
     fold(table, (2_000_000, release("m999", -1, partition=None)))
     assert table.members == {}
 
 
-def test_a_snapshot_is_due_by_records_and_by_time() -> None:
+def test_a_snapshot_is_due_by_records_and_by_time(table: Table) -> None:
     """At exactly so many of either."""
-    table = Table()
     fold(table, *((0, beat("a", -1, partition=None)) for _ in range(SNAPSHOT_RECORDS - 1)))
     assert not table.snapshot_due
     fold(table, (0, beat("a", -1, partition=None)))
@@ -221,9 +213,8 @@ def test_a_log_that_was_read_from_its_begin_adopts_nobody() -> None:
     assert not table.partial
 
 
-def test_what_is_no_message_changes_nothing_but_the_clock() -> None:
+def test_what_is_no_message_changes_nothing_but_the_clock(table: Table) -> None:
     """All readers pass over it alike."""
-    table = Table()
     assert table.apply(0, START_MS, None) is RecordEffect.UNREADABLE
     assert (table.next, table.clock, table.owners) == (1, START_MS, {})
 
@@ -235,16 +226,14 @@ def test_a_claim_of_messages_is_heard_as_a_heartbeat_is() -> None:
     assert fold(Table(), *claimed, (3901, claim("b")))[-1] is RecordEffect.GRANTED
 
 
-def test_a_token_is_good_for_its_owner_only() -> None:
+def test_a_token_is_good_for_its_owner_only(table: Table) -> None:
     """Another member that names it touches nothing."""
-    table = Table()
     answers = fold(table, (0, claim("a")), (1, beat("b", 0, 9)), (2, messages("b", 0, 9)), (3, release("b", 0, 9)))
     assert answers[1:] == [RecordEffect.LATE] * 3
     assert (owner_of(table).client_id, owner_of(table).position) == ("a", -1)
 
 
-def test_an_administrator_that_names_no_position_leaves_it_as_it_is() -> None:
-    table = Table()
+def test_an_administrator_that_names_no_position_leaves_it_as_it_is(table: Table) -> None:
     fold(table, (0, claim("a")), (1, beat("a", 0, 20)), (2, release("a", 0)))
     fold(table, (3, ReleaseGroup("admin", GROUP, START_MS + 9000)), (4, claim("admin")), (5, release("admin", 4)))
     assert owner_of(table).position == 20

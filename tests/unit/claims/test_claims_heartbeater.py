@@ -214,9 +214,8 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
         assert len(shared.entries[0]) == written
 
 
-def test_what_is_left_is_released_at_the_position_that_was_told_last() -> None:
+def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
     """Whoever comes next goes on there, at once."""
-    shared = Shared()
     with keeping(shared) as keeper:
         held = keeper.held()
         keeper.progress({0: replace(held[0], position=70)})
@@ -225,9 +224,8 @@ def test_what_is_left_is_released_at_the_position_that_was_told_last() -> None:
     assert keeper.held() == {}
 
 
-def test_a_position_told_under_an_earlier_claim_is_not_told_again() -> None:
+def test_a_position_told_under_an_earlier_claim_is_not_told_again(shared: Shared) -> None:
     """The partition was given back and claimed anew: its next owner's work is not set back, nor ahead."""
-    shared = Shared()
     with keeping(shared) as keeper:
         old = keeper.held()[0]
         keeper.progress({0: replace(old, position=99)})
@@ -237,9 +235,8 @@ def test_a_position_told_under_an_earlier_claim_is_not_told_again() -> None:
     assert told(shared)[0] == (None, 40)
 
 
-def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks() -> None:
+def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
     """Nothing is held any more, and nobody goes on as if it were."""
-    shared = Shared()
     with keeping(shared) as keeper:
         shared.entries[0] = list[Entry]()
         shared.now_ms += 600

@@ -37,9 +37,8 @@ def owner(partitions: tuple[int, ...] = (0,)) -> tuple[Shared, Member]:
     return shared, made
 
 
-def test_a_member_alone_takes_all_and_beats_twice_per_interval() -> None:
+def test_a_member_alone_takes_all_and_beats_twice_per_interval(shared: Shared) -> None:
     """64 partitions would be 128 heartbeats per interval, and two of the member itself."""
-    shared = Shared()
     alone = member(shared, "a")
     pass_by(shared, 0.1, alone)
     before = len(shared.entries[0])
@@ -73,9 +72,8 @@ def test_members_share_and_shares_follow_those_who_come_and_go(partitions: int) 
     assert sorted(a.held()) == list(EIGHT)
 
 
-def test_two_claims_for_one_partition_give_it_to_the_earlier_record() -> None:
+def test_two_claims_for_one_partition_give_it_to_the_earlier_record(shared: Shared) -> None:
     """Both read the same view, both write; the loser reads that it lost."""
-    shared = Shared()
     a, b = member(shared, "a"), member(shared, "b")
     key_before = len(shared.entries[0])
     assert b.claim([0, 1], patience()) == [0, 1]
@@ -83,9 +81,8 @@ def test_two_claims_for_one_partition_give_it_to_the_earlier_record() -> None:
     assert a.holdings[2].token > b.holdings[1].token >= key_before
 
 
-def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took() -> None:
+def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took(shared: Shared) -> None:
     """It knows so by its own clock before it has read anything, and writes nothing that counts."""
-    shared = Shared()
     sleeper, other = member(shared, "a", (0,)), member(shared, "b", (0,))
     pass_by(shared, 0.2, sleeper)
     old = sleeper.holdings[0]
@@ -108,9 +105,8 @@ class SlowLog(MemoryLog):
         return done
 
 
-def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer() -> None:
+def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer(shared: Shared) -> None:
     """The log counts from the record's time: two intervals after it others may own the partition."""
-    shared = Shared()
     slow = member(shared, "a", (0,), 1.5, log=SlowLog)
     slow.claim([0], patience())
     last = max(one.time_ms for one in shared.entries[0] if b"Heartbeat" in one.key)
@@ -137,10 +133,9 @@ class Overtaken(MemoryLog):
 
 @pytest.mark.parametrize(("log", "sure_s"), [(SlowLog, {0: 3.0}), (Overtaken, {})])
 def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written(
-    log: type[MemoryLog], sure_s: dict[int, float]
+    log: type[MemoryLog], sure_s: dict[int, float], shared: Shared
 ) -> None:
     """The log is away since: the claim alone says how long it holds, or that another process has it already."""
-    shared = Shared()
 
     class Away(log):  # type: ignore[misc, valid-type]
         def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
@@ -164,9 +159,8 @@ def test_a_heartbeat_confirms_nothing_that_a_record_behind_it_took() -> None:
     assert a.holdings == {}
 
 
-def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers() -> None:
+def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers(shared: Shared) -> None:
     """Every 50 ms both are asked; one of them hears of its own heartbeats too late."""
-    shared = Shared()
     slow = member(shared, "a", (0,), log=SlowLog)
     other = member(shared, "b", (0,))
     slow.claim([0], patience())
@@ -179,9 +173,8 @@ def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_lo
     assert owners[-1] == ["b"]
 
 
-def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None:
+def test_a_restarted_process_takes_its_partitions_back_without_a_claim(shared: Shared) -> None:
     """Under its stable client_id, at the positions that it had told; the older process has lost them."""
-    shared = Shared()
     first = member(shared, "a")
     pass_by(shared, 0.1, first)
     first.progress({p: replace(one, position=70 + p) for p, one in first.holdings.items()})
@@ -197,9 +190,8 @@ def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None
     assert sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0]) == claims
 
 
-def test_a_restart_after_two_intervals_claims_like_everybody() -> None:
+def test_a_restart_after_two_intervals_claims_like_everybody(shared: Shared) -> None:
     """Somebody else may have been quicker."""
-    shared = Shared()
     first = member(shared, "a")
     pass_by(shared, 0.1, first)
     shared.now_ms += 2001
@@ -209,9 +201,8 @@ def test_a_restart_after_two_intervals_claims_like_everybody() -> None:
     assert sorted(again.held()) == list(EIGHT)
 
 
-def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> None:
+def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals(shared: Shared) -> None:
     """When it can again, the first heartbeat brings the partitions back, if nobody was quicker."""
-    shared = Shared()
     alone = member(shared, "a")
     pass_by(shared, 0.1, alone)
     shared.down = True
@@ -226,9 +217,8 @@ def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> N
     assert sorted(alone.held()) == list(EIGHT)
 
 
-def test_claimed_messages_are_claimed_once() -> None:
+def test_claimed_messages_are_claimed_once(shared: Shared) -> None:
     """Read back and verified; a second time, or by a successor below them: no."""
-    shared = Shared()
     a = member(shared, "a", (0,))
     pass_by(shared, 0.1, a)
     first = a.holdings[0]
@@ -267,16 +257,16 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
 
 
 @pytest.mark.parametrize(("for_s", "until"), [(0, [0]), (1, [0, START_MS + 1000])])
-def test_a_pause_is_counted_by_the_brokers_clock_and_replaces_the_one_before(for_s: float, until: list[int]) -> None:
+def test_a_pause_is_counted_by_the_brokers_clock_and_replaces_the_one_before(
+    for_s: float, until: list[int], shared: Shared
+) -> None:
     """A pause of no time only ends one; an administrator is no member, so it writes nothing else."""
-    shared = Shared()
     member(shared, "admin", works=False).pause_group(for_s, patience())
     assert [decode(one.value) for one in shared.entries[0]] == [ReleaseGroup("admin", GROUP, time) for time in until]
 
 
-def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs_newest_record() -> None:
+def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs_newest_record(shared: Shared) -> None:
     """It takes no part, so it does not matter that others take the topic as a whole."""
-    shared = Shared()
     shared.write(claim("a", WHOLE_TOPIC))
     admin = member(shared, "admin", works=False)
     assert (admin.membership.presence(), len(shared.entries[0])) == ([], 1)
@@ -285,9 +275,8 @@ def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs
     assert member(shared, "admin", (WHOLE_TOPIC,), works=False).owned()[WHOLE_TOPIC].status is Status.STALE
 
 
-def test_the_brokers_clock_is_that_of_the_newest_record_that_was_read_or_appended() -> None:
+def test_the_brokers_clock_is_that_of_the_newest_record_that_was_read_or_appended(shared: Shared) -> None:
     """The member's own clock stands still here; an append counts although nothing can be read behind it."""
-    shared = Shared()
 
     class Blind(MemoryLog):
         def read(self, until: Mapping[int, int], _deadline: Deadline) -> list[Entry]:
@@ -325,9 +314,8 @@ def test_a_snapshot_that_can_not_be_written_is_left_to_the_next_write(
     assert len(tried) == 4
 
 
-def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
+def test_a_member_writes_a_snapshot_when_its_write_finds_it_due(shared: Shared) -> None:
     """And a newcomer reads from there."""
-    shared = Shared()
     for _ in range(SNAPSHOT_RECORDS):
         shared.write(claim("x"))
     alone = member(shared, "a")
@@ -358,9 +346,8 @@ def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims(
     assert (list(a.held()), list(b.held())) == ([0], [])
 
 
-def test_a_log_that_was_made_again_ends_the_member() -> None:
+def test_a_log_that_was_made_again_ends_the_member(shared: Shared) -> None:
     """Its tokens mean nothing there."""
-    shared = Shared()
     a = member(shared, "a", (0,))
     pass_by(shared, 1, a)
     shared.entries[0].clear()
@@ -368,9 +355,8 @@ def test_a_log_that_was_made_again_ends_the_member() -> None:
         pass_by(shared, 1, a)
 
 
-def test_one_works_on_a_topic_as_a_whole_and_the_others_stand_by() -> None:
+def test_one_works_on_a_topic_as_a_whole_and_the_others_stand_by(shared: Shared) -> None:
     """Nothing is shared; the next one takes over when it dies."""
-    shared = Shared()
     standing = [member(shared, name, (WHOLE_TOPIC,)) for name in "abc"]
     pass_by(shared, 3, *standing)
     assert [len(one.held()) for one in standing] == [1, 0, 0]

@@ -107,9 +107,8 @@ def test_a_heartbeat_is_adopted_in_place_of_an_owner_that_gave_back() -> None:
     assert words(Table(begin=100), *records) == "granted released adopted"
 
 
-def test_a_snapshot_is_due_an_hour_after_the_first_record_whatever_the_clock_did() -> None:
+def test_a_snapshot_is_due_an_hour_after_the_first_record_whatever_the_clock_did(table: Table) -> None:
     """A clock that goes back takes the last snapshot's time with it."""
-    table = Table()
     assert not table.snapshot_due
     fold(table, (0, claim("a")), (-5000, claim("a")), (SNAPSHOT_MS - 5001, claim("a")))
     assert not table.snapshot_due
@@ -117,25 +116,22 @@ def test_a_snapshot_is_due_an_hour_after_the_first_record_whatever_the_clock_did
     assert table.snapshot_due
 
 
-def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_back() -> None:
+def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_back(table: Table) -> None:
     """Else it would count as present until that time comes."""
-    table = Table()
     fold(table, (60_000, beat("a", -1, partition=None)), (0, beat("b", -1, partition=None)))
     assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
     fold(table, (500, beat("c", -1, partition=None)))
     assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
 
 
-def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table()
+def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
     fold(table, (5, claim("a")))
     monkeypatch.setattr(Table, "_turn_back", lambda _self, _time: pytest.fail("turned back"))
     assert fold(table, (5, claim("b"))) == [RecordEffect.HELD]
 
 
-def test_a_member_that_leaves_takes_only_itself() -> None:
+def test_a_member_that_leaves_takes_only_itself(table: Table) -> None:
     """Of its own group and topic; one that never came leaves without a trace."""
-    table = Table()
     fold(table, (0, beat("a", -1, partition=None)), (1, beat("b", -1, partition=None)))
     fold(table, (2, release("a", -1, partition=None)), (3, release("z", -1, partition=None)))
     assert set(table.members[GROUP, TOPIC]) == {"b"}
@@ -149,8 +145,7 @@ def test_a_pause_that_ends_at_the_records_own_time_is_none() -> None:
         assert set(table.pauses) == set(wanted)
 
 
-def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
-    shared = Shared()
+def test_partitions_that_come_to_the_topic_are_shared_too(shared: Shared) -> None:
     a, b = member(shared, "a", (0, 1)), member(shared, "b", (0, 1))
     pass_by(shared, 1.0, a, b)
     for one in (a, b):
@@ -159,9 +154,8 @@ def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
     assert [len(one.held()) for one in (a, b)] == [2, 2]
 
 
-def test_members_that_share_and_members_that_take_all_refuse_each_other() -> None:
+def test_members_that_share_and_members_that_take_all_refuse_each_other(shared: Shared) -> None:
     """Neither sees the other's claims; once those are stale or given back, either way is open."""
-    shared = Shared()
     whole = member(shared, "a", (WHOLE_TOPIC,))
     pass_by(shared, 0.2, whole)
     with pytest.raises(Refused, match=r"'a' of group .* as a whole, and 'b' would take it divided"):
@@ -194,10 +188,11 @@ def arrived(shared: Shared) -> Table:
     return read_to_end(MemoryLog(shared), Deadline(5)).tables[0]
 
 
-def test_records_between_a_snapshots_end_and_the_window_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_between_a_snapshots_end_and_the_window_are_read_too(
+    monkeypatch: pytest.MonkeyPatch, shared: Shared
+) -> None:
     """Others wrote while it was taken; two of them lie before the last three records."""
     monkeypatch.setattr(claims_member, "WINDOW", 3)
-    shared = Shared()
     shared.write(claim("a", 0))
     shared.write(claim("a", 1))
     shared.write(claim("b", 2))
@@ -208,9 +203,8 @@ def test_records_between_a_snapshots_end_and_the_window_are_read_too(monkeypatch
     assert len(arrived(shared).owners) == 3
 
 
-def test_what_a_snapshot_holds_is_not_applied_again() -> None:
+def test_what_a_snapshot_holds_is_not_applied_again(shared: Shared) -> None:
     """The clock would go back with it, and owners would be stale before their time."""
-    shared = Shared()
     for at, message in enumerate((claim("a"), release("a", 0), claim("b"))):
         shared.now_ms += 100 * at
         shared.write(message)
@@ -220,9 +214,8 @@ def test_what_a_snapshot_holds_is_not_applied_again() -> None:
 
 
 @pytest.mark.parametrize("beyond", [0, 2])
-def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int) -> None:
+def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int, shared: Shared) -> None:
     """Its own offset is the last end that it can hold; with a later one records would be passed over."""
-    shared = Shared()
     shared.write(claim("a"))
     snapshot(shared, until=1, told=1 + beyond)
     shared.write(claim("b", 1))
@@ -230,13 +223,12 @@ def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int) -> 
     assert len(arrived(shared).owners) == 2
 
 
-def test_reading_goes_on_at_the_logs_end_although_no_record_stands_before_it() -> None:
+def test_reading_goes_on_at_the_logs_end_although_no_record_stands_before_it(shared: Shared) -> None:
     """Compaction and markers leave gaps: a table that stood lower would call what is written next a shrunk log."""
 
     class Gapped(MemoryLog):
         def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
             return {p: (first, end + 5) for p, (first, end) in super().bounds(deadline).items()}
 
-    shared = Shared()
     shared.write(claim("a"))
     assert read_to_end(Gapped(shared), Deadline(5)).ends() == {0: 6}

@@ -49,6 +49,11 @@ def run(broker: Broker, batches: Iterable[Rows], start: int = 0, until: int = 10
     return transact_range(batches, offered, TARGETS, ENRICH, kafka, Deadline(5), **more)
 
 
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
 def test_the_six_steps_happen_in_their_order() -> None:
     """Fence comes before locate, and offsets travel inside the transaction, before its commit."""
     kafka = FakeTransaction(broker := Broker())
@@ -64,10 +69,8 @@ def test_the_outcome_tells_when_the_last_record_of_the_range_was_written() -> No
     assert run(Broker(), [], first_time=True).newest_ms is None
 
 
-def test_the_offset_behind_the_range_is_committed_not_the_one_behind_the_last_row() -> None:
+def test_the_offset_behind_the_range_is_committed_not_the_one_behind_the_last_row(broker: Broker) -> None:
     """Markers and aborted records at the end of a range count as read."""
-    broker = Broker()
-
     run(broker, [rows(0, 3)], first_time=True)
 
     assert broker.committed == Committed(10, "topic-id=x")
@@ -90,10 +93,8 @@ def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended() -> 
         run(Broker(), [rows(0, 3)], until=3, first_time=True, reached=lambda: 3)
 
 
-def test_a_record_carries_the_inputs_headers_first_then_its_source() -> None:
+def test_a_record_carries_the_inputs_headers_first_then_its_source(broker: Broker) -> None:
     """A reader finds the input's own headers where they were."""
-    broker = Broker()
-
     run(broker, [rows(4, headers=[("trace", b"1"), ("empty", None)])], first_time=True)
 
     (record,) = broker.visible()
@@ -137,9 +138,8 @@ def test_locate_decides_when_there_is_nothing_to_write(
 
 @pytest.mark.parametrize("step", ["begin", "produce", "flush", "send-offsets"])
 @pytest.mark.parametrize("error", [Abortable("x"), Fatal("x")])
-def test_an_error_before_the_commit_makes_nothing_visible(step: str, error: KafkaFailure) -> None:
+def test_an_error_before_the_commit_makes_nothing_visible(step: str, error: KafkaFailure, broker: Broker) -> None:
     """Above all after a failed send-offsets no commit follows: it would publish output without its offset."""
-    broker = Broker()
     kafka = FakeTransaction(broker, (step, error))
 
     with pytest.raises(type(error)):
@@ -151,9 +151,8 @@ def test_an_error_before_the_commit_makes_nothing_visible(step: str, error: Kafk
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_commit_without_an_answer_is_settled_by_the_next_attempt(applied: bool) -> None:
+def test_a_commit_without_an_answer_is_settled_by_the_next_attempt(applied: bool, broker: Broker) -> None:
     """Nothing is sent after a failed commit; the next fence and locate find one of two outcomes, never a third."""
-    broker = Broker()
     kafka = FakeTransaction(broker, ("commit", Fatal("no answer")), applied=applied)
     with pytest.raises(Fatal):
         run(broker, [rows(1, 2)], kafka=kafka, first_time=True)
@@ -165,9 +164,8 @@ def test_a_commit_without_an_answer_is_settled_by_the_next_attempt(applied: bool
     assert broker.sources() == [1, 2]
 
 
-def test_a_zombie_that_wakes_up_is_fenced_and_its_records_stay_invisible() -> None:
+def test_a_zombie_that_wakes_up_is_fenced_and_its_records_stay_invisible(broker: Broker) -> None:
     """The older holder of the id can neither write nor commit after the newer one has fenced."""
-    broker = Broker()
     zombie = FakeTransaction(broker)
 
     def wake() -> list[Rows]:
@@ -181,9 +179,8 @@ def test_a_zombie_that_wakes_up_is_fenced_and_its_records_stay_invisible() -> No
     assert broker.sources() == [1, 2]
 
 
-def test_a_full_queue_is_waited_for_and_loses_nothing() -> None:
+def test_a_full_queue_is_waited_for_and_loses_nothing(broker: Broker) -> None:
     """BufferError means wait, not drop."""
-    broker = Broker()
     kafka = FakeTransaction(broker, queue=2)
 
     run(broker, [rows(*range(9))], kafka=kafka, first_time=True)
@@ -193,19 +190,16 @@ def test_a_full_queue_is_waited_for_and_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("batches", [[(3, 2)], [(3, 3)], [(-1, 2)], [(2, 10)], [(0, 5), (4,)]])
-def test_a_reader_that_leaves_its_range_is_stopped(batches: list[tuple[int, ...]]) -> None:
+def test_a_reader_that_leaves_its_range_is_stopped(batches: list[tuple[int, ...]], broker: Broker) -> None:
     """Rows out of order, twice, or outside of the range mean that somebody shuffled or split the plan."""
-    broker = Broker()
-
     with pytest.raises(Fatal, match="the reader left"):
         run(broker, [rows(*offsets) for offsets in batches], first_time=True)
 
     assert broker.visible() == []
 
 
-def test_a_reader_that_fails_half_way_makes_nothing_visible() -> None:
+def test_a_reader_that_fails_half_way_makes_nothing_visible(broker: Broker) -> None:
     """Only natural exhaustion counts as the end of a range."""
-    broker = Broker()
 
     def broken() -> list[Rows]:
         yield rows(0, 1)
@@ -217,10 +211,8 @@ def test_a_reader_that_fails_half_way_makes_nothing_visible() -> None:
     assert (broker.visible(), broker.committed) == ([], None)
 
 
-def test_a_bad_record_goes_to_the_dead_letter_topic_in_the_same_transaction() -> None:
+def test_a_bad_record_goes_to_the_dead_letter_topic_in_the_same_transaction(broker: Broker) -> None:
     """Bytes unchanged, with the reason, between the input's headers and the source."""
-    broker = Broker()
-
     outcome = run(broker, [rows(1, value=b"no json", headers=[("h", b"1")]), rows(2)], first_time=True)
 
     dead, good = broker.visible()
@@ -232,9 +224,8 @@ def test_a_bad_record_goes_to_the_dead_letter_topic_in_the_same_transaction() ->
 
 
 @pytest.mark.parametrize("point", list(CrashPoint))
-def test_a_crash_at_each_point_leaves_all_or_nothing_and_is_healed(point: CrashPoint) -> None:
+def test_a_crash_at_each_point_leaves_all_or_nothing_and_is_healed(point: CrashPoint, broker: Broker) -> None:
     """The next attempt fences, locates, and the result is exactly once."""
-    broker = Broker()
     crash = PlannedCrash(point, CrashMode.PIPELINE)
     if point is CrashPoint.BEFORE_REPORT:  # the task's point, behind the kernel
         run(broker, [rows(1, 2, 3)], first_time=True, crash=crash)
@@ -426,9 +417,8 @@ def test_an_outcome_without_a_transaction_names_the_range_that_was_offered() -> 
         assert outcome.status is not Status.COMMITTED
 
 
-def test_columns_of_a_batch_that_differ_in_length_are_an_error() -> None:
+def test_columns_of_a_batch_that_differ_in_length_are_an_error(broker: Broker) -> None:
     """The rest of the longer one would be lost without a word."""
-    broker = Broker()
     with pytest.raises(ValueError, match="argument 6 is shorter"):
         run_watched(Watched(broker), plain_rows(0, 1), first_time=True, transform=lambda *_: [()])
     torn = plain_rows(0, 1)._replace(values=[b"v"])
@@ -450,9 +440,8 @@ def test_a_record_is_the_same_whether_it_waited_for_room_or_not(queue_size: int)
     assert (outcome.enriched, outcome.rejected, outcome.reasons) == (2, 0, {})
 
 
-def test_a_dead_letter_says_why_and_where_from() -> None:
+def test_a_dead_letter_says_why_and_where_from(broker: Broker) -> None:
     """Each header as docs/PROTOCOL.md has it; two of them count as two."""
-    broker = Broker()
     outcome = run_watched(Watched(broker), plain_rows(3, 4, value=b"bad"), first_time=True)
     first, second = broker.visible()
     assert (first.topic, first.partition, first.key, first.value, first.timestamp) == ("dead", 3, b"k", b"bad", 300)
@@ -471,9 +460,10 @@ def test_a_dead_letter_says_why_and_where_from() -> None:
 
 
 @pytest.mark.parametrize(("key", "omitted"), [(None, False), (b"k", True)])
-def test_a_dead_letter_fits_when_value_key_and_headers_fill_its_limit_exactly(key: bytes | None, omitted: bool) -> None:
+def test_a_dead_letter_fits_when_value_key_and_headers_fill_its_limit_exactly(
+    key: bytes | None, omitted: bool, broker: Broker
+) -> None:
     """4,096 bytes are kept for headers; one byte more and a reference goes out instead, or the pipeline would stop."""
-    broker = Broker()
     value = b"bad".ljust(OTHER_TARGETS.dead_letter_max_bytes - 4096)
     run_watched(Watched(broker), plain_rows(0, value=value, key=key), first_time=True)
     (dead,) = broker.visible()
@@ -538,9 +528,7 @@ def test_what_is_queued_is_acknowledged_before_it_fills_a_second_batch(count: in
     assert waits == [1] * len(kafka.settled), "each wait is one in which others may have the turn"
 
 
-def test_a_piece_without_an_acknowledgement_makes_nothing_visible() -> None:
-    broker = Broker()
-
+def test_a_piece_without_an_acknowledgement_makes_nothing_visible(broker: Broker) -> None:
     with pytest.raises(DeadlineExceeded, match="undelivered"):
         run_counting_waits(Slow(broker, queue=10_000), 6000, 60, [])
 
