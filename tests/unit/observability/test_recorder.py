@@ -11,11 +11,6 @@ from brew.observability.counters import Ended, Ending, Histogram, Rate
 from brew.observability.status import PartitionState, Phase, Status, from_json
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
-
-
 def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commit(scene: Scene) -> None:
     """The promise of /livez, on both edges, with somebody looking all the time."""
     scene.recorder.surveyed(PLACE, 0, 10, 10)

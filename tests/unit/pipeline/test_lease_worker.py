@@ -110,6 +110,12 @@ def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
             assert driver.ended()
 
 
+def begin(driver: Driver, work: Work, *grants: Grant) -> None:
+    """Grant these; the first one's work has begun then."""
+    driver.grants(*grants)
+    assert work.begun.acquire(timeout=WAIT_S)
+
+
 def left(partition: int, position: int = 107, why: str = "") -> Message:
     return {"released": {"partition": partition, "position": position, "why": why}}
 
@@ -125,8 +131,7 @@ def test_a_worker_whose_driver_falls_silent_stops_its_partitions_when_the_lease_
 def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work) -> None:
     """The answer is what the driver renews its own half by; silence behind the last one ends it."""
     with leased(LEASE_S) as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         for _ in range(5):
             driver.task.join(LEASE_S / 2)
             driver.connection.send({"renew": True})
@@ -148,8 +153,7 @@ def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, 
 
     work.acts[0] = act
     with leased() as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         if goodbye == "hang up":
             driver.connection.close()
         else:
@@ -176,8 +180,7 @@ def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(wo
     """The second lease has a stop of its own."""
     with leased() as driver:
         for start in (100, 200, 300):
-            driver.grants(grant(0, start))
-            assert work.begun.acquire(timeout=WAIT_S)
+            begin(driver, work, grant(0, start))
             assert not work.stopped, "its stop is a new one"
             driver.connection.send({"release": 0})
             assert driver.hears() == left(0, start + 7)
@@ -187,8 +190,7 @@ def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(wo
 def test_two_leases_of_a_partition_never_work_at_once(work: Work) -> None:
     """They would fence each other, for ever."""
     with leased() as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         driver.connection.send({"release": 0})
         driver.grants(grant(0))
         assert driver.hears() == left(0)
@@ -206,8 +208,7 @@ def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> No
 
     work.acts[0] = act
     with leased() as driver:
-        driver.grants(grant(0), grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0), grant(0))
         assert not work.begun.acquire(timeout=0.1)
         go.set()
         assert work.begun.acquire(timeout=WAIT_S)
@@ -239,8 +240,7 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
     work.acts |= {0: reads, 1: waits, 2: waits}
     monkeypatch.setattr(worker, "SharedLimits", one_reader)
     with leased() as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         driver.grants(grant(1), grant(2))
         assert waiting.wait(WAIT_S)
         driver.task.join(0.1)
@@ -309,8 +309,7 @@ def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
 def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: bool) -> None:
     """It costs a message for each transaction."""
     with leased(watched=watched) as driver:
-        driver.grants(grant(5))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(5))
         driver.connection.send({"release": 5})
         told = [{"begun": 5}, left(5)] if watched else [left(5)]
         assert [driver.hears() for _ in told] == told

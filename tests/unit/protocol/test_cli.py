@@ -18,31 +18,25 @@ from brew.signals import Stopped
 _DEADLINE_S = 20.0
 
 # A main thread holds its event's lock for microseconds at a time, so a signal seldom falls into them: held here.
-_IN_THE_MIDST = """
+_STOP = """
 import signal, sys, threading
-from brew.signals import stop_on_signals
+from brew.signals import SAME_REQUEST_S, stop_on_signals
 stop = threading.Event()
-stop_on_signals(stop)
+stop_on_signals(stop, *map(float, sys.argv[2:]))
+"""
+_IN_THE_MIDST = """
 with stop._cond:
     signal.raise_signal(int(sys.argv[1]))
 sys.exit(0 if stop.wait(10) else 3)
 """
 _DEAF = """
-import signal, sys, threading
-from brew.signals import SAME_REQUEST_S, stop_on_signals
-stop = threading.Event()
-stop_on_signals(stop, *map(float, sys.argv[1:]))
 signal.raise_signal(signal.SIGTERM)
-if len(sys.argv) == 1:
+if len(sys.argv) == 2:
     threading.Event().wait(2 * SAME_REQUEST_S)
     signal.raise_signal(signal.SIGTERM)
 threading.Event().wait(10)
 """
 _TWICE_AT_ONCE = """
-import signal, threading
-from brew.signals import stop_on_signals
-stop = threading.Event()
-stop_on_signals(stop)
 signal.raise_signal(signal.SIGTERM)
 signal.raise_signal(signal.SIGTERM)
 raise SystemExit(0 if stop.wait(10) else 3)
@@ -76,19 +70,20 @@ command.run(program, "program")
 """
 
 
-def _ended(program: str, *words: str) -> int:
-    return subprocess.run([sys.executable, "-c", program, *words], timeout=_DEADLINE_S, check=False).returncode
+def _ended(program: str, number: int = signal.SIGTERM, *grace: str) -> int:
+    command = [sys.executable, "-c", _STOP + program, str(int(number)), *grace]
+    return subprocess.run(command, timeout=_DEADLINE_S, check=False).returncode
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_main_thread_that_holds_the_events_lock(number: signal.Signals) -> None:
     """A run under load never ended once: the handler waited for the lock of its own thread."""
-    assert _ended(_IN_THE_MIDST, str(int(number))) == 0
+    assert _ended(_IN_THE_MIDST, number) == 0
 
 
 @pytest.mark.parametrize("grace", [[], ["0.1"]])
 def test_a_second_signal_or_a_grace_ends_a_program_that_does_not_listen(grace: list[str]) -> None:
-    assert _ended(_DEAF, *grace) == 128 + signal.SIGTERM
+    assert _ended(_DEAF, signal.SIGTERM, *grace) == 128 + signal.SIGTERM
 
 
 def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
