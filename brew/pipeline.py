@@ -154,7 +154,6 @@ class PipelineRun:
 
     @property
     def status(self) -> RunStatus:
-        """The current state."""
         state = "failed" if self._error is not None else self._board.state.value
         return RunStatus(state, self._board.lag(), self._board.result())
 
@@ -216,8 +215,6 @@ def _work(settings: PipelineSettings, stop: threading.Event, progress: _RunProgr
 
 
 class _RunProgress(RunProgress):
-    """The run's counters and its phase."""
-
     def __init__(self) -> None:
         super().__init__()
         self.state, self.seconds = Phase.STARTING, 0.0
@@ -243,8 +240,6 @@ class _RunProgress(RunProgress):
 
 
 class _Notes(ProgressView):
-    """Writes the notes of a run to the log."""
-
     def note(self, note: str) -> None:
         _log.info("%s", note)
 

@@ -43,8 +43,6 @@ class Status(enum.StrEnum):
 
 
 class RecordEffect(enum.StrEnum):
-    """The effect of a record on the fold."""
-
     GRANTED = "granted"
     HELD = "held"
     PAUSED = "paused"
@@ -102,8 +100,6 @@ class Presence:
 
 @dataclass(slots=True)
 class Pause:
-    """Who paused a group, and until when."""
-
     client: str
     until: int
 
@@ -269,7 +265,6 @@ _RULES: dict[type, Callable[[Table, Any, int, int], RecordEffect]] = {
 
 
 def snapshot_of(table: Table, client_id: str) -> Snapshot:
-    """Return everything that the table knows now."""
     return Snapshot(
         client_id,
         table.next,
@@ -418,5 +413,4 @@ class ClaimsView:
         return None
 
     def ends(self) -> Mapping[int, int]:
-        """Return the next offset of each partition."""
         return {partition: table.next for partition, table in enumerate(self.tables)}

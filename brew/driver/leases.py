@@ -112,7 +112,6 @@ class Assignments:
 
 
 def _merged(outcomes: list[Outcome]) -> list[Outcome]:
-    """Merge commits of adjacent ranges."""
     merged: list[Outcome] = []
     for outcome in outcomes:
         last = merged[-1] if merged else None

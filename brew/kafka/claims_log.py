@@ -44,7 +44,7 @@ _NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError
 
 class ClaimsLog:
     """
-    One claims topic. For one thread at a time, in the process that opened it.
+    One claims topic, as a `brew.claims.log.Log`. For one thread at a time, in the process that opened it.
 
     ``create``: create the topic if it is missing, and open a producer.
 
@@ -164,7 +164,6 @@ class ClaimsLog:
             )
 
     def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
-        """See `brew.claims.log.Log`."""
         step = "bounds of the claims topic"
 
         def ask_for(spec: OffsetSpec) -> dict[int, int]:
@@ -179,7 +178,6 @@ class ClaimsLog:
             return retry_until(ask, step, deadline)
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
-        """See `brew.claims.log.Log`."""
         entries: list[Entry] = []
         idle_s = max(0.1, deadline.remaining_s())
         for batch in scan(self._connection, self._topic, ranges, READ_UNCOMMITTED, idle_s=idle_s, group=_GROUP):
@@ -188,12 +186,10 @@ class ClaimsLog:
         return entries
 
     def tail(self, starts: Mapping[int, int]) -> None:
-        """See `brew.claims.log.Log`."""
         self._next, self._waiting = dict(starts), []
         self._open_reader()
 
     def _open_reader(self) -> None:
-        """Open a reader at the next offsets."""
         if self._reader is not None:
             self._reader.close()
         self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})
@@ -201,7 +197,6 @@ class ClaimsLog:
             self._reader.assign([TopicPartition(self._topic, p, start) for p, start in self._next.items()])
 
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
-        """See `brew.claims.log.Log`."""
         with self._renewing():
             return self._read(until, deadline)
 

@@ -125,7 +125,6 @@ def add_partitions(client: AdminClient, topic: str, total: int, deadline: Deadli
 
 
 def set_config(client: AdminClient, topic: str, config: Mapping[str, str], deadline: Deadline) -> None:
-    """Change some settings of a topic."""
     changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
     resources = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)]
     timeout = _remaining_s(deadline)
