@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.fakes import log_record
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -30,9 +30,7 @@ _CREATE_TIME = 1
 def record(offset: int, partition: int = 0, topic: str = "in", key: bytes = b"k") -> Any:
     """A record of the output that came from there."""
     headers = SourcePosition(topic, partition, offset).headers()
-    return SimpleNamespace(
-        headers=lambda: headers, key=lambda: key, timestamp=lambda: (_CREATE_TIME, offset), offset=lambda: offset
-    )
+    return log_record(offset, 0, key, None, headers, (_CREATE_TIME, offset))
 
 
 def fact(

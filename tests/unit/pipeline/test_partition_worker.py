@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from harness.fakes import log_record
 from harness.lease_play import worker_settings
 
 from brew.attempt import AttemptSpec, Job
@@ -353,17 +354,10 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)
 
-    class Record:
-        """As the client hands it out."""
-
-        offset, headers = (lambda _: START), lambda _: None
-        key = value = lambda _: b""
-        timestamp = lambda _: (1, 0)  # noqa: E731 - as above
-
     lease = Lease()
     lease.session.producing = ConcurrencyLimit(1, 60.0)
     monkeypatch.setattr(lease, "attempt", attempt)
-    monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([Record()], START + 1, 1))
+    monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([log_record(START)], START + 1, 1))
     worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
     worker.start()
     worker.join(WAIT_S)

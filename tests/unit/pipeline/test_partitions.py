@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from harness.fakes import Broker, FakeTransaction
 from harness.lease_play import run_context
+from harness.pipeline import Here
 
 from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
 from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership
-from brew.driver.run_context import Interval, ProgressView
+from brew.driver.run_context import Interval
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -26,14 +27,6 @@ from brew.range_transaction import Rows, transact_range
 from brew.settings import PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
-
-
-class Notes(ProgressView):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, note: str) -> None:
-        self.notes.append(note)
 
 
 @dataclass
@@ -87,7 +80,7 @@ class Run:
     """One scout over a cluster that is played."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
-        self.cluster, self.view = Cluster(**cluster), Notes()
+        self.cluster, self.view = Cluster(**cluster), Here()
         monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: self.cluster)
         monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
         targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}

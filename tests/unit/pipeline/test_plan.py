@@ -20,19 +20,16 @@ def fact(
     return PartitionFacts("in", partition, "id-1", position, LogOffsets(first, stable, end))
 
 
-def test_a_range_goes_from_the_committed_offset_to_the_last_stable_one() -> None:
-    """Records behind an open transaction are not planned."""
-    assert plan_ranges([fact(10, stable=60)], 1000, None).ranges == (OffsetRange("in", 3, 10, 60),)
-
-
-def test_without_a_committed_offset_the_log_start_is_where_it_begins() -> None:
-    """Retention may have moved the start."""
-    assert plan_ranges([fact(None, first=7)], 1000, None).ranges == (OffsetRange("in", 3, 7, 100),)
-
-
-def test_a_range_holds_at_most_the_cap() -> None:
-    """A transaction has to end well inside its time-out."""
-    assert plan_ranges([fact(10)], 5, None).ranges == (OffsetRange("in", 3, 10, 15),)
+@pytest.mark.parametrize(
+    ("given", "cap", "start", "until"),
+    [(fact(10, stable=60), 1000, 10, 60), (fact(None, first=7), 1000, 7, 100), (fact(10), 5, 10, 15)],
+    ids=["to the last stable offset", "without a committed offset from the log's start", "at most the cap"],
+)
+def test_a_range_goes_from_the_position_to_what_may_be_read(
+    given: PartitionFacts, cap: int, start: int, until: int
+) -> None:
+    """Records behind an open transaction are not planned, and a transaction has to end inside its time-out."""
+    assert plan_ranges([given], cap, None).ranges == (OffsetRange("in", 3, start, until),)
 
 
 @pytest.mark.parametrize(("committed", "drained"), [(99, False), (100, True), (101, True)])

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from harness.fakes import Broker, FakeTransaction
+from harness.fakes import Broker, FakeTransaction, log_record
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,12 +188,6 @@ def test_the_header_stands_between_the_inputs_own_and_the_source() -> None:
     assert "profile.offset" not in dict(bad.headers)
 
 
-class Record:
-    def __init__(self, offset: int, key: bytes, value: bytes | None) -> None:
-        self.partition, self.offset = (lambda: 0), (lambda: offset)
-        self.key, self.value = (lambda: key), (lambda: value)
-
-
 class Source:
     """A topic of one partition in memory; ``slow`` never gets to its end."""
 
@@ -207,7 +201,7 @@ class Source:
         self.asked += 1
         return {0: len(self.log)}
 
-    def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Record]]:
+    def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Any]]:
         self.reading.set()
         while self.slow:
             if stop.wait(0.01):
@@ -216,7 +210,7 @@ class Source:
         while self.positions[0] < until[0]:
             at = self.positions[0]
             self.positions[0] = at + 1
-            yield [Record(at, *self.log[at])]
+            yield [log_record(at, 0, *self.log[at])]
 
     def close(self) -> None:
         self.closed = True

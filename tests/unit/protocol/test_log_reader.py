@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
+from harness.fakes import log_record
 from harness.waiting import until
 
 from brew.connection import Connection
@@ -27,33 +27,6 @@ from brew.settings import Limits
 from pipeline.transformation import OrderEnrichment
 
 
-@dataclass
-class Message:
-    """As the library hands it out."""
-
-    place: tuple[int, int]
-    failed: KafkaError | None = None
-    kind: int = TIMESTAMP_CREATE_TIME
-
-    def error(self) -> KafkaError | None:
-        return self.failed
-
-    def partition(self) -> int:
-        return self.place[0]
-
-    def offset(self) -> int:
-        return self.place[1]
-
-    def key(self) -> bytes:
-        return b"k"
-
-    def value(self) -> None: ...
-    def headers(self) -> None: ...
-
-    def timestamp(self) -> tuple[int, int]:
-        return self.kind, 12
-
-
 def test_rows_are_those_of_the_messages_and_end_the_same_partitions() -> None:
     """Any mixture of records below, at and past the ends, of other partitions, and of end-of-partition events."""
     for seed in range(300):
@@ -63,40 +36,42 @@ def test_rows_are_those_of_the_messages_and_end_the_same_partitions() -> None:
             partition = dice.randrange(4)
             offsets[partition] += dice.randint(1, 2)
             end = KafkaError(KafkaError._PARTITION_EOF) if dice.random() < 0.1 else None
-            got.append(Message((partition, offsets[partition]), end))
+            got.append(log_record(offsets[partition], partition, error=end))
         ends = {p: dice.randint(1, 6) for p in range(3)}
         plain, rows = dict(ends), dict(ends)
         messages = log_reader._take_messages(list(got), plain)
-        assert [row[:2] for row in log_reader._take_rows(list(got), rows)] == [one.place for one in messages]  # type: ignore[attr-defined]
+        places = [(one.partition(), one.offset()) for one in messages]
+        assert [row[:2] for row in log_reader._take_rows(list(got), rows)] == places
         assert plain == rows
 
 
 def test_a_broker_s_own_timestamp_is_none() -> None:
     """It says nothing about the producer; and a record without headers has an empty list."""
-    found = log_reader._take_rows([Message((0, 1), kind=TIMESTAMP_LOG_APPEND_TIME), Message((0, 2))], {0: 9})
+    times = (TIMESTAMP_LOG_APPEND_TIME, 12), (TIMESTAMP_CREATE_TIME, 12)
+    found = log_reader._take_rows([log_record(n, timestamp=time) for n, time in enumerate(times, 1)], {0: 9})
     assert found == [(0, 1, b"k", None, [], None), (0, 2, b"k", None, [], 12)]
 
 
-def at(offset: int, error: int | None = None) -> Message:
-    """A record of partition 0, or an event there."""
-    return Message((0, offset), None if error is None else KafkaError(error))
+def at(offset: int, error: int) -> Any:
+    """An event of partition 0."""
+    return log_record(offset, error=KafkaError(error))
 
 
-def wanted(left: dict[int, int], *messages: Message) -> list[int]:
+def wanted(left: dict[int, int], *messages: Any) -> list[int]:
     return [message.offset() for message in _take_messages(list(messages), left)]
 
 
 def test_the_record_before_the_end_ends_its_partition() -> None:
     """Records at or past the end are not handed out."""
     left = {0: 5}
-    assert wanted(left, at(3), at(4), at(5)) == [3, 4]
+    assert wanted(left, *map(log_record, (3, 4, 5))) == [3, 4]
     assert left == {}
 
 
 def test_a_record_past_the_end_ends_it_too_since_markers_leave_gaps() -> None:
     """Offsets 4 and 5 were markers: nobody ever sees the last offset of the range."""
     left = {0: 5, 1: 9}
-    assert wanted(left, at(3), at(6)) == [3]
+    assert wanted(left, log_record(3), log_record(6)) == [3]
     assert left == {1: 9}
 
 
