@@ -216,12 +216,9 @@ def test_an_address_of_another_machine_is_refused_where_a_port_was_asked_for(
 def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
     """A program that ends tells with its exit code; nobody is there to probe it twice."""
     assert probe_settings(NOTHING_GIVEN, follow=False, longest_work_s=1) is None
-    following = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1)
-    assert following is not None
-    assert (following.port, following.asked, following.host) == (PORT, False, "127.0.0.1")
+    assert probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1) == ProbeSettings("127.0.0.1", PORT)
     asked = probe_settings({**NOTHING_GIVEN, "probe_port": 8080}, follow=False, longest_work_s=1)
-    assert asked is not None
-    assert (asked.port, asked.asked) == (8080, True)
+    assert asked == ProbeSettings("127.0.0.1", 8080, asked=True)
     assert probe_settings({**NOTHING_GIVEN, "no_probes": True, "probe_port": 1}, follow=True, longest_work_s=1) is None
 
 
@@ -229,8 +226,7 @@ def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
 def test_the_default_time_makes_room_for_the_longest_work(longest: float, ttl: float) -> None:
     """Nobody is called stuck in the middle of one long transaction."""
     made = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
-    assert made is not None
-    assert (made.polling_ttl_s, made.consuming_ttl_s) == (ttl, ttl)
+    assert made == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
 
 
 @pytest.mark.parametrize("setting", ["polling_ttl", "consuming_ttl"])

@@ -146,14 +146,8 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
     """A fence of one that was replaced would abort the transactions of the one who works."""
     fenced: list[str] = []
 
-    class _Fence:
-        def __init__(self, *_: object) -> None: ...
-        def fence(self, _deadline: object) -> None:
-            fenced.append("fenced")
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(run, "KafkaTransaction", _Fence)
+    fence = SimpleNamespace(fence=lambda _deadline: fenced.append("fenced"), close=lambda: None)
+    monkeypatch.setattr(run, "KafkaTransaction", lambda *_: fence)
     monkeypatch.setattr(run, "_FINISH_S", 0.05)
     monkeypatch.setattr(run, "_FENCE_S", 0.05)
     scene.runner.stubborn = True

@@ -38,9 +38,9 @@ GOOD = b'{"customer_id":"c"}'
 ENRICH = enricher(Limits(max_bytes=2000))
 
 
-def rows(*offsets: int, value: bytes | None = GOOD, headers: list | None = None) -> Rows:
+def rows(*offsets: int, value: bytes | None = GOOD, headers: list | None = None, key: bytes | None = b"gold-1") -> Rows:
     n = len(offsets)
-    return Rows(list(offsets), [b"gold-1"] * n, [value] * n, [headers] * n, [7] * n)
+    return Rows(list(offsets), [key] * n, [value] * n, [headers] * n, [7] * n)
 
 
 def run(broker: Broker, batches: Iterable[Rows], start: int = 0, until: int = 10, **more: object) -> Outcome:
@@ -314,8 +314,7 @@ def upper(key: bytes | None, value: bytes | None) -> bytes | Reject:
 
 
 def plain_rows(*offsets: int, value: bytes = b"v", key: bytes | None = b"k") -> Rows:
-    n = len(offsets)
-    return Rows(list(offsets), [key] * n, [value] * n, [None] * n, [offset * 100 for offset in offsets])
+    return rows(*offsets, value=value, key=key)._replace(timestamps=[offset * 100 for offset in offsets])
 
 
 def run_watched(
