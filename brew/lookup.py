@@ -56,7 +56,9 @@ class Table:
         Raises:
             BrewError: the topic can't be read; the transaction is repeated.
         """
-        return _rows_of(self).at(key, timestamp)
+        with _making:
+            rows = _made(self)
+        return rows.at(key, timestamp)
 
 
 class Rows:
@@ -92,11 +94,6 @@ class Rows:
 
 
 _making = threading.Lock()
-
-
-def _rows_of(table: Table) -> Rows:
-    with _making:
-        return _made(table)
 
 
 @functools.cache

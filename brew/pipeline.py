@@ -195,15 +195,12 @@ class PipelineRun:
 
 def work(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """Run alone or as one of several drivers, depending on the settings; like `brew.driver.run.run`."""
-    if settings.stand_by is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - imports only what the run uses
+    if settings.stand_by is None and settings.share is None:
+        return run(settings, stop, progress, view)
+    from brew.driver import coordination  # noqa: PLC0415 - imports only what the run uses
 
-        return coordination.run(settings, stop, progress, view)
-    if settings.share is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - as above
-
-        return coordination.run_sharing(settings, stop, progress, view)
-    return run(settings, stop, progress, view)
+    run_as_one_of_several = coordination.run_sharing if settings.stand_by is None else coordination.run
+    return run_as_one_of_several(settings, stop, progress, view)
 
 
 def _work(settings: PipelineSettings, stop: threading.Event, progress: _RunProgress) -> None:

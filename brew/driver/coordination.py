@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
@@ -47,15 +48,14 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     if stop.is_set():
         return ExitCode.DONE
 
-    def open_leadership() -> StandBy:
-        return StandBy(
-            lambda: ClaimsLog(settings.connection, stand_by.claims),
-            group=settings.group,
-            topic=settings.input,
-            client_id=name,
-            interval_s=stand_by.interval_s,
-        )
-
+    open_leadership = partial(
+        StandBy,
+        lambda: ClaimsLog(settings.connection, stand_by.claims),
+        group=settings.group,
+        topic=settings.input,
+        client_id=name,
+        interval_s=stand_by.interval_s,
+    )
     warm_spark = _start_spark(preflight, view)
     try:
         view.start()

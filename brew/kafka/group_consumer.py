@@ -20,8 +20,6 @@ from brew.kafka.clients import SILENT_S, consumer, is_cut_off, mapped
 from brew.kafka.log_reader import LogRecord, ends_partition
 from brew.names import READ_COMMITTED
 
-__all__ = ["NOWHERE", "Listener", "LogRecord", "Member", "MemberSettings", "Polled"]
-
 NOWHERE: int = OFFSET_END
 """The log's end: where an owned partition starts while its position is unknown, until `Member.seek`."""
 
