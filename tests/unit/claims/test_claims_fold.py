@@ -186,7 +186,6 @@ def test_a_snapshot_is_due_by_records_and_by_time(table: Table) -> None:
     assert not table.snapshot_due
     fold(table, (0, beat("a", -1, partition=None)))
     assert table.snapshot_due
-
     quiet = Table()
     fold(quiet, (0, claim("a")), (SNAPSHOT_MS - 1, claim("a")))
     assert not quiet.snapshot_due
@@ -400,13 +399,11 @@ def test_a_newcomer_with_a_snapshot_gets_the_same_world(
         entries[later] = entries[later]._replace(offset=later + 1)
     # Offsets behind it have moved, so some tokens name something else now: both worlds see that.
     entries.insert(at, Entry(0, at, time_ms, key, value))
-
     whole = ClaimsView([Table()])
     for entry in entries:
         whole.apply(entry)
     del entries[: data.draw(st.integers(0, until))]
     came = read_to_end(MemoryLog(shared), Deadline(5))
-
     assert _facts(came.tables[0]) == _facts(whole.tables[0])
     assert not came.partial
 

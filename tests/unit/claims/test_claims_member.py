@@ -56,16 +56,13 @@ def test_members_share_and_shares_follow_those_who_come_and_go(partitions: int) 
     b = member(shared, "b")
     pass_by(shared, 0.5, a, b)
     assert [len(one.held()) for one in (a, b)] == [4, 4]
-
     c = member(shared, "c")
     pass_by(shared, 0.8, a, b, c)
     assert sorted(len(one.held()) for one in (a, b, c)) == [2, 3, 3]
     assert sorted([*a.held(), *b.held(), *c.held()]) == list(EIGHT)
-
     b.leave(patience())
     pass_by(shared, 0.2, a, c)
     assert [len(one.held()) for one in (a, c)] == [4, 4]
-
     pass_by(shared, 2 * INTERVAL_S - 0.1, a)
     assert len(a.held()) == 4
     pass_by(shared, 0.5, a)
@@ -88,7 +85,6 @@ def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took(s
     old = sleeper.holdings[0]
     pass_by(shared, 2 * INTERVAL_S + 0.6, other)
     assert list(other.held()) == [0]
-
     assert sleeper.held() == {}
     assert not sleeper.claim_messages(0, old, 100, patience())
     pass_by(shared, 1.0, sleeper, other)
@@ -180,11 +176,9 @@ def test_a_restarted_process_takes_its_partitions_back_without_a_claim(shared: S
     first.progress({p: replace(one, position=70 + p) for p, one in first.holdings.items()})
     pass_by(shared, 0.6, first)
     claims = sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0])
-
     again = member(shared, "a")
     assert {p: one.position for p, one in again.held().items()} == {p: 70 + p for p in EIGHT}
     pass_by(shared, 1.0, first, again)
-
     assert sorted(again.held()) == list(EIGHT)
     assert first.holdings == {}
     assert sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0]) == claims
@@ -227,7 +221,6 @@ def test_claimed_messages_are_claimed_once(shared: Shared) -> None:
     assert not a.claim_messages(0, first, 100, patience())
     assert not a.claim_messages(0, type(first)(first.token + 1, 0, 0), 200, patience())
     assert a.holdings[0].position == 100
-
     shared.now_ms += 2500
     b = member(shared, "b", (0,))
     pass_by(shared, 0.1, b)
@@ -244,7 +237,6 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
     admin.pause_group(60, patience())
     pass_by(shared, 0.2, a, b)
     assert a.holdings == b.holdings == {}
-
     assert sorted(admin.claim(list(EIGHT), patience())) == list(EIGHT)
     admin.release_partitions({p: replace(one, position=7) for p, one in admin.holdings.items()}, patience())
     pass_by(shared, 1, a, b)

@@ -145,7 +145,6 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
 ) -> None:
     """A fence of one that was replaced would abort the transactions of the one who works."""
     fenced: list[str] = []
-
     fence = SimpleNamespace(fence=lambda _deadline: fenced.append("fenced"), close=lambda: None)
     monkeypatch.setattr(run, "KafkaTransaction", lambda *_: fence)
     monkeypatch.setattr(run, "_FINISH_S", 0.05)

@@ -43,14 +43,12 @@ def exact(text: bytes) -> object:
 def test_the_tier_is_the_keys_prefix_before_the_first_dash(key: bytes | None, tier: str) -> None:
     """Anything else is standard."""
     order = json.loads(ENRICH(key, b'{"customer_id":"c","x":[1]}'))
-
     assert order == {"customer_id": "c", "x": [1], "loyalty_tier": tier, "loyalty_discount": DISCOUNTS[tier]}
 
 
 def test_another_resolver_takes_the_place_of_the_key() -> None:
     """The seam for customer profiles."""
     enrich = enricher(Limits(), lambda _key, order: str(order["tier_hint"]))
-
     assert json.loads(enrich(b"gold-1", b'{"customer_id":"c","tier_hint":"bronze"}'))["loyalty_discount"] == 0.05
 
 
@@ -93,7 +91,6 @@ def test_the_limits_themselves_are_still_accepted() -> None:
 def test_fields_of_the_same_name_are_overwritten() -> None:
     """Nobody brings a discount along."""
     order = exact(ENRICH(b"standard-1", b'{"loyalty_discount":0.9,"customer_id":1,"loyalty_tier":"gold"}'))
-
     assert (order["loyalty_tier"], order["loyalty_discount"]) == ("standard", Decimal(0))
 
 
@@ -117,9 +114,7 @@ def test_every_number_and_text_keeps_its_exact_value(numbers: list[str], texts: 
     """A double can't hold most of these; they pass through digit by digit."""
     written = ",".join([f"{spaces}{n}{spaces}" for n in numbers] + [json.dumps(t, ensure_ascii=False) for t in texts])
     value = f'{{"customer_id":"c","all":[{written}]}}'.encode()
-
     enriched = enricher(Limits())(b"gold-1", value)
-
     assert exact(enriched) == {**exact(value), "loyalty_tier": "gold", "loyalty_discount": Decimal("0.15")}
 
 
@@ -162,9 +157,7 @@ def test_however_an_order_is_written_its_values_stay_and_no_name_stands_twice(
     text = around[0] + "{" + style[0].join(one for one in texts if one) + "}" + around[1]
     value = text.encode()
     expected = {**exact(value), "loyalty_tier": "silver", "loyalty_discount": Decimal("0.1")}
-
     enriched = enricher(Limits())(b"silver-7", value)
-
     if expected["customer_id"] in {None, ""}:
         assert isinstance(enriched, Reject)
         return

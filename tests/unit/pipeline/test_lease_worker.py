@@ -275,15 +275,20 @@ def test_a_partition_that_fails_is_left_with_its_reason_and_stops_no_other(
         assert work.stopped == []
 
 
-@pytest.mark.parametrize("status", [one for one in Status if one is not Status.CRASHED])
-def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
-    """Who hears first that it was left would plan from what is known without the outcome."""
+def reporting(status: Status, position: int) -> Callable[..., int]:
+    """Work that reports one outcome, and ends there."""
 
     def act(report: Callable[[Outcome], None], *_: object) -> int:
         report(Outcome(0, 100, 105, status))
-        return 105
+        return position
 
-    work.acts[0] = act
+    return act
+
+
+@pytest.mark.parametrize("status", [one for one in Status if one is not Status.CRASHED])
+def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
+    """Who hears first that it was left would plan from what is known without the outcome."""
+    work.acts[0] = reporting(status, 105)
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == status
@@ -292,12 +297,7 @@ def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: 
 
 def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
     """It is as if it had died: nobody gets it, and the run ends with it."""
-
-    def act(report: Callable[[Outcome], None], *_: object) -> int:
-        report(Outcome(0, 100, 105, Status.CRASHED))
-        return 100
-
-    work.acts[0] = act
+    work.acts[0] = reporting(Status.CRASHED, 100)
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == Status.CRASHED

@@ -41,14 +41,12 @@ def test_a_draining_run_ends_at_the_offset_that_was_the_end_when_it_began(commit
 def test_a_following_run_is_never_drained() -> None:
     """It waits for more."""
     plan = plan_ranges([fact(100)], 1000, None)
-
     assert (plan.ranges, plan.drained, plan.blocked) == ((), False, ())
 
 
 def test_a_partition_is_blocked_when_only_an_open_transaction_is_left() -> None:
     """A drain does not call that the end."""
     plan = plan_ranges([fact(60, stable=60)], 1000, {3: 100})
-
     assert (plan.blocked, plan.drained) == ((3,), False)
 
 
@@ -105,9 +103,7 @@ def test_a_position_between_the_last_stable_offset_and_the_end_is_not_ahead() ->
 def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is_watched() -> None:
     """A drain waits while they move; what blocks them is told by them."""
     facts = [fact(10, partition=1), fact(20), fact(60, stable=60, partition=5)]
-
     plan = plan_ranges(facts, 1000, dict.fromkeys((1, 3, 5), 100))
-
     assert (plan.split({1}).owned_by_others, plan.split({1}).blocked, plan.split({1}).drained) == ({3: 20}, (), False)
     assert [one.partition for one in plan.split({1, 5}).ranges] == [1]
     assert plan.split({1, 5}).blocked == (5,)

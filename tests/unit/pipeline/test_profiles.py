@@ -50,7 +50,6 @@ def enriched(made: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -
 def test_the_tier_is_the_profiles_and_the_header_says_which() -> None:
     """The record's key, which says gold, has no say."""
     order, header = enriched(table((3, 17, "c-1", profile("c-1", "bronze"))))
-
     assert order == {"customer_id": "c-1", "x": 1, "loyalty_tier": "bronze", "loyalty_discount": DISCOUNTS["bronze"]}
     assert header == b"3/17"
 

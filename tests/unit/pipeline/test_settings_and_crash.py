@@ -101,7 +101,6 @@ def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
     """Otherwise the run could never heal."""
     dice = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
     offered = OffsetRange("in", 0, 5, 9)
-
     assert dice.next_crash(offered) is not None
     assert dice.next_crash(offered) is None
 
@@ -118,15 +117,12 @@ def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed()
     """64 partitions with 62,500 records each made 192 transactions, each beginning with 20,000."""
     paces = TransactionSizes(TransactionSize.at_most(100_000, 60))
     assert paces.of(0).cap == 20_000
-
     paces.apply_outcome(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
     assert (paces.of(0).cap, paces.of(1).cap) == (40_000, 40_000)
-
     paces.apply_outcome(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
     paces.apply_outcome(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
     paces.apply_outcome(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
     assert [paces.of(p).cap for p in range(3)] == [80_000, 20_000, 80_000]
-
     paces.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
     assert paces.of(1).cap < 20_000
     assert paces.of(2).cap == paces.of(1).cap, "who is new begins as carefully as the last one had to"

@@ -72,7 +72,6 @@ def test_the_outcome_tells_when_the_last_record_of_the_range_was_written() -> No
 def test_the_offset_behind_the_range_is_committed_not_the_one_behind_the_last_row(broker: Broker) -> None:
     """Markers and aborted records at the end of a range count as read."""
     run(broker, [rows(0, 3)], first_time=True)
-
     assert broker.committed == Committed(10, "topic-id=x")
 
 
@@ -86,7 +85,6 @@ def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended() -> 
         yield rows(3, 9)
 
     outcome = run(broker, batches(), until=3, first_time=True, reached=lambda: reached[0])
-
     assert (outcome.status, outcome.until, outcome.enriched) == (Status.COMMITTED, 12, 4)
     assert broker.committed == Committed(12, "topic-id=x")
     with pytest.raises(Fatal, match="left"):
@@ -96,7 +94,6 @@ def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended() -> 
 def test_a_record_carries_the_inputs_headers_first_then_its_source(broker: Broker) -> None:
     """A reader finds the input's own headers where they were."""
     run(broker, [rows(4, headers=[("trace", b"1"), ("empty", None)])], first_time=True)
-
     (record,) = broker.visible()
     assert record.headers[:2] == [("trace", b"1"), ("empty", None)]
     assert record.headers[2:] == SourcePosition("in", 2, 4).headers()
@@ -106,9 +103,7 @@ def test_a_record_carries_the_inputs_headers_first_then_its_source(broker: Broke
 def test_rows_below_the_committed_offset_are_not_written_again() -> None:
     """A range that an older attempt finished in part is resumed inside."""
     broker = Broker(committed=Committed(4, ""))
-
     outcome = run(broker, [rows(0, 3, 4, 9)])
-
     assert broker.sources() == [4, 9]
     assert (outcome.status, outcome.position) == (Status.COMMITTED, 4)
 
@@ -129,9 +124,7 @@ def test_locate_decides_when_there_is_nothing_to_write(
     """Done, overtaken, or a gap: the transaction is not even begun."""
     broker = Broker(committed=committed)
     kafka = FakeTransaction(broker)
-
     outcome = run(broker, [rows(6)], start=5, kafka=kafka, first_time=first_time)
-
     assert (outcome.status, kafka.steps) == (expected, ["fence", "locate"])
     assert broker.log == []
 
@@ -141,10 +134,8 @@ def test_locate_decides_when_there_is_nothing_to_write(
 def test_an_error_before_the_commit_makes_nothing_visible(step: str, error: KafkaFailure, broker: Broker) -> None:
     """Above all after a failed send-offsets no commit follows: it would publish output without its offset."""
     kafka = FakeTransaction(broker, (step, error))
-
     with pytest.raises(type(error)):
         run(broker, [rows(1, 2)], kafka=kafka, first_time=True)
-
     assert "commit" not in kafka.steps
     assert (broker.visible(), broker.committed) == ([], None)
     assert all(record.fate == "aborted" for record in broker.log)
@@ -157,9 +148,7 @@ def test_a_commit_without_an_answer_is_settled_by_the_next_attempt(applied: bool
     with pytest.raises(Fatal):
         run(broker, [rows(1, 2)], kafka=kafka, first_time=True)
     assert kafka.steps[-1] == "commit"
-
     outcome = run(broker, [rows(1, 2)], first_time=True)
-
     assert outcome.status is (Status.ALREADY_DONE if applied else Status.COMMITTED)
     assert broker.sources() == [1, 2]
 
@@ -175,16 +164,13 @@ def test_a_zombie_that_wakes_up_is_fenced_and_its_records_stay_invisible(broker:
 
     with pytest.raises(Fenced):
         run(broker, wake(), kafka=zombie, first_time=True)
-
     assert broker.sources() == [1, 2]
 
 
 def test_a_full_queue_is_waited_for_and_loses_nothing(broker: Broker) -> None:
     """BufferError means wait, not drop."""
     kafka = FakeTransaction(broker, queue=2)
-
     run(broker, [rows(*range(9))], kafka=kafka, first_time=True)
-
     assert broker.sources() == list(range(9))
     assert kafka.waits > 0
 
@@ -194,7 +180,6 @@ def test_a_reader_that_leaves_its_range_is_stopped(batches: list[tuple[int, ...]
     """Rows out of order, twice, or outside of the range mean that somebody shuffled or split the plan."""
     with pytest.raises(Fatal, match="the reader left"):
         run(broker, [rows(*offsets) for offsets in batches], first_time=True)
-
     assert broker.visible() == []
 
 
@@ -207,14 +192,12 @@ def test_a_reader_that_fails_half_way_makes_nothing_visible(broker: Broker) -> N
 
     with pytest.raises(OSError, match="went away"):
         run(broker, broken(), first_time=True)
-
     assert (broker.visible(), broker.committed) == ([], None)
 
 
 def test_a_bad_record_goes_to_the_dead_letter_topic_in_the_same_transaction(broker: Broker) -> None:
     """Bytes unchanged, with the reason, between the input's headers and the source."""
     outcome = run(broker, [rows(1, value=b"no json", headers=[("h", b"1")]), rows(2)], first_time=True)
-
     dead, good = broker.visible()
     assert (dead.topic, dead.value, dead.key, dead.timestamp) == ("dead", b"no json", b"gold-1", 7)
     assert dead.headers[0] == ("h", b"1")
@@ -234,9 +217,7 @@ def test_a_crash_at_each_point_leaves_all_or_nothing_and_is_healed(point: CrashP
             run(broker, [rows(1, 2, 3)], first_time=True, crash=crash)
     committed = point in {CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
     assert len(broker.visible()) == (3 if committed else 0)
-
     run(broker, [rows(1, 2, 3)], first_time=True)
-
     assert broker.sources() == [1, 2, 3]
 
 
@@ -270,7 +251,6 @@ def test_whatever_happens_each_visible_record_comes_out_exactly_once_in_order(
             run(broker, [batch], start, until, kafka=kafka, crash=crash, first_time=broker.committed is None)
         except (KafkaFailure, CrashedOnPurposeError):
             continue
-
     assert broker.sources() == sorted(visible)
     assert broker.committed == Committed(40, "topic-id=x")
 
@@ -519,9 +499,7 @@ def run_counting_waits(kafka: FakeTransaction, count: int, size: int, waits: lis
 def test_what_is_queued_is_acknowledged_before_it_fills_a_second_batch(count: int, size: int, most: int) -> None:
     """A batch that is ready and may not be sent yet has librdkafka's thread poll without pause."""
     kafka, waits = FakeTransaction(Broker(), queue=10_000), list[int]()
-
     run_counting_waits(kafka, count, size, waits)
-
     assert sum(kafka.settled) == count
     assert max(kafka.settled) == most
     assert waits == [1] * len(kafka.settled), "each wait is one in which others may have the turn"
@@ -530,6 +508,5 @@ def test_what_is_queued_is_acknowledged_before_it_fills_a_second_batch(count: in
 def test_a_piece_without_an_acknowledgement_makes_nothing_visible(broker: Broker) -> None:
     with pytest.raises(DeadlineExceeded, match="undelivered"):
         run_counting_waits(Slow(broker, queue=10_000), 6000, 60, [])
-
     assert broker.sources() == []
     assert broker.committed is None
