@@ -422,6 +422,8 @@ def _choice(
     start, colon, until = (offsets or ":").partition(":")
     if not colon or any(word and not (word.isascii() and word.isdigit()) for word in (start, until)):
         raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
+    if until and int(until) <= int(start or 0):
+        raise UsageError(f"--offsets is {offsets!r}: UNTIL is exclusive and has to be above FROM")
     return DeadLetterFilter(
         tuple(partitions),
         tuple(reasons),
