@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import metadata
 
-import brew
 from brew.observability.counters import Counts, Ended, Ending, Place, Rate
 from brew.observability.health import BROKERS, STORE, Bounds, Partition, Program, live, ready, started, state_of
 from brew.observability.status import Phase, Status, Topics, Totals
@@ -281,4 +281,7 @@ def _iso(seconds: float) -> str:
 
 @functools.cache
 def _version() -> str:
-    return brew.__version__
+    try:
+        return metadata.version("brew")
+    except metadata.PackageNotFoundError:  # run from the source, as Spark's executors do
+        return "unknown"
