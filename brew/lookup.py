@@ -59,7 +59,9 @@ class Table:
         """
         if not isinstance(key, bytes):
             raise TypeError(f"the key to look up in {self.topic!r} is {key!r}; a record's key is bytes")
-        return _rows_of(self).at(key, timestamp)
+        with _making:
+            rows = _made(self)
+        return rows.at(key, timestamp)
 
 
 class Rows:
@@ -95,11 +97,6 @@ class Rows:
 
 
 _making = threading.Lock()
-
-
-def _rows_of(table: Table) -> Rows:
-    with _making:
-        return _made(table)
 
 
 @functools.cache

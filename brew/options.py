@@ -40,6 +40,14 @@ def _choice(flag: str, default: enum.StrEnum, text: str, env: str | None = None)
     return click.option(flag, envvar=env, type=values, default=default.value, show_default=True, help=text)
 
 
+def _flag(flag: str, env: str, text: str) -> Callable[[Any], Any]:
+    return click.option(flag, envvar=env, is_flag=True, help=text)
+
+
+def _several(flag: str, metavar: str, text: str, env: str | None = None) -> Callable[[Any], Any]:
+    return click.option(flag, envvar=env, multiple=True, metavar=metavar, help=text)
+
+
 run_options = options(
     bootstrap_option,
     named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read."),
@@ -64,19 +72,13 @@ run_options = options(
         OnError.END,
         "If the transformation raises: end the run, or send the record to the dead-letter topic.",
     ),
-    click.option(
+    _several(
         "--also-output",
-        envvar="ALSO_OUTPUT",
-        multiple=True,
-        metavar="TOPIC",
-        help="Further output topic, for `record.to(topic)`; created if missing; repeatable.",
+        "TOPIC",
+        "Further output topic, for `record.to(topic)`; created if missing; repeatable.",
+        "ALSO_OUTPUT",
     ),
-    click.option(
-        "--py-files",
-        multiple=True,
-        metavar="FILE",
-        help="Module, archive or wheel that contains the transformation; repeatable.",
-    ),
+    _several("--py-files", "FILE", "Module, archive or wheel that contains the transformation; repeatable."),
     _choice("--tiers", Tiers.PREFIX, "Source of a customer's tier: prefix of the key, or profiles.", "TIERS"),
     named_option("--profiles-topic", "PROFILES_TOPIC", names.CUSTOMERS_TOPIC, "Topic of customer profiles."),
     _number("--profiles-timeout", float, 120.0, "Maximum time in which a worker reads all profiles."),
@@ -90,19 +92,9 @@ run_options = options(
     _number("--lease", float, 10.0, "Time that a task works without a renewal from the driver."),
     _number("--transaction-bytes", int, 16 * 1024**2, "Maximum input of one transaction, in bytes."),
     _number("--read-ahead-bytes", int, 48 * 1024**2, "Maximum data that one task fetches ahead, in bytes."),
-    click.option(
-        "--follow",
-        envvar="FOLLOW",
-        is_flag=True,
-        help="Run until SIGTERM; without it, stop at the topic's current end.",
-    ),
-    click.option(
-        "--stand-by",
-        envvar="STAND_BY",
-        is_flag=True,
-        help="One of several drivers works, the others wait.",
-    ),
-    click.option("--share", envvar="SHARE", is_flag=True, help="Several drivers share the partitions."),
+    _flag("--follow", "FOLLOW", "Run until SIGTERM; without it, stop at the topic's current end."),
+    _flag("--stand-by", "STAND_BY", "One of several drivers works, the others wait."),
+    _flag("--share", "SHARE", "Several drivers share the partitions."),
     _number("--claim-interval", float, INTERVAL_S, "Time between heartbeats; others take over after two intervals."),
     click.option("--client-id", default="", metavar="NAME", help="This driver's name.  [default: host-pid]"),
     _number("--claims", str, names.CLAIMS_TOPIC, "Claims topic; created if missing."),
@@ -130,8 +122,8 @@ run_options = options(
         "What crashes: the pipeline (exit code 2), or one worker (the run recovers).",
     ),
     _number("--crash-seed", int, None, "Seed of the random crashes."),
-    click.option("--allow", multiple=True, metavar="CHECK", help="Run even if this check fails; repeatable."),
-    click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="Spark setting; repeatable."),
+    _several("--allow", "CHECK", "Run even if this check fails; repeatable."),
+    _several("--conf", "NAME=VALUE", "Spark setting; repeatable."),
     click.option(
         "--journal",
         envvar="JOURNAL",

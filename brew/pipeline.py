@@ -157,7 +157,6 @@ class PipelineRun:
 
     @property
     def status(self) -> RunStatus:
-        """The current state."""
         state = "failed" if self._error is not None else self._board.state.value
         return RunStatus(state, self._board.lag(), self._board.result())
 
@@ -199,15 +198,12 @@ class PipelineRun:
 
 def work(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """Run alone or as one of several drivers, depending on the settings; like `brew.driver.run.run`."""
-    if settings.stand_by is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - imports only what the run uses
+    if settings.stand_by is None and settings.share is None:
+        return run(settings, stop, progress, view)
+    from brew.driver import coordination  # noqa: PLC0415 - imports only what the run uses
 
-        return coordination.run(settings, stop, progress, view)
-    if settings.share is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - as above
-
-        return coordination.run_sharing(settings, stop, progress, view)
-    return run(settings, stop, progress, view)
+    run_as_one_of_several = coordination.run_sharing if settings.stand_by is None else coordination.run
+    return run_as_one_of_several(settings, stop, progress, view)
 
 
 def _work(settings: PipelineSettings, stop: threading.Event, progress: _RunProgress) -> None:
@@ -219,8 +215,6 @@ def _work(settings: PipelineSettings, stop: threading.Event, progress: _RunProgr
 
 
 class _RunProgress(RunProgress):
-    """The run's counters and its phase."""
-
     def __init__(self) -> None:
         super().__init__()
         self.state, self.seconds = Phase.STARTING, 0.0
@@ -246,8 +240,6 @@ class _RunProgress(RunProgress):
 
 
 class _Notes(ProgressView):
-    """Writes the notes of a run to the log."""
-
     def note(self, note: str) -> None:
         _log.info("%s", note)
 

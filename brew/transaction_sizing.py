@@ -44,7 +44,6 @@ class TransactionSize:
         return self
 
     def after_time_out(self) -> TransactionSize:
-        """The size after a transaction that timed out."""
         return TransactionSize(self.max_cap, self.timeout_s, max(1, self.cap // _AFTER_TIME_OUT))
 
 
@@ -64,7 +63,6 @@ class TransactionSizes:
         return self._by_partition.get(partition, self._latest)
 
     def apply_outcome(self, outcome: Outcome) -> None:
-        """Adapt the size to the outcome of a partition's transaction."""
         if outcome.status is Status.COMMITTED:
             self._by_partition[outcome.partition] = self._latest = self.of(outcome.partition).after_outcome(outcome)
         elif outcome.status is not Status.ALREADY_DONE:

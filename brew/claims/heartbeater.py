@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol, Self
+from itertools import groupby
+from typing import Self
 
 from brew.claims.log import Log
 from brew.claims.member import INTERVAL_S, Holding, Member, Membership
@@ -277,24 +278,6 @@ IsIdle = Callable[[int], bool]
 """Whether a partition has no running work, so that it may be handed over."""
 
 
-class Ownership(Protocol):
-    """Which partitions a driver owns. It only avoids conflicts; the fence decides what becomes visible."""
-
-    def refresh(self, idle: IsIdle) -> Container[int]:
-        """
-        Hand over idle partitions that are due to other drivers; return the partitions owned now.
-
-        Raises:
-            BrewError: this driver owns nothing any more, and never will again.
-        """
-
-    def current_partitions(self) -> Container[int]:
-        """Return the partitions owned now, without handing any over; never raises."""
-
-    def set_partitions(self, partitions: Iterable[int]) -> None:
-        """Set the partitions that the input has now."""
-
-
 class _AllPartitions(Container[int]):
     def __contains__(self, _partition: object) -> bool:
         return True
@@ -303,19 +286,27 @@ class _AllPartitions(Container[int]):
 ALL_PARTITIONS: Container[int] = _AllPartitions()
 
 
-class FullOwnership:
-    """A single driver owns all partitions."""
+class Ownership:
+    """Which partitions a driver owns: a single one all. It only avoids conflicts; the fence decides what is visible."""
 
-    def refresh(self, _idle: IsIdle) -> Container[int]:
+    def refresh(self, idle: IsIdle) -> Container[int]:  # noqa: ARG002 - for drivers that share partitions
+        """
+        Hand over idle partitions that are due to other drivers; return the partitions owned now.
+
+        Raises:
+            BrewError: this driver owns nothing any more, and never will again.
+        """
         return ALL_PARTITIONS
 
     def current_partitions(self) -> Container[int]:
+        """Return the partitions owned now, without handing any over; never raises."""
         return ALL_PARTITIONS
 
-    def set_partitions(self, partitions: Iterable[int]) -> None: ...
+    def set_partitions(self, partitions: Iterable[int]) -> None:
+        """Set the partitions that the input has now."""
 
 
-class ClaimedOwnership:
+class ClaimedOwnership(Ownership):
     """The partitions that a heartbeater holds, for all lanes; ``report`` gets a line for each change."""
 
     def __init__(self, heartbeater: Heartbeater, report: Callable[[str], None]) -> None:
@@ -323,7 +314,6 @@ class ClaimedOwnership:
         self._lock = threading.Lock()
 
     def refresh(self, idle: IsIdle) -> Container[int]:
-        """Hand over partitions as `Ownership.refresh` describes."""
         with self._lock:
             held = self._held
             lost, gained, due = held.lost(), held.gained(), held.due()
@@ -354,18 +344,6 @@ class ClaimedOwnership:
 
 def listed(partitions: Iterable[int]) -> str:
     """Format partition numbers, as `0-3, 6`."""
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(partitions))
-
-
-def _runs(partitions: Iterable[int]) -> Iterator[tuple[int, int]]:
-    first = last = None
-    for number in sorted(partitions):
-        if first is None or last is None:
-            first = last = number
-        elif number == last + 1:
-            last = number
-        else:
-            yield first, last
-            first = last = number
-    if first is not None and last is not None:
-        yield first, last
+    # In a run of adjacent numbers, each differs from its index by the same amount.
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(sorted(partitions)), lambda p: p[1] - p[0])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from brew.claims import state
 from brew.claims.log import Entry, Item, Log
 from brew.claims.messages import (
     MAX_INTERVAL_MS,
@@ -36,6 +35,7 @@ from brew.claims.state import (
     PartitionOwner,
     RecordEffect,
     Table,
+    snapshot_of,
     table_from,
 )
 from brew.deadline import Deadline
@@ -168,14 +168,17 @@ class Membership:
     def share(self) -> bool:
         return self.partitions != (WHOLE_TOPIC,)
 
+    @property
+    def sender(self) -> tuple[str, str, str]:
+        """The first fields of all messages about partitions: client, group and topic."""
+        return self.client_id, self.group_id, self.topic
+
     def presence(self) -> list[Message]:
         """Return the member's own heartbeat; nothing for one that does not work."""
         return [self._presence()] if self.works else []
 
     def _presence(self) -> Heartbeat:
-        return Heartbeat(
-            self.client_id, self.group_id, self.topic, None, NOTHING, NOTHING, self.interval_ms, resume=False
-        )
+        return Heartbeat(*self.sender, None, NOTHING, NOTHING, self.interval_ms, resume=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,15 +271,8 @@ class Member:
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
         """Claim the partitions together, read back, send heartbeats at once; return those that were granted."""
         membership, sent = self.membership, self._now()
-        written = self._write(
-            [
-                ClaimingPartition(
-                    membership.client_id, membership.group_id, membership.topic, p, membership.interval_ms
-                )
-                for p in partitions
-            ],
-            deadline,
-        )
+        messages = [ClaimingPartition(*membership.sender, p, membership.interval_ms) for p in partitions]
+        written = self._write(messages, deadline)
         gained = {}
         for partition, (answer, offset) in zip(partitions, written, strict=True):
             owner = self._owner(partition)
@@ -299,10 +295,7 @@ class Member:
         """Claim everything below ``proposed``, read back, verify, heartbeat; work on it is allowed only after True."""
         if not self._still_holds(partition, holding) or partition not in self.held():
             return False
-        membership = self.membership
-        message = ClaimingMessages(
-            membership.client_id, membership.group_id, membership.topic, partition, proposed, holding.token
-        )
+        message = ClaimingMessages(*self.membership.sender, partition, proposed, holding.token)
         [(answer, _)] = self._write([message], deadline)
         if answer is not RecordEffect.ADVANCED or not self._still_holds(partition, holding):
             return False
@@ -312,29 +305,18 @@ class Member:
 
     def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
         """Release these holdings at their positions, except those lost meanwhile."""
-        membership = self.membership
         ours = {p: position for p, position in done.items() if self._still_holds(p, position)}
         for partition in ours:
             del self.holdings[partition]
         self.to_release -= ours.keys()
-        self._write(
-            [
-                ReleasingPartition(
-                    membership.client_id, membership.group_id, membership.topic, p, owned.position, owned.token
-                )
-                for p, owned in ours.items()
-            ],
-            deadline,
-        )
+        sender = self.membership.sender
+        releases = [ReleasingPartition(*sender, p, owned.position, owned.token) for p, owned in ours.items()]
+        self._write(releases, deadline)
 
     def leave(self, deadline: Deadline) -> None:
         """Release everything held, and the membership."""
-        membership = self.membership
         self.release_partitions(dict(self.holdings), deadline)
-        self._write(
-            [ReleasingPartition(membership.client_id, membership.group_id, membership.topic, None, NOTHING, NOTHING)],
-            deadline,
-        )
+        self._write([ReleasingPartition(*self.membership.sender, None, NOTHING, NOTHING)], deadline)
 
     def pause_group(self, for_s: float, deadline: Deadline) -> None:
         """Pause the whole group for this time, by the brokers' clock; 0 ends a pause."""
@@ -348,16 +330,7 @@ class Member:
         """Send heartbeats for these holdings and the member; those whose record counted are sure for two intervals."""
         membership, sent = self.membership, self._now()
         heartbeats: list[Message] = [
-            Heartbeat(
-                membership.client_id,
-                membership.group_id,
-                membership.topic,
-                p,
-                holding.position,
-                holding.token,
-                membership.interval_ms,
-                resume,
-            )
+            Heartbeat(*membership.sender, p, holding.position, holding.token, membership.interval_ms, resume)
             for p, holding in holdings.items()
         ]
         written = self._write([*heartbeats, *membership.presence()], deadline)
@@ -419,6 +392,6 @@ class Member:
     def _snapshot_if_due(self, deadline: Deadline) -> None:
         due = [p for p, table in enumerate(self.view.tables) if table.snapshot_due]
         if due:
-            taken = [Item(p, *encode(state.snapshot_of(self.view.tables[p], self.membership.client_id))) for p in due]
+            taken = [Item(p, *encode(snapshot_of(self.view.tables[p], self.membership.client_id))) for p in due]
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):  # another write will find it due again
                 self._log.append(taken, deadline)

@@ -43,8 +43,6 @@ class Status(enum.StrEnum):
 
 
 class RecordEffect(enum.StrEnum):
-    """The effect of a record on the fold."""
-
     GRANTED = "granted"
     HELD = "held"
     PAUSED = "paused"
@@ -67,12 +65,8 @@ def status(last_heartbeat_ms: int, interval_ms: int, now: int) -> Status:
     return Status.UNKNOWN if age <= 2 * interval_ms else Status.STALE
 
 
-class GroupPartition(NamedTuple):
-    """An input partition, for one group."""
-
-    group: str
-    topic: str
-    partition: int
+GroupPartition = tuple[str, str, int]
+"""An input partition, for one group: group, topic and partition."""
 
 
 @dataclass(slots=True)
@@ -100,11 +94,12 @@ class Presence:
     last_heartbeat_ms: int
     interval_ms: int
 
+    def status(self, now: int) -> Status:
+        return status(self.last_heartbeat_ms, self.interval_ms, now)
+
 
 @dataclass(slots=True)
 class Pause:
-    """Who paused a group, and until when."""
-
     client: str
     until: int
 
@@ -119,7 +114,7 @@ class Table:
     def __init__(self, begin: int = 0) -> None:
         self.next = begin
         self.clock = 0
-        self.owners: dict[tuple[str, str, int], PartitionOwner] = {}
+        self.owners: dict[GroupPartition, PartitionOwner] = {}
         self.members: dict[tuple[str, str], dict[str, Presence]] = {}
         self.pauses: dict[str, Pause] = {}
         self.snapshot_until = begin
@@ -162,7 +157,7 @@ class Table:
         self.snapshot_clock = min(self.snapshot_clock, time_ms)
 
     def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> RecordEffect:
-        place = GroupPartition(message.group_id, message.topic, message.partition)
+        place = message.group_id, message.topic, message.partition
         pause = self.pauses.get(message.group_id)
         if pause is not None and time_ms < pause.until and pause.client != message.client_id:
             return RecordEffect.PAUSED
@@ -189,7 +184,7 @@ class Table:
         owner = self._current_owner(message, message.partition)
         answer = RecordEffect.REFRESHED
         if owner is None:
-            place = GroupPartition(message.group_id, message.topic, message.partition)
+            place = message.group_id, message.topic, message.partition
             if not self._adoptable(place, message.token, time_ms):
                 return RecordEffect.LATE
             owner = self.owners[place] = PartitionOwner(
@@ -215,12 +210,7 @@ class Table:
     def _present(self, message: Heartbeat, time_ms: int) -> None:
         known = self.members.setdefault((message.group_id, message.topic), {})
         if message.client_id not in known:
-            gone = [
-                c
-                for c, claim in known.items()
-                if status(claim.last_heartbeat_ms, claim.interval_ms, time_ms) is Status.STALE
-            ]
-            for client in gone:
+            for client in [c for c, presence in known.items() if presence.status(time_ms) is Status.STALE]:
                 del known[client]
         known[message.client_id] = Presence(time_ms, message.interval_ms)
 
@@ -275,7 +265,6 @@ _RULES: dict[type, Callable[[Table, Any, int, int], RecordEffect]] = {
 
 
 def snapshot_of(table: Table, client_id: str) -> Snapshot:
-    """Return everything that the table knows now."""
     return Snapshot(
         client_id,
         table.next,
@@ -307,7 +296,7 @@ def table_from(snapshot: Snapshot) -> Table:
     table.clock = table.snapshot_clock = snapshot.clock
     try:
         for group, topic, partition, owner, token, last_heartbeat_ms, interval_ms, position in snapshot.state["seats"]:
-            table.owners[GroupPartition(group, topic, partition)] = PartitionOwner(
+            table.owners[group, topic, partition] = PartitionOwner(
                 owner, token, last_heartbeat_ms, interval_ms, position
             )
         for group, topic, client, last_heartbeat_ms, interval_ms in snapshot.state["members"]:
@@ -412,11 +401,7 @@ class ClaimsView:
         for partition, table in enumerate(self.tables):
             now = clock.now_ms(partition)
             known = table.members.get((group, topic), {})
-            there |= {
-                c
-                for c, member in known.items()
-                if status(member.last_heartbeat_ms, member.interval_ms, now) is not Status.STALE
-            }
+            there |= {c for c, presence in known.items() if presence.status(now) is not Status.STALE}
         return sorted(there)
 
     def paused_by(self, group: str, clock: BrokerClock) -> str | None:
@@ -428,5 +413,4 @@ class ClaimsView:
         return None
 
     def ends(self) -> Mapping[int, int]:
-        """Return the next offset of each partition."""
         return {partition: table.next for partition, table in enumerate(self.tables)}

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
@@ -47,15 +48,14 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     if stop.is_set():
         return ExitCode.DONE
 
-    def open_leadership() -> StandBy:
-        return StandBy(
-            lambda: ClaimsLog(settings.connection, stand_by.claims),
-            group=settings.group,
-            topic=settings.input,
-            client_id=name,
-            interval_s=stand_by.interval_s,
-        )
-
+    open_leadership = partial(
+        StandBy,
+        lambda: ClaimsLog(settings.connection, stand_by.claims),
+        group=settings.group,
+        topic=settings.input,
+        client_id=name,
+        interval_s=stand_by.interval_s,
+    )
     warm_spark = _start_spark(preflight, view)
     try:
         view.start()
@@ -161,9 +161,7 @@ class Driver:
         watcher.start()
         try:
             run_loops(shared, runner, workers)
-            if shared.crashed:
-                self.view.stop()
-                crash_on_purpose(self.preflight.settings, shared.crashed)  # like a kill: leadership is not given up
+            _die_if_crashed(shared, self.view)  # like a kill: leadership is not given up
         except BrewError:
             if not shared.replaced.is_set():
                 raise

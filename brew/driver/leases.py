@@ -17,7 +17,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.readers.direct.lease_server import LeaseServer, ReceivedMessage, WorkerSession
-from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
+from brew.readers.direct.messages import Grant, WorkerSettings, grant_message, parse_outcome
 from brew.settings import Compilers, PipelineSettings
 from brew.transformation import Transformation, for_executors, transformation
 
@@ -112,7 +112,6 @@ class Assignments:
 
 
 def _merged(outcomes: list[Outcome]) -> list[Outcome]:
-    """Merge commits of adjacent ranges."""
     merged: list[Outcome] = []
     for outcome in outcomes:
         last = merged[-1] if merged else None
@@ -347,11 +346,8 @@ class LeaseCoordinator:
             self._assignments.back_off(outcome.partition, time.monotonic() + pause_s)
 
     def _released(self, released: Mapping[str, object]) -> None:
-        partition, position, reason = (
-            int(str(released["partition"])),
-            int(str(released["position"])),
-            str(released["why"]),
-        )
+        partition, position = (int(str(released[name])) for name in ("partition", "position"))
+        reason = str(released["why"])
         self._ended(partition)
         self._assignments.released(partition, position)
         self._next_survey = 0.0
@@ -370,9 +366,8 @@ class LeaseCoordinator:
     def _end(self) -> None:
         """End all workers; return once all have disconnected, or the server was closed."""
         self._workers.stop_restarts()
-        message: Message = {"end": True}
         for session in self._assignments.sessions.values():
-            session.connection.send(message)
+            session.connection.send({"end": True})
         while self._assignments.sessions and not self._workers.server.closed:
             self._receive(_POLL_S)
         self._assignments.report()
@@ -395,12 +390,28 @@ def lease_workers(
     context: SparkContext | None = None,
 ) -> LeaseWorkers:
     """Create this run's workers; imports Spark only if it is used. A given or borrowed ``context`` is not stopped."""
+
+    def worker_settings(host: str, server: LeaseServer, made: Transformation) -> WorkerSettings:
+        return WorkerSettings(
+            host,
+            server.port,
+            server.token,
+            settings.input,
+            transaction,
+            made,
+            settings.direct,
+            settings.crash,
+            settings.max_records_per_transaction,
+            settings.journal,
+            watched,
+            traced,
+        )
+
     if settings.spark.absent:
         from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415
 
         server = LeaseServer(_LOOPBACK, settings.direct.lease_s)
-        local = _worker_settings(settings, transaction, _LOOPBACK, server, transformation(settings))
-        return LocalWorker(server, replace(local, watched=watched, traced=traced))
+        return LocalWorker(server, worker_settings(_LOOPBACK, server, transformation(settings)))
     from brew.readers.direct.executors import SparkWorkers  # noqa: PLC0415
     from brew.spark import session  # noqa: PLC0415 - a third of a second
     from brew.spark.shipping import pickled  # noqa: PLC0415 - as above
@@ -412,26 +423,5 @@ def lease_workers(
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
     server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     options = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    worker = replace(_worker_settings(settings, transaction, host, server, made), watched=watched, traced=traced)
+    worker = worker_settings(host, server, made)
     return SparkWorkers(spark_context, server, worker, **options, borrowed=borrowed is not None)
-
-
-def _worker_settings(
-    settings: PipelineSettings,
-    transaction: TransactionSettings,
-    host: str,
-    server: LeaseServer,
-    made: Transformation,
-) -> WorkerSettings:
-    return WorkerSettings(
-        host,
-        server.port,
-        server.token,
-        settings.input,
-        transaction,
-        made,
-        settings.direct,
-        settings.crash,
-        settings.max_records_per_transaction,
-        settings.journal,
-    )

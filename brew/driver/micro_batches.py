@@ -24,6 +24,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, Plan
 from brew.range_transaction import Rows
+from brew.readers.direct.worker import rows_of
 from brew.transaction_sizing import TransactionSize
 from brew.transformation import Transformation
 
@@ -149,13 +150,7 @@ class LocalEngine:
             self._readers[offered.partition] = reader
         try:
             for batch in reader.read(offered.start, offered.until, Deadline(timeout_s), self._stop):
-                yield Rows(
-                    [record.offset() for record in batch],
-                    [record.key() for record in batch],
-                    [record.value() for record in batch],
-                    [record.headers() for record in batch],
-                    [record.timestamp()[1] for record in batch],
-                )
+                yield rows_of(batch)
         except BrewError:
             # A client that has forgotten all brokers never recovers (librdkafka issue 5301).
             self._readers.pop(offered.partition).close()

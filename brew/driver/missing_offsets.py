@@ -89,15 +89,14 @@ def resolve(
     missing = {fact.partition: fact for fact in facts if fact.committed is None and fact.log.end > fact.log.first}
     if not missing or settings.on_missing_position is OnMissingPosition.START_OVER:
         return set(missing)
-    names = (*settings.outputs, settings.dead_letter)
-    logs = _logs(settings, {name: targets[name] for name in names})
+    outputs = {name: targets[name] for name in (*settings.outputs, settings.dead_letter)}
+    logs = _logs(settings, outputs)
     if all(log.end == log.first for partitions in logs.values() for log in partitions.values()):
         return set(missing)
     for fact in missing.values():
         # The fence ends a transaction of an older run: whatever is visible afterwards is complete.
         _fence_and_commit(settings, fact, None)
     restoring = settings.on_missing_position is OnMissingPosition.RESTORE
-    outputs = {name: targets[name] for name in names}
     visible = _visible_logs(settings, outputs, others, output_wait.ends(missing, lambda: _logs(settings, outputs)))
     last_outputs = _last_outputs(settings, set(missing), visible, first_hit=not restoring)
     # Visible output was committed with its offset: another run may have committed meanwhile, so check again.

@@ -117,28 +117,19 @@ class OffsetsClient:
         self._stable_reader.close()
 
 
-DescribeGroup = Callable[[], GroupFacts | Unknown]
-
-
-class GroupMembershipCheck:
+def check_membership(
+    settings: PipelineSettings, interval: Interval, describe: Callable[[], GroupFacts | Unknown]
+) -> None:
     """
-    Refuses a group with members, which would commit their own positions, even if they join during the run.
+    Check every few seconds for members of the group, which would commit their own positions, even if they join later.
 
-    The lanes of a run share ``interval``: one of them checks every few seconds, and its refusal ends the run.
+    The lanes of a run share ``interval``: one of them checks for all. An unanswered check is repeated.
+
+    Raises:
+        Refused: the group has members, and that is not allowed.
     """
-
-    def __init__(self, settings: PipelineSettings, interval: Interval) -> None:
-        self._settings, self._interval = settings, interval
-
-    def check(self, describe: DescribeGroup) -> None:
-        """
-        Check every few seconds; an unanswered check is repeated.
-
-        Raises:
-            Refused: the group has members, and that is not allowed.
-        """
-        if self._interval.due():
-            enforce([checks.members(self._settings.group, describe())], self._settings.allow)
+    if interval.due():
+        enforce([checks.members(settings.group, describe())], settings.allow)
 
 
 _TRANSACTIONS_S = 5.0
@@ -188,7 +179,6 @@ class PartitionSurvey:
     def __init__(self, shared: RunContext) -> None:
         self._shared, self._settings = shared, shared.settings
         self._offsets = OffsetsClient(shared.settings)
-        self._membership = GroupMembershipCheck(shared.settings, shared.member_check_due)
         self._topics = shared.targets
         self._may_start: set[int] = set()
         self._output_wait: missing_offsets.OutputWait | None = None
@@ -205,7 +195,8 @@ class PartitionSurvey:
             KafkaFailure, DeadlineExceeded: the brokers did not answer.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
-        self._membership.check(lambda: self._offsets.groups.now(settings.group, deadline))
+        due = self._shared.member_check_due
+        check_membership(settings, due, lambda: self._offsets.groups.now(settings.group, deadline))
         source = self._offsets.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -135,10 +136,8 @@ def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None
     sys.stdout.write(message(settings.crash.point, written, rejected) + "\n")
     sys.stdout.flush()
     for child in psutil.Process().children(recursive=True):
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-        except psutil.NoSuchProcess:
-            continue
     os._exit(ExitCode.CRASHED_ON_PURPOSE)
 
 

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 from brew.attempt import Job
-from brew.claims.heartbeater import ALL_PARTITIONS, FullOwnership, Ownership
+from brew.claims.heartbeater import ALL_PARTITIONS, Ownership
 from brew.driver.limits import FirstRecordsCheck
 from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
@@ -38,8 +38,6 @@ _MEMBERS_S = 5.0
 
 @dataclass(slots=True)
 class PartitionView:
-    """The counters of one input partition."""
-
     position: int = 0
     lag: int = 0
     transactions: int = 0
@@ -175,7 +173,6 @@ class JsonLines(ProgressView):
         self._write({"event": "note", "text": note})
 
     def done(self, progress: RunProgress) -> None:
-        """Write the totals of a run that has ended."""
         self._write({"event": "done", **asdict(progress.totals), "rate": round(progress.rate(), 3)})
 
     def _write(self, line: dict[str, object]) -> None:
@@ -184,8 +181,6 @@ class JsonLines(ProgressView):
 
 
 class LiveTable(ProgressView):
-    """A live table with a row per partition."""
-
     def __init__(self, progress: RunProgress) -> None:
         self._board = progress
         self._live = Live(get_renderable=self._table, console=Console(), refresh_per_second=_REFRESH_PER_S)
@@ -252,7 +247,7 @@ class RunContext:
     running: dict[int, OffsetRange] = field(default_factory=dict)
     lost: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
-    ownership: Ownership = field(default_factory=FullOwnership)
+    ownership: Ownership = field(default_factory=Ownership)
     first: FirstRecordsCheck = field(init=False)
     member_check_due: Interval = field(default_factory=lambda: Interval(_MEMBERS_S))
 

@@ -27,7 +27,6 @@ _SHUTDOWN_S = 60.0
 
 
 def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
-    """Create the recorder of a run."""
     topics = Topics(settings.input, settings.output, settings.dead_letter)
     bounds = Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, settings.patience_s + _SHUTDOWN_S)
     reader = settings.reader.value
@@ -83,7 +82,6 @@ class ObservedProgress(RunProgress):
 
 
 def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
-    """Convert an outcome to the recorder's event."""
     return Ended(
         topic,
         outcome.partition,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import fcntl
 import hashlib
@@ -13,8 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -28,7 +28,6 @@ VERSIONS = "spark-4.2.0-kafka-4.1.1"
 IVY = Path(__file__).with_name("ivy.xml")
 SUMS = Path(__file__).with_name("sha256sums")
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_BLOCK_BYTES = 1 << 20
 
 
 class Part(enum.StrEnum):
@@ -110,11 +109,8 @@ def check(part: Part, folder: Path) -> None:
 
 
 def sha256(file: Path) -> str:
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def missing_jars(part: Part, folder: Path) -> Refused:
@@ -152,9 +148,14 @@ def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
     Raises:
         Refused: no Java, no network, no space, or jars that are not those of this version.
     """
-    _make_folder(jvm_dir)
-    with _exclusive_lock(jvm_dir):
-        if _is_complete(part, jvm_dir / part):
+    try:
+        jvm_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{jvm_dir} can't be created ({error.strerror}); set --jvm-dir to another directory") from error
+    with (jvm_dir / ".fetch-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second fetch waits, and then finds the jars
+        with contextlib.suppress(Refused):
+            check(part, jvm_dir / part)
             return False
         with tempfile.TemporaryDirectory(prefix=f"{part}-", dir=jvm_dir) as fresh:
             folder = Path(fresh, part)
@@ -193,29 +194,6 @@ def java() -> str:
     return executable
 
 
-def _is_complete(part: Part, folder: Path) -> bool:
-    try:
-        check(part, folder)
-    except Refused:
-        return False
-    return True
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} can't be created ({error.strerror}); set --jvm-dir to another directory") from error
-
-
-@contextmanager
-def _exclusive_lock(folder: Path) -> Iterator[None]:
-    """Lock the folder against other fetches; a second one waits, and then finds the jars."""
-    with (folder / ".fetch-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _retrieve(part: Part, fresh: Path, jvm_dir: Path) -> None:
     pyspark = importlib.util.find_spec("pyspark")
     ivy = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
@@ -252,11 +230,8 @@ def _copy(part: Part, source: Path, folder: Path) -> None:
             shutil.copyfile(root / name, folder / name)
 
 
-Afterwards = Callable[[Path], None]
-
-
 def setup_command(
-    default_part: Part, text: str, afterwards: Afterwards, versions: Mapping[str, Part] | None = None
+    default_part: Part, text: str, afterwards: Callable[[Path], None], versions: Mapping[str, Part] | None = None
 ) -> click.Command:
     """Return the `setup` command: fetch ``default_part`` or one of ``versions``, then call ``afterwards``."""
 

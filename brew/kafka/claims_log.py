@@ -24,10 +24,11 @@ from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import CONFIG, PARTITIONS
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, KafkaFailure, Refused, Retriable, classify
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused, classify
 from brew.kafka import topics
-from brew.kafka.clients import SILENT_S, admin, attempt_s, consumer, is_cut_off, mapped, mapped_query, producer
+from brew.kafka.clients import SILENT_S, admin, consumer, is_cut_off, mapped, producer
 from brew.kafka.log_reader import LogRecord, ends_partition, scan
+from brew.kafka.topic_reader import query_offsets
 from brew.kafka.topics import TopicSpec
 from brew.names import READ_UNCOMMITTED
 
@@ -43,7 +44,7 @@ _NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError
 
 class ClaimsLog:
     """
-    One claims topic. For one thread at a time, in the process that opened it.
+    One claims topic, as a `brew.claims.log.Log`. For one thread at a time, in the process that opened it.
 
     ``create``: create the topic if it is missing, and open a producer.
 
@@ -163,30 +164,20 @@ class ClaimsLog:
             )
 
     def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
-        """See `brew.claims.log.Log`."""
-        partition_of = {TopicPartition(self._topic, p): p for p in range(self._partitions)}
+        step = "bounds of the claims topic"
 
         def ask_for(spec: OffsetSpec) -> dict[int, int]:
-            with mapped_query("bounds of the claims topic"):
-                answers = self._admin.list_offsets(
-                    dict.fromkeys(partition_of, spec),
-                    isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                    request_timeout=attempt_s(deadline),
-                )
-                offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
-            if any(offset < 0 for offset in offsets.values()):
-                raise Retriable("bounds of the claims topic: a leader has none yet")
-            return offsets
+            level = IsolationLevel.READ_UNCOMMITTED
+            return query_offsets(self._admin, self._topic, range(self._partitions), spec, level, step, deadline)
 
         def ask() -> dict[int, tuple[int, int]]:
             first, end = ask_for(OffsetSpec.earliest()), ask_for(OffsetSpec.latest())  # type: ignore[no-untyped-call]
             return {p: (first[p], end[p]) for p in first}
 
         with self._renewing():
-            return retry_until(ask, "bounds of the claims topic", deadline)
+            return retry_until(ask, step, deadline)
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
-        """See `brew.claims.log.Log`."""
         entries: list[Entry] = []
         idle_s = max(0.1, deadline.remaining_s())
         for batch in scan(self._connection, self._topic, ranges, READ_UNCOMMITTED, idle_s=idle_s, group=_GROUP):
@@ -195,12 +186,10 @@ class ClaimsLog:
         return entries
 
     def tail(self, starts: Mapping[int, int]) -> None:
-        """See `brew.claims.log.Log`."""
         self._next, self._waiting = dict(starts), []
         self._open_reader()
 
     def _open_reader(self) -> None:
-        """Open a reader at the next offsets."""
         if self._reader is not None:
             self._reader.close()
         self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})
@@ -208,7 +197,6 @@ class ClaimsLog:
             self._reader.assign([TopicPartition(self._topic, p, start) for p, start in self._next.items()])
 
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
-        """See `brew.claims.log.Log`."""
         with self._renewing():
             return self._read(until, deadline)
 

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewPartitions
 
-from brew.acl import Kind, Operation, Right
+from brew.acl import Kind, Right
 from brew.connection import Connection, Secret
 from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused, Retriable
@@ -125,7 +125,6 @@ def add_partitions(client: AdminClient, topic: str, total: int, deadline: Deadli
 
 
 def set_config(client: AdminClient, topic: str, config: Mapping[str, str], deadline: Deadline) -> None:
-    """Change some settings of a topic."""
     changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
     resources = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)]
     timeout = _remaining_s(deadline)
@@ -156,13 +155,6 @@ _KINDS = {
     Kind.GROUP: ResourceType.GROUP,
     Kind.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
     Kind.CLUSTER: ResourceType.BROKER,
-}
-_OPERATIONS = {
-    Operation.READ: AclOperation.READ,
-    Operation.WRITE: AclOperation.WRITE,
-    Operation.CREATE: AclOperation.CREATE,
-    Operation.DESCRIBE: AclOperation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
 }
 _MECHANISMS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 _ITERATIONS = 4096  # the minimum that brokers accept; each new connection pays for them
@@ -213,7 +205,7 @@ def _acl(make: Any, right: Right, principal: str) -> Any:
     cluster = right.kind is Kind.CLUSTER
     pattern = ResourcePatternType.PREFIXED if right.prefix else ResourcePatternType.LITERAL
     name = "kafka-cluster" if cluster else right.name
-    operation = _OPERATIONS[right.operation]
+    operation = AclOperation[right.operation.name]
     return make(_KINDS[right.kind], name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
 
 

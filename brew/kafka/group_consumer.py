@@ -20,8 +20,6 @@ from brew.kafka.clients import SILENT_S, consumer, is_cut_off, mapped
 from brew.kafka.log_reader import LogRecord, ends_partition
 from brew.names import READ_COMMITTED
 
-__all__ = ["NOWHERE", "Listener", "LogRecord", "Member", "MemberSettings", "Polled"]
-
 NOWHERE: int = OFFSET_END
 """The log's end: where an owned partition starts while its position is unknown, until `Member.seek`."""
 
@@ -140,7 +138,9 @@ class Member:
         """
         with mapped("poll"):
             messages = self._consumer.consume(limit, timeout=max(0.0, timeout_s))
-        self._raise_failure()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         if messages:
             self._heard_at = time.monotonic()
         else:
@@ -187,20 +187,13 @@ class Member:
                 else:
                     self._consumer.commit(offsets=offsets, asynchronous=True)
 
-    def group_metadata(self) -> Any:
-        """The metadata that a transactional producer sends with offsets; the coordinator fences older generations."""
-        return self._consumer.consumer_group_metadata()
-
     def close(self, deadline: Deadline) -> bool:
         """Leave the group; False if that took longer than the deadline, which is harmless."""
         self._listener = None  # the caller has already stopped working on its partitions
-        leaving = threading.Thread(target=self._leave, name="leave-group", daemon=True)
+        leaving = threading.Thread(target=_close, args=(self._consumer,), name="leave-group", daemon=True)
         leaving.start()
         leaving.join(deadline.remaining_s())
         return not leaving.is_alive()
-
-    def _leave(self) -> None:
-        _close(self._consumer)
 
     def _replace_if_cut_off(self) -> None:
         """Replace a silent consumer that no longer reaches a broker; its partitions count as lost."""
@@ -231,9 +224,8 @@ class Member:
             self._failure = self._failure or error
 
     def _assigned(self, partitions: list[int]) -> None:
-        if self._listener is None:
-            return
-        self._add(self._listener.assigned(partitions))
+        if self._listener is not None:
+            self._add(self._listener.assigned(partitions))
 
     def _revoked(self, partitions: list[int]) -> None:
         try:
@@ -259,11 +251,6 @@ class Member:
         self._owned -= set(partitions)
         with mapped("unassign"):
             self._consumer.incremental_unassign(dropped)
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
 
     def _ends(self, error: KafkaError, partition: int) -> bool:
         if error.code() == _NO_POSITION:

@@ -78,11 +78,6 @@ def codec(settings: SchemaSettings) -> Codec:
 
 
 @functools.lru_cache(maxsize=64)
-def _codec(settings: SchemaSettings) -> Codec:
-    return Codec(settings)
-
-
-@functools.lru_cache(maxsize=64)
 def _client(registry: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
     return SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **dict(registry)})
 
@@ -165,6 +160,9 @@ class Codec:
             f"the Schema Registry at {self._settings.url} does not answer: {_error_text(error)}; start it, or correct "
             "its address (a run tries again until --patience ends)"
         )
+
+
+_codec = functools.lru_cache(maxsize=64)(Codec)
 
 
 def _deserializer(settings: SchemaSettings, client: SchemaRegistryClient) -> Callable[..., Any]:

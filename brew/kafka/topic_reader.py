@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import cast
 
 from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
@@ -21,6 +21,32 @@ from brew.names import READ_COMMITTED
 
 _BATCH = 10_000
 _POLL_S = 0.1
+
+
+def query_offsets(
+    client: AdminClient,
+    topic: str,
+    partitions: Iterable[int],
+    spec: OffsetSpec,
+    level: IsolationLevel,
+    step: str,
+    deadline: Deadline,
+) -> dict[int, int]:
+    """
+    Return one offset of each partition, in one request that is not repeated.
+
+    Raises:
+        Retriable: not answered, or not by all leaders.
+    """
+    partition_of = {TopicPartition(topic, p): p for p in partitions}
+    with mapped_query(step):
+        answers = client.list_offsets(
+            dict.fromkeys(partition_of, spec), isolation_level=level, request_timeout=attempt_s(deadline)
+        )
+        offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
+    if any(offset < 0 for offset in offsets.values()):
+        raise Retriable(f"{step}: a leader has none yet")
+    return offsets
 
 
 class FullTopicReader:
@@ -47,21 +73,9 @@ class FullTopicReader:
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
         """Return the current last stable offset of each partition, in one request."""
-        partition_of = {TopicPartition(self.topic, p): p for p in self.positions}
-
-        def ask() -> dict[int, int]:
-            with mapped_query(f"end of {self.topic}"):
-                answers = self._admin.list_offsets(
-                    dict.fromkeys(partition_of, OffsetSpec.latest()),  # type: ignore[no-untyped-call,arg-type]
-                    isolation_level=IsolationLevel.READ_COMMITTED,
-                    request_timeout=attempt_s(deadline),
-                )
-                offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
-            if any(offset < 0 for offset in offsets.values()):
-                raise Retriable(f"end of {self.topic}: a leader has none yet")
-            return offsets
-
-        return retry_until(ask, f"end of {self.topic}", deadline)
+        step, latest = f"end of {self.topic}", OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        query = (self._admin, self.topic, self.positions, latest, IsolationLevel.READ_COMMITTED)
+        return retry_until(lambda: query_offsets(*query, step, deadline), step, deadline)
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
         """

@@ -213,6 +213,3 @@ def groups(client: AdminClient, max_groups: int, deadline: Deadline) -> list[str
     except KafkaFailure as error:
         raise Refused(f"groups can't be listed: {error}; grant Describe on them") from error
     return sorted(group.group_id for group in listing.valid)[:max_groups]
-
-
-__all__ = ["TransactionsAdmin", "bounds", "fence", "groups", "open_transactions_admin"]

@@ -199,7 +199,6 @@ class Partition:
         return max(0, (self.end or 0) - max(self.last_stable or 0, self.position or 0))
 
     def set_end_offsets(self, last_stable: int, end: int, now: float) -> None:
-        """Set the log's end offsets, as the brokers report them."""
         self.set_answered(BROKERS, now)
         self.last_stable, self.end = last_stable, end
         self.compare(now)

@@ -94,21 +94,6 @@ def text(status: Status, counts: Counts) -> bytes:
     return generate_latest(registry)
 
 
-def stored_names() -> dict[str, tuple[str, ...]]:
-    """Return each series' name as used in PromQL -> its labels."""
-    names: dict[str, tuple[str, ...]] = {}
-    for name, metric in METRICS.items():
-        if metric.kind is HistogramMetricFamily:
-            names |= {
-                f"{name}_bucket": (*metric.labels, "le"),
-                f"{name}_sum": metric.labels,
-                f"{name}_count": metric.labels,
-            }
-        else:
-            names[f"{name}_info" if metric.kind is InfoMetricFamily else name] = metric.labels
-    return names
-
-
 class _Snapshot(Collector):
     """One moment, as a collector of the client library."""
 

@@ -194,7 +194,6 @@ class Recorder:
                 self._partitions.pop(place, None)
 
     def places(self) -> list[Place]:
-        """Return the partitions that are assigned to this program."""
         with self._lock:
             return sorted(self._partitions)
 

@@ -142,9 +142,7 @@ def _probe(answer: Answer, status: Status) -> bytes:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
     request_queue_size = 64
-    allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], recorder: Recorder, producers: Producers | None) -> None:
         self.recorder, self.producers = recorder, producers

@@ -53,40 +53,33 @@ def _apart(name: str, facts: ClusterFacts) -> str:
 def verification(facts: ClusterFacts) -> Finding:
     """Check that brokers verify with the coordinator before they add a record to a transaction."""
     verifying = facts.texts(VERIFICATION)
-    finding = Finding(
-        "transaction-verification",
-        ", ".join(sorted(verifying)) or "?",
-        "true",
-        f"the brokers' {VERIFICATION}",
-        "a delayed record can't open a hanging transaction",
-        Severity.OK,
-    )
+    severity, why = Severity.OK, "a delayed record can't open a hanging transaction"
     if not verifying:
+        severity = Severity.UNKNOWN
         why = (
             "not reported; before Kafka 3.6 a delayed record can open a hanging transaction, which `brew doctor` finds"
         )
-        return replace(finding, why=why, severity=Severity.UNKNOWN)
-    if verifying != {"true"}:
+    elif verifying != {"true"}:
+        severity = Severity.WARNING
         why = "a delayed record can open a hanging transaction (KIP-890), which `brew doctor` finds"
-        return replace(finding, why=why, severity=Severity.WARNING)
-    return finding
+    value = ", ".join(sorted(verifying)) or "?"
+    return Finding("transaction-verification", value, "true", f"the brokers' {VERIFICATION}", why, severity)
 
 
 def transaction_version(level: int | Unknown) -> Finding:
     """Check the cluster's level of the feature `transaction.version`; 2 bumps the epoch per transaction (KIP-890)."""
-    name, need = "transaction-version", f"at least {_KIP_890}"
-    setting = "kafka-features.sh upgrade --feature transaction.version=2"
+    setting, value = "kafka-features.sh upgrade --feature transaction.version=2", str(level)
+    severity = Severity.OK
+    why = "producers that support it take a new epoch for each transaction, as this pipeline's own always do"
     if isinstance(level, Unknown):
-        why = f"the brokers did not report it ({level.reason})"
-        return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
-    if level < _KIP_890:
+        value, severity, why = "?", Severity.UNKNOWN, f"the brokers did not report it ({level.reason})"
+    elif level < _KIP_890:
+        severity = Severity.WARNING
         why = (
             "a delayed commit of an upstream producer can commit its next transaction, even if it aborts that one; "
             "this pipeline's own producers take a new epoch for each transaction"
         )
-        return Finding(name, str(level), need, setting, why, Severity.WARNING)
-    why = "producers that support it take a new epoch for each transaction, as this pipeline's own always do"
-    return Finding(name, str(level), need, setting, why, Severity.OK)
+    return Finding("transaction-version", value, f"at least {_KIP_890}", setting, why, severity)
 
 
 _ENOUGH = 3
@@ -130,26 +123,20 @@ def _replication(role: str, topic: TopicFacts, brokers: int | None) -> Finding:
 def _min_isr(role: str, topic: TopicFacts) -> Finding:
     count = topic.number(_MIN_ISR)
     need = "1" if topic.replicas == 1 else f"2 to {max(2, topic.replicas - 1)}"
-    setting = f"{_MIN_ISR} of {topic.name}"
-
-    def finding(severity: Severity, why: str) -> Finding:
-        return Finding(f"{role}-min-isr", "?" if count is None else str(count), need, setting, why, severity)
-
+    severity, value, setting = Severity.WARNING, "?" if count is None else str(count), f"{_MIN_ISR} of {topic.name}"
     if count is None:
-        return finding(Severity.UNKNOWN, _UNTOLD)
-    if count > topic.replicas:
-        return finding(_worst(role), f"no record can be acknowledged with only {quantity(topic.replicas, 'replica')}")
-    if topic.in_sync < count:
-        return finding(
-            Severity.WARNING, f"writes fail now: only {topic.in_sync} of {topic.replicas} replicas are in sync"
-        )
-    if topic.replicas > 1 and count == 1:
-        return finding(
-            Severity.WARNING, "a record is acknowledged once one broker has it, and is lost with that broker"
-        )
-    if topic.replicas > 1 and count == topic.replicas:
-        return finding(Severity.WARNING, "all writes fail while one broker is down")
-    return finding(Severity.OK, "acknowledged records are on at least that many brokers")
+        severity, why = Severity.UNKNOWN, _UNTOLD
+    elif count > topic.replicas:
+        severity, why = _worst(role), f"no record can be acknowledged with only {quantity(topic.replicas, 'replica')}"
+    elif topic.in_sync < count:
+        why = f"writes fail now: only {topic.in_sync} of {topic.replicas} replicas are in sync"
+    elif topic.replicas > 1 and count == 1:
+        why = "a record is acknowledged once one broker has it, and is lost with that broker"
+    elif topic.replicas > 1 and count == topic.replicas:
+        why = "all writes fail while one broker is down"
+    else:
+        severity, why = Severity.OK, "acknowledged records are on at least that many brokers"
+    return Finding(f"{role}-min-isr", value, need, setting, why, severity)
 
 
 def _unclean(role: str, topic: TopicFacts) -> Finding:
@@ -209,25 +196,25 @@ def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
     """
     name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
     if isinstance(allowed, Unknown):
+        value, severity = "?", Severity.UNKNOWN
         why = f"the brokers did not report it ({allowed.reason}); without the right, the first fence fails"
-        return Finding(name, "?", "WRITE", setting, why, Severity.UNKNOWN)
-    if allowed:
+    elif allowed:
+        value, severity = "DESCRIBE", Severity.OK
         why = "Write implies Describe, which is granted; without Write, the first fence fails"
-        return Finding(name, "DESCRIBE", "WRITE", setting, why, Severity.OK)
-    why = "WRITE is not granted: no transaction can begin"
-    return Finding(name, "none", "WRITE", setting, why, Severity.UNSAFE)
+    else:
+        value, severity, why = "none", Severity.UNSAFE, "WRITE is not granted: no transaction can begin"
+    return Finding(name, value, "WRITE", setting, why, severity)
 
 
 def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[str] | None) -> Finding:
     need, setting = ", ".join(sorted(needed)), f"ACLs of this principal on {resource} (kafka-acls.sh)"
+    severity, why = Severity.OK, "the rights that a run needs are granted"
     if access is None:
         why = "the brokers did not report this client's rights; without them, the run fails later"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
-    value = ", ".join(sorted(access & needed)) or "none"
     if missing := sorted(needed - access):
-        why = f"{', '.join(missing)} is not granted: the run would fail later"
-        return Finding(name, value, need, setting, why, Severity.UNSAFE)
-    return Finding(name, value, need, setting, "the rights that a run needs are granted", Severity.OK)
+        severity, why = Severity.UNSAFE, f"{', '.join(missing)} is not granted: the run would fail later"
+    return Finding(name, ", ".join(sorted(access & needed)) or "none", need, setting, why, severity)
 
 
 def members(name: str, membership: GroupFacts | Unknown) -> Finding:
@@ -376,23 +363,20 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
         more = f"enrichment and headers add up to {_OUTPUT_ROOM} bytes"
         yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "records close to the limit are rejected instead"))
     if dead is not None:
-        why = (
-            "every rejected record fits, with its value",
-            "the value of a larger record is left out of its dead letter",
-        )
-        yield _size("dead-letter", dead, largest, why)
+        left_out = "the value of a larger record is left out of its dead letter"
+        yield _size("dead-letter", dead, largest, ("every rejected record fits, with its value", left_out))
     value, need, setting = f"{most} bytes", f"at least {largest} bytes", f"{_MAX_BYTES} of {settings.input}"
     severity, reason = Severity.OK, "the pipeline's producer accepts all records of the input"
     if largest > most:
         severity, reason = Severity.WARNING, "the pipeline's producer refuses records that the input accepts"
     yield Finding("producer-message-size", value, need, setting, reason, severity)
     if output is not None and source is not None:
-        partitions = (str(output.partitions), str(source.partitions), f"partitions of {output.name}")
+        value, need, setting = str(output.partitions), str(source.partitions), f"partitions of {output.name}"
         severity, reason = Severity.OK, "a crash in one input partition holds back only one output partition"
-        if output.partitions != source.partitions:
+        if value != need:
             severity = Severity.WARNING
             reason = "keys choose the partition: a crash in one input partition can hold back all output partitions"
-        yield Finding("output-partitions", *partitions, reason, severity)
+        yield Finding("output-partitions", value, need, setting, reason, severity)
 
 
 def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Finding:

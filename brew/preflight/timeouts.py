@@ -84,12 +84,11 @@ def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Fi
         value, need, speed = f"{transaction_bytes} bytes", round(_BUSY_BYTES_PER_S * share_s), "20 MB/s"
         setting, text = "--transaction-bytes", f"at most {need} bytes"
         ok = transaction_bytes <= need
-    why = f"at {speed} a full transaction takes at most a third of its timeout ({share_s:g} s)"
-    if not ok:
-        why = (
-            f"at {speed} a full transaction takes more than a third of its timeout ({share_s:g} s), and may be aborted"
-        )
-    return Finding("transaction-size", value, text, setting, why, Severity.OK if ok else Severity.WARNING)
+    severity, how_much, then = (
+        (Severity.OK, "at most", "") if ok else (Severity.WARNING, "more than", ", and may be aborted")
+    )
+    why = f"at {speed} a full transaction takes {how_much} a third of its timeout ({share_s:g} s){then}"
+    return Finding("transaction-size", value, text, setting, why, severity)
 
 
 def retention(minutes: int | None) -> Finding:
@@ -151,24 +150,14 @@ def _links(settings: PipelineSettings, chain: TimeoutChain) -> Iterator[Timeout]
     given = "request.timeout.ms" in settings.connection.properties
     by = "request.timeout.ms in --client-config" if given else "librdkafka's default for request.timeout.ms"
     yield Timeout("request", chain.request_ms, by, "the request is sent again, within the delivery timeout")
-    yield Timeout(
-        "delivery",
-        chain.delivery_ms,
-        f"nine tenths of {_TRANSACTION} (message.timeout.ms)",
-        "the record counts as not delivered: the transaction is aborted, and the next attempt writes the range again",
+    again = (
+        "the record counts as not delivered: the transaction is aborted, and the next attempt writes the range again"
     )
-    yield Timeout(
-        "transaction",
-        chain.transaction_ms,
-        f"{_TRANSACTION} (transaction.timeout.ms)",
-        "the coordinator aborts and fences it, and readers continue; the next attempt writes the range again",
-    )
-    yield Timeout(
-        "brokers' maximum",
-        chain.broker_ms,
-        f"the brokers' {MAX_TRANSACTION_MS}",
-        "a longer transaction timeout is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)",
-    )
+    yield Timeout("delivery", chain.delivery_ms, f"nine tenths of {_TRANSACTION} (message.timeout.ms)", again)
+    fenced = "the coordinator aborts and fences it, and readers continue; the next attempt writes the range again"
+    yield Timeout("transaction", chain.transaction_ms, f"{_TRANSACTION} (transaction.timeout.ms)", fenced)
+    refused = "a longer transaction timeout is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)"
+    yield Timeout("brokers' maximum", chain.broker_ms, f"the brokers' {MAX_TRANSACTION_MS}", refused)
 
 
 def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[Timeout]:
@@ -194,12 +183,8 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
     if settings.profiles is not None:
         load_s = settings.profiles.load_timeout_s
         yield _of("profiles", load_s, "--profiles-timeout", "the attempt fails, and is repeated")
-    yield _of(
-        "patience",
-        settings.patience_s,
-        "--patience",
-        "attempts failed without progress: the run stops with exit code 3",
-    )
+    failed = "attempts failed without progress: the run stops with exit code 3"
+    yield _of("patience", settings.patience_s, "--patience", failed)
     if not settings.follow:
         upstream = "an open upstream transaction held back the input: the run stops with exit code 3"
         yield _of("blocked patience", settings.blocked_patience_s, "--blocked-patience", upstream)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import chain
 
 import orjson
 import pyarrow as pa
@@ -72,11 +73,8 @@ def headers_of(cell: bytes | None) -> list[tuple[str, bytes | None]] | None:
     """Parse a cell of the headers column: Spark's `to_json` writes bytes as base64 and omits null values."""
     if not cell:
         return None
-    return [(header["key"], _decoded(header.get("value"))) for header in orjson.loads(cell)]
-
-
-def _decoded(value: str | None) -> bytes | None:
-    return None if value is None else base64.b64decode(value)
+    pairs = [(header["key"], header.get("value")) for header in orjson.loads(cell)]
+    return [(name, None if value is None else base64.b64decode(value)) for name, value in pairs]
 
 
 # Settings of the Java client. The back-offs shorten start-up, the sizes raise throughput (benchmarks/RESULTS.md).
@@ -149,7 +147,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                 offer = job.offers[partition]
                 if TaskContext.get().attemptNumber() > 0:  # crash only once, or no run could recover
                     offer = replace(offer, crash=None)
-                batches = _MeasuredBatches(_chain(first, arrow))
+                batches = _MeasuredBatches(chain([first], arrow))
                 outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
                 yield pa.record_batch([pa.array([orjson.dumps(asdict(outcome))], pa.binary())], schema=_SCHEMA)
                 return
@@ -160,7 +158,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
 class _MeasuredBatches:
     """Passes batches on and counts their bytes."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
         self.read_bytes = 0
 
@@ -188,17 +186,6 @@ def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
         )
 
 
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
-
-
-def read_outcome(text: bytes) -> Outcome:
-    """Parse the outcome that a task reported."""
-    fields = orjson.loads(text)
-    return Outcome(**{**fields, "status": Status(fields["status"])})
-
-
 _ARCHIVE_S = 60.0
 _END_S = 2.0
 
@@ -216,10 +203,14 @@ class SparkEngine:
         outcomes: Mapping[int, Outcome]
         try:
             session.tag_jobs(self.spark.sparkContext)
-            frame = read_ranges(self._session(ranges), job.transaction.connection, job.transaction.group, ranges)
+            # Lanes run in parallel, so each size of batches has a session of its own.
+            small = self._record_sizes.all_small(range_.partition for range_ in ranges)
+            spark = self._small_records_session if small else self.spark
+            frame = read_ranges(spark, job.transaction.connection, job.transaction.group, ranges)
             frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
-            outcomes = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
+            reported = [orjson.loads(row[0]) for row in frame.collect()]
+            outcomes = {o["partition"]: Outcome(**{**o, "status": Status(o["status"])}) for o in reported}
         except BrewError:
             raise
         except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
@@ -230,14 +221,6 @@ class SparkEngine:
             }
         self._record_sizes.apply_outcome(outcomes.values())
         return outcomes
-
-    def _session(self, ranges: Sequence[OffsetRange]) -> SparkSession:
-        """Return the session with the batch size for these ranges; lanes run in parallel, so each size has its own."""
-        return (
-            self._small_records_session
-            if self._record_sizes.all_small(range_.partition for range_ in ranges)
-            else self.spark
-        )
 
     @cached_property
     def _small_records_session(self) -> SparkSession:

@@ -149,7 +149,6 @@ def session_on_borrowed(context: SparkContext) -> SparkSession:
 
 
 def session_of(context: SparkContext) -> SparkSession:
-    """Return the session of a context that was started earlier."""
     return SparkSession(context)
 
 

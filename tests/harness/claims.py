@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brew.claims.log import Appended, Entry, Item
+from brew.claims.member import Member, Membership
 from brew.claims.messages import ClaimingPartition, Heartbeat, Message, ReleasingPartition, encode
 from brew.claims.state import PartitionOwner, RecordEffect, Table
 from brew.deadline import Deadline
@@ -30,6 +31,11 @@ def release(client: str, token: int, position: int = -1, partition: int | None =
 def fold(table: Table, *records: tuple[int, Message]) -> list[RecordEffect]:
     """Apply pairs of (milliseconds since `START_MS`, message) in order."""
     return [table.apply(table.next, START_MS + at, message) for at, message in records]
+
+
+def words(table: Table, *records: tuple[int, Message]) -> str:
+    """Apply records as `fold` does; return their effects in words."""
+    return " ".join(fold(table, *records))
 
 
 def owner_of(table: Table, partition: int = 0) -> PartitionOwner:
@@ -112,3 +118,31 @@ class MemoryLog:
         return found
 
     def close(self) -> None: ...
+
+
+def patience() -> Deadline:
+    return Deadline(5)
+
+
+def member(
+    shared: Shared,
+    client: str,
+    partitions: tuple[int, ...] = tuple(range(8)),
+    interval_s: float = 1.0,
+    *,
+    works: bool = True,
+    log: Callable[[Shared], MemoryLog] = MemoryLog,
+) -> Member:
+    """Return a member that has joined, with the log's clock as its own."""
+    made = Member(log(shared), Membership(client, GROUP, TOPIC, partitions, interval_s, works), shared.now)
+    made.join(patience())
+    return made
+
+
+def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
+    """Let time go by; these take their turns, and give back what they are asked for."""
+    for _ in range(round(seconds * 10)):
+        shared.now_ms += 100
+        for one in turning:
+            one.turn(patience())
+            one.release_partitions({p: one.holdings[p] for p in one.to_release}, patience())

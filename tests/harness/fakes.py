@@ -1,14 +1,29 @@
-"""A broker in memory with transactions and fences, and the kernel's port to it."""
+"""A broker in memory with transactions and fences, and the kernel's port to it; records as the client returns them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 from brew.deadline import Deadline
 from brew.errors import Fatal, Fenced, KafkaFailure
 from brew.offsets import Committed, SourcePosition
+
+
+def log_record(
+    offset: int,
+    partition: int = 0,
+    key: bytes | None = b"k",
+    value: bytes | None = None,
+    headers: list[tuple[str, bytes | None]] | None = None,
+    timestamp: tuple[int, int] = (1, 0),
+    error: object = None,
+) -> Any:
+    """Return a record, or an event, as the client library does: each field is a method."""
+    return SimpleNamespace(**{name: lambda given=given: given for name, given in locals().items()})
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""Fakes around the lease coordinator: brokers, workers and their sessions."""
+"""Fakes around the lease coordinator: brokers, workers and their sessions; the state of a run, settings of a worker."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,16 @@ from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import KafkaFailure, Refused
 from brew.fault_injection import CrashInjector
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
 from brew.readers.direct.lease_server import ReceivedMessage, WorkerSession
-from brew.readers.direct.messages import outcome_message, parse_grant, released_message
-from brew.settings import PipelineSettings
+from brew.readers.direct.messages import WorkerSettings, outcome_message, parse_grant, released_message
+from brew.settings import CrashSettings, DirectSettings, Limits, PipelineSettings
+from pipeline.transformation import OrderEnrichment
 
 Message = dict[str, Any]
 
@@ -34,8 +36,8 @@ Message = dict[str, Any]
 class Cluster:
     """Four partitions of 100 offsets, and the group's committed offset for each."""
 
-    def __init__(self) -> None:
-        self.committed: dict[int, int | None] = dict.fromkeys(range(4), 0)
+    def __init__(self, *committed: int | None) -> None:
+        self.committed = dict(enumerate(committed or (0, 0, 0, 0)))
         self.last_positions: dict[int, int] = {}
         self._may_start: set[int] = set()
         self.stable = 100
@@ -126,6 +128,29 @@ class Mine:
         return frozenset(self.partitions)
 
 
+def run_context(
+    settings: PipelineSettings,
+    stop: threading.Event | None = None,
+    *,
+    targets: Mapping[str, Topic] | None = None,
+    view: ProgressView | None = None,
+    goals: Mapping[int, int] | None = None,
+    **more: Any,
+) -> RunContext:
+    """Return the state of a run with these settings."""
+    first = (settings, targets or {}, stop or threading.Event(), RunProgress(), view or ProgressView(), goals)
+    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
+    return RunContext(*first, 1_000_000, transaction, CrashInjector(settings.crash), **more)
+
+
+def worker_settings(port: int = 0, **more: Any) -> WorkerSettings:
+    """Return a lease worker's settings; ``more``: other fields."""
+    transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
+    made, direct, crash = OrderEnrichment(Limits()), DirectSettings(), CrashSettings()
+    plain = WorkerSettings("127.0.0.1", port, "token", "orders", transaction, made, direct, crash, 1000)
+    return replace(plain, **more)
+
+
 class Play:
     """One director in a thread, and workers whose messages the test determines."""
 
@@ -143,19 +168,8 @@ class Play:
         monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.cluster)
         plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
         given = replace(plain, **settings)
-        transaction = TransactionSettings(given.connection, given.group, 60.0)
         ends = None if follow else goals or dict.fromkeys(range(4), 100)
-        self.shared = RunContext(
-            given,
-            {},
-            self.stop,
-            RunProgress(),
-            ProgressView(),
-            ends,
-            1_000_000,
-            transaction,
-            CrashInjector(given.crash),
-        )
+        self.shared = run_context(given, self.stop, goals=ends)
         self.shared.ownership = ownership or self.shared.ownership
         self.errors: list[Exception] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -202,3 +216,9 @@ def grants(session: WorkerSession, count: int) -> dict[int, Any]:
 
 def both(play: Play) -> tuple[WorkerSession, WorkerSession]:
     return play.worker(0), play.worker(1)
+
+
+def shared_out(play: Play) -> tuple[WorkerSession, WorkerSession, dict[int, Any], dict[int, Any]]:
+    """Return two workers and the grants of two partitions that each has got."""
+    one, other = both(play)
+    return one, other, grants(one, 2), grants(other, 2)

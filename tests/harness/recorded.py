@@ -1,15 +1,30 @@
-"""A recorder with a clock that the test moves."""
+"""A recorder with a clock that the test moves, and the names of all series that it may tell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily
+
 from brew.observability.counters import Ended, Ending
 from brew.observability.health import Bounds
+from brew.observability.metrics import METRICS
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.status import PartitionState, PartitionStatus, Phase, Topics
 
 PLACE = ("orders", 3)
+
+
+def stored_names() -> dict[str, tuple[str, ...]]:
+    """Return each series' name as used in PromQL -> its labels."""
+    names: dict[str, tuple[str, ...]] = {}
+    for name, metric in METRICS.items():
+        if metric.kind is HistogramMetricFamily:
+            names[f"{name}_bucket"] = (*metric.labels, "le")
+            names |= dict.fromkeys((f"{name}_sum", f"{name}_count"), metric.labels)
+        else:
+            names[f"{name}_info" if metric.kind is InfoMetricFamily else name] = metric.labels
+    return names
 
 
 @dataclass

@@ -16,9 +16,9 @@ def null_key_becomes_empty(change: Changes) -> None:
     """A record without a key is written with an empty key, which is a different record."""
 
     def handing(old: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda taken: (rows._replace(keys=[key or b"" for key in rows.keys]) for rows in old(taken))
+        return lambda taken: (rows := old(taken))._replace(keys=[key or b"" for key in rows.keys])
 
-    change.set(worker, "_rows", handing)
+    change.set(worker, "rows_of", handing)
 
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
@@ -29,9 +29,9 @@ def headers_of_one_name_become_one(change: Changes) -> None:
         def once(headers: Any) -> Any:
             return headers and list(dict(headers).items())
 
-        return lambda taken: (rows._replace(headers=list(map(once, rows.headers))) for rows in old(taken))
+        return lambda taken: (rows := old(taken))._replace(headers=list(map(once, rows.headers)))
 
-    change.set(worker, "_rows", handing)
+    change.set(worker, "rows_of", handing)
 
 
 @mutant("D11", on="direct-failing-send-offsets", named="not drained")

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.lease_play import run_context
 
 from brew.connection import Connection
 from brew.driver import limits as patiences
 from brew.driver import run as working
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.run_context import ProgressView, RunContext, RunProgress
+from brew.driver.run_context import RunContext
 from brew.errors import Refused
-from brew.fault_injection import CrashInjector
-from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.settings import PipelineSettings
@@ -78,19 +77,7 @@ def test_being_held_back_ends_as_well(clock: _Clock) -> None:
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the number that the crash announces would miss what the other one still writes."""
-    given = settings()
-    transaction = TransactionSettings(given.connection, given.group, 60.0)
-    whole = RunContext(
-        given,
-        {},
-        threading.Event(),
-        RunProgress(),
-        ProgressView(),
-        {0: 100},
-        1_000_000,
-        transaction,
-        CrashInjector(given.crash),
-    )
+    whole = run_context(settings(), goals={0: 100})
     finished, running_now = threading.Event(), threading.Event()
 
     class _Worker:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Unreachable
 from brew.fault_injection import CrashInjector, PlannedCrash
 from brew.kafka.clients import FULL_MS
-from brew.kafka.log_reader import IDLE_MS, FetchedRecords, TailReader
+from brew.kafka.log_reader import IDLE_MS, FetchedRecords, LogRecord, TailReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows
@@ -172,24 +172,23 @@ class TransactionInput:
         fetched: FetchedRecords | None = self._fetched
         while fetched is not None:
             self._fetched = fetched
-            yield from _rows(fetched)
+            if fetched.records:  # there may be only markers
+                yield rows_of(fetched.records)
             self._records_left -= len(fetched.records)
             self._bytes_left -= fetched.size
             count = min(CHUNK, self._records_left)
             fetched = self._tail.take(count, self._bytes_left, 0) if count > 0 and self._bytes_left > 0 else None
 
 
-def _rows(fetched: FetchedRecords) -> Iterator[Rows]:
-    """The records as the kernel's parallel lists; nothing if there are only markers."""
-    records = fetched.records
-    if records:
-        yield Rows(
-            [record.offset() for record in records],
-            [record.key() for record in records],
-            [record.value() for record in records],
-            [record.headers() for record in records],
-            [record.timestamp()[1] for record in records],
-        )
+def rows_of(records: Sequence[LogRecord]) -> Rows:
+    """The records as the kernel's parallel lists."""
+    return Rows(
+        [record.offset() for record in records],
+        [record.key() for record in records],
+        [record.value() for record in records],
+        [record.headers() for record in records],
+        [record.timestamp()[1] for record in records],
+    )
 
 
 # A drain has to find the end of its partition quickly. A following run may hold hundreds of idle partitions: with the

@@ -94,11 +94,23 @@ def assignments() -> list[AssignedPartition]:
     return [AssignedPartition("t", "id", p, committed=50, first=0, last_stable=500) for p in (0, 1)]
 
 
+Calls = list[tuple[str, Any]]
+
+
+def flow_of(
+    kind: type[AtLeastOnce | AtMostOnce], inner: type[Recorder] = Recorder, *, grants: bool = True
+) -> tuple[Any, Any, StubKeeper, Calls]:
+    """A flow that has been assigned both partitions; its handler, its keeper, and all calls."""
+    calls: Calls = []
+    keeper, handler = StubKeeper(calls, grants=grants), inner(calls)
+    flow = kind(handler, cast("Heartbeater", keeper))
+    flow.assigned(assignments(), Deadline(5))
+    return flow, handler, keeper, calls
+
+
 def test_at_least_once_works_first_and_tells_then() -> None:
     """From the log's position where it has one, else from the committed offset; handed over where it ended."""
-    calls: list[tuple[str, Any]] = []
-    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(assignments(), Deadline(5))
+    flow, _, _, calls = flow_of(AtLeastOnce)
     flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     flow.revoked([0, 1], Deadline(5))
     assert calls == [
@@ -112,11 +124,8 @@ def test_at_least_once_works_first_and_tells_then() -> None:
 
 def test_what_was_only_begun_is_not_told() -> None:
     """A pattern that works behind the loop's back: the log hears what it reports, or a crash would skip the rest."""
-    calls: list[tuple[str, Any]] = []
     heard: list[Mapping[int, int]] = []
-    inner = Behind(calls)
-    flow = AtLeastOnce(inner, cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(assignments(), Deadline(5))
+    flow, inner, _, calls = flow_of(AtLeastOnce, Behind)
     flow.handle([PartitionBatch(0, 100, 120, [])], context(heard))
     assert calls[1:] == [("handle", [(0, 120)])]
     inner.done = {0: 110}
@@ -128,10 +137,7 @@ def test_what_was_only_begun_is_not_told() -> None:
 
 def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
     """What is done lies below what was claimed, and what was claimed is never worked on again."""
-    calls: list[tuple[str, Any]] = []
-    inner = Behind(calls)
-    flow = AtMostOnce(inner, cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(assignments(), Deadline(5))
+    flow, inner, _, calls = flow_of(AtMostOnce, Behind)
     flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     inner.done = {0: 110}
     flow.tick(LEASE)
@@ -141,18 +147,14 @@ def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
 
 def test_at_most_once_claims_before_it_works() -> None:
     """Slice by slice, so that a crash drops no more than it must."""
-    calls: list[tuple[str, Any]] = []
-    flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(assignments(), Deadline(5))
+    flow, _, _, calls = flow_of(AtMostOnce)
     flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], LEASE)
     assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
 
 
 def test_what_could_not_be_claimed_is_not_worked_on() -> None:
     """Not even once."""
-    calls: list[tuple[str, Any]] = []
-    flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls, grants=False)))
-    flow.assigned(assignments(), Deadline(5))
+    flow, _, _, calls = flow_of(AtMostOnce, grants=False)
     with pytest.raises(NotOwned, match="could not be claimed"):
         flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     assert [name for name, _ in calls] == ["assigned", "claim"]
@@ -160,10 +162,7 @@ def test_what_could_not_be_claimed_is_not_worked_on() -> None:
 
 def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     """Silent for two intervals, or claimed again since under another token."""
-    calls: list[tuple[str, Any]] = []
-    keeper = StubKeeper(calls)
-    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", keeper))
-    flow.assigned(assignments(), Deadline(5))
+    flow, _, keeper, calls = flow_of(AtLeastOnce)
     keeper.holdings[0] = Holding(9, 100, 1e9)
     with pytest.raises(NotOwned):
         flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
@@ -177,9 +176,7 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
 
 def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
     """Its position is the next owner's business."""
-    calls: list[tuple[str, Any]] = []
-    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(assignments(), Deadline(5))
+    flow, _, _, calls = flow_of(AtLeastOnce)
     flow.lost([0])
     flow.revoked([1], Deadline(5))
     assert calls[1:] == [("lost", [0]), ("revoked", [1]), ("give back", {1: (8, -1)})]
@@ -217,9 +214,8 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
         assert len(shared.entries[0]) == written
 
 
-def test_what_is_left_is_released_at_the_position_that_was_told_last() -> None:
+def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
     """Whoever comes next goes on there, at once."""
-    shared = Shared()
     with keeping(shared) as keeper:
         held = keeper.held()
         keeper.progress({0: replace(held[0], position=70)})
@@ -228,9 +224,8 @@ def test_what_is_left_is_released_at_the_position_that_was_told_last() -> None:
     assert keeper.held() == {}
 
 
-def test_a_position_told_under_an_earlier_claim_is_not_told_again() -> None:
+def test_a_position_told_under_an_earlier_claim_is_not_told_again(shared: Shared) -> None:
     """The partition was given back and claimed anew: its next owner's work is not set back, nor ahead."""
-    shared = Shared()
     with keeping(shared) as keeper:
         old = keeper.held()[0]
         keeper.progress({0: replace(old, position=99)})
@@ -240,9 +235,8 @@ def test_a_position_told_under_an_earlier_claim_is_not_told_again() -> None:
     assert told(shared)[0] == (None, 40)
 
 
-def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks() -> None:
+def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
     """Nothing is held any more, and nobody goes on as if it were."""
-    shared = Shared()
     with keeping(shared) as keeper:
         shared.entries[0] = list[Entry]()
         shared.now_ms += 600

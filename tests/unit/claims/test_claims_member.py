@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from harness.claims import GROUP, START_MS, MemoryLog, Shared, beat, claim
+from harness.claims import GROUP, START_MS, MemoryLog, Shared, beat, claim, member, pass_by, patience
 
 from brew.claims import state as claims_state
 from brew.claims.log import Appended, Entry, Item
@@ -29,35 +29,16 @@ INTERVAL_S = 1.0
 EIGHT = tuple(range(8))
 
 
-def patience() -> Deadline:
-    return Deadline(5)
-
-
-def member(
-    shared: Shared,
-    client: str,
-    partitions: tuple[int, ...] = EIGHT,
-    interval_s: float = INTERVAL_S,
-    *,
-    works: bool = True,
-) -> Member:
-    made = Member(MemoryLog(shared), Membership(client, GROUP, "orders", partitions, interval_s, works), shared.now)
-    made.join(patience())
-    return made
-
-
-def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
-    """Time goes by, and these take their turns, giving back what they are asked for."""
-    for _ in range(round(seconds * 10)):
-        shared.now_ms += 100
-        for one in turning:
-            one.turn(patience())
-            one.release_partitions({p: one.holdings[p] for p in one.to_release}, patience())
-
-
-def test_a_member_alone_takes_all_and_beats_twice_per_interval() -> None:
-    """64 partitions would be 128 heartbeats per interval, and two of the member itself."""
+def owner(partitions: tuple[int, ...] = (0,)) -> tuple[Shared, Member]:
+    """A log, and the member `a` that has claimed these partitions there."""
     shared = Shared()
+    made = member(shared, "a", partitions)
+    assert made.claim(partitions, patience()) == list(partitions)
+    return shared, made
+
+
+def test_a_member_alone_takes_all_and_beats_twice_per_interval(shared: Shared) -> None:
+    """64 partitions would be 128 heartbeats per interval, and two of the member itself."""
     alone = member(shared, "a")
     pass_by(shared, 0.1, alone)
     before = len(shared.entries[0])
@@ -75,25 +56,21 @@ def test_members_share_and_shares_follow_those_who_come_and_go(partitions: int) 
     b = member(shared, "b")
     pass_by(shared, 0.5, a, b)
     assert [len(one.held()) for one in (a, b)] == [4, 4]
-
     c = member(shared, "c")
     pass_by(shared, 0.8, a, b, c)
     assert sorted(len(one.held()) for one in (a, b, c)) == [2, 3, 3]
     assert sorted([*a.held(), *b.held(), *c.held()]) == list(EIGHT)
-
     b.leave(patience())
     pass_by(shared, 0.2, a, c)
     assert [len(one.held()) for one in (a, c)] == [4, 4]
-
     pass_by(shared, 2 * INTERVAL_S - 0.1, a)
     assert len(a.held()) == 4
     pass_by(shared, 0.5, a)
     assert sorted(a.held()) == list(EIGHT)
 
 
-def test_two_claims_for_one_partition_give_it_to_the_earlier_record() -> None:
+def test_two_claims_for_one_partition_give_it_to_the_earlier_record(shared: Shared) -> None:
     """Both read the same view, both write; the loser reads that it lost."""
-    shared = Shared()
     a, b = member(shared, "a"), member(shared, "b")
     key_before = len(shared.entries[0])
     assert b.claim([0, 1], patience()) == [0, 1]
@@ -101,15 +78,13 @@ def test_two_claims_for_one_partition_give_it_to_the_earlier_record() -> None:
     assert a.holdings[2].token > b.holdings[1].token >= key_before
 
 
-def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took() -> None:
+def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took(shared: Shared) -> None:
     """It knows so by its own clock before it has read anything, and writes nothing that counts."""
-    shared = Shared()
     sleeper, other = member(shared, "a", (0,)), member(shared, "b", (0,))
     pass_by(shared, 0.2, sleeper)
     old = sleeper.holdings[0]
     pass_by(shared, 2 * INTERVAL_S + 0.6, other)
     assert list(other.held()) == [0]
-
     assert sleeper.held() == {}
     assert not sleeper.claim_messages(0, old, 100, patience())
     pass_by(shared, 1.0, sleeper, other)
@@ -126,11 +101,9 @@ class SlowLog(MemoryLog):
         return done
 
 
-def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer() -> None:
+def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer(shared: Shared) -> None:
     """The log counts from the record's time: two intervals after it others may own the partition."""
-    shared = Shared()
-    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), 1.5), shared.now)
-    slow.join(patience())
+    slow = member(shared, "a", (0,), 1.5, log=SlowLog)
     slow.claim([0], patience())
     last = max(one.time_ms for one in shared.entries[0] if b"Heartbeat" in one.key)
     assert slow.holdings[0].confirmed_until == last / 1000 + 3
@@ -156,10 +129,9 @@ class Overtaken(MemoryLog):
 
 @pytest.mark.parametrize(("log", "sure_s"), [(SlowLog, {0: 3.0}), (Overtaken, {})])
 def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written(
-    log: type[MemoryLog], sure_s: dict[int, float]
+    log: type[MemoryLog], sure_s: dict[int, float], shared: Shared
 ) -> None:
     """The log is away since: the claim alone says how long it holds, or that another process has it already."""
-    shared = Shared()
 
     class Away(log):  # type: ignore[misc, valid-type]
         def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
@@ -167,30 +139,25 @@ def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written(
             shared.down = any(b"ClaimingPartition" in one.key for one in items)
             return done
 
-    owner = Member(Away(shared), Membership("a", GROUP, "orders", (0,), 1.5), shared.now)
-    owner.join(patience())
+    a = member(shared, "a", (0,), 1.5, log=Away)
     began = shared.now()
     with pytest.raises(DeadlineExceeded):
-        owner.claim([0], patience())
-    assert {p: one.confirmed_until - began for p, one in owner.holdings.items()} == sure_s
+        a.claim([0], patience())
+    assert {p: one.confirmed_until - began for p, one in a.holdings.items()} == sure_s
 
 
 def test_a_heartbeat_confirms_nothing_that_a_record_behind_it_took() -> None:
     """The process that resumed the partition has the token; nothing is ours for two more intervals."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    a.claim([0], patience())
+    shared, a = owner()
     a._log = Overtaken(shared)
     a._log.tail(a.view.ends())
     assert not a.claim_messages(0, a.holdings[0], 10, patience())
     assert a.holdings == {}
 
 
-def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers() -> None:
+def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers(shared: Shared) -> None:
     """Every 50 ms both are asked; one of them hears of its own heartbeats too late."""
-    shared = Shared()
-    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
-    slow.join(patience())
+    slow = member(shared, "a", (0,), log=SlowLog)
     other = member(shared, "b", (0,))
     slow.claim([0], patience())
     owners = []
@@ -202,27 +169,23 @@ def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_lo
     assert owners[-1] == ["b"]
 
 
-def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None:
+def test_a_restarted_process_takes_its_partitions_back_without_a_claim(shared: Shared) -> None:
     """Under its stable client_id, at the positions that it had told; the older process has lost them."""
-    shared = Shared()
     first = member(shared, "a")
     pass_by(shared, 0.1, first)
-    first.progress({p: type(one)(one.token, 70 + p, one.confirmed_until) for p, one in first.holdings.items()})
+    first.progress({p: replace(one, position=70 + p) for p, one in first.holdings.items()})
     pass_by(shared, 0.6, first)
     claims = sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0])
-
     again = member(shared, "a")
     assert {p: one.position for p, one in again.held().items()} == {p: 70 + p for p in EIGHT}
     pass_by(shared, 1.0, first, again)
-
     assert sorted(again.held()) == list(EIGHT)
     assert first.holdings == {}
     assert sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0]) == claims
 
 
-def test_a_restart_after_two_intervals_claims_like_everybody() -> None:
+def test_a_restart_after_two_intervals_claims_like_everybody(shared: Shared) -> None:
     """Somebody else may have been quicker."""
-    shared = Shared()
     first = member(shared, "a")
     pass_by(shared, 0.1, first)
     shared.now_ms += 2001
@@ -232,9 +195,8 @@ def test_a_restart_after_two_intervals_claims_like_everybody() -> None:
     assert sorted(again.held()) == list(EIGHT)
 
 
-def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> None:
+def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals(shared: Shared) -> None:
     """When it can again, the first heartbeat brings the partitions back, if nobody was quicker."""
-    shared = Shared()
     alone = member(shared, "a")
     pass_by(shared, 0.1, alone)
     shared.down = True
@@ -249,9 +211,8 @@ def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> N
     assert sorted(alone.held()) == list(EIGHT)
 
 
-def test_claimed_messages_are_claimed_once() -> None:
+def test_claimed_messages_are_claimed_once(shared: Shared) -> None:
     """Read back and verified; a second time, or by a successor below them: no."""
-    shared = Shared()
     a = member(shared, "a", (0,))
     pass_by(shared, 0.1, a)
     first = a.holdings[0]
@@ -260,7 +221,6 @@ def test_claimed_messages_are_claimed_once() -> None:
     assert not a.claim_messages(0, first, 100, patience())
     assert not a.claim_messages(0, type(first)(first.token + 1, 0, 0), 200, patience())
     assert a.holdings[0].position == 100
-
     shared.now_ms += 2500
     b = member(shared, "b", (0,))
     pass_by(shared, 0.1, b)
@@ -272,16 +232,13 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
     shared = Shared(2)
     a, b = member(shared, "a"), member(shared, "b")
     pass_by(shared, 1, a, b)
-    a.progress({p: type(one)(one.token, 500, one.confirmed_until) for p, one in a.holdings.items()})
+    a.progress({p: replace(one, position=500) for p, one in a.holdings.items()})
     admin = member(shared, "admin")
     admin.pause_group(60, patience())
     pass_by(shared, 0.2, a, b)
     assert a.holdings == b.holdings == {}
-
     assert sorted(admin.claim(list(EIGHT), patience())) == list(EIGHT)
-    admin.release_partitions(
-        {p: type(one)(one.token, 7, one.confirmed_until) for p, one in admin.holdings.items()}, patience()
-    )
+    admin.release_partitions({p: replace(one, position=7) for p, one in admin.holdings.items()}, patience())
     pass_by(shared, 1, a, b)
     assert a.holdings == b.holdings == {}
     admin.pause_group(0, patience())
@@ -292,16 +249,16 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
 
 
 @pytest.mark.parametrize(("for_s", "until"), [(0, [0]), (1, [0, START_MS + 1000])])
-def test_a_pause_is_counted_by_the_brokers_clock_and_replaces_the_one_before(for_s: float, until: list[int]) -> None:
+def test_a_pause_is_counted_by_the_brokers_clock_and_replaces_the_one_before(
+    for_s: float, until: list[int], shared: Shared
+) -> None:
     """A pause of no time only ends one; an administrator is no member, so it writes nothing else."""
-    shared = Shared()
     member(shared, "admin", works=False).pause_group(for_s, patience())
     assert [decode(one.value) for one in shared.entries[0]] == [ReleaseGroup("admin", GROUP, time) for time in until]
 
 
-def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs_newest_record() -> None:
+def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs_newest_record(shared: Shared) -> None:
     """It takes no part, so it does not matter that others take the topic as a whole."""
-    shared = Shared()
     shared.write(claim("a", WHOLE_TOPIC))
     admin = member(shared, "admin", works=False)
     assert (admin.membership.presence(), len(shared.entries[0])) == ([], 1)
@@ -310,9 +267,8 @@ def test_an_administrator_writes_nothing_as_it_joins_and_sees_owners_by_the_logs
     assert member(shared, "admin", (WHOLE_TOPIC,), works=False).owned()[WHOLE_TOPIC].status is Status.STALE
 
 
-def test_the_brokers_clock_is_that_of_the_newest_record_that_was_read_or_appended() -> None:
+def test_the_brokers_clock_is_that_of_the_newest_record_that_was_read_or_appended(shared: Shared) -> None:
     """The member's own clock stands still here; an append counts although nothing can be read behind it."""
-    shared = Shared()
 
     class Blind(MemoryLog):
         def read(self, until: Mapping[int, int], _deadline: Deadline) -> list[Entry]:
@@ -346,16 +302,12 @@ def test_a_snapshot_that_can_not_be_written_is_left_to_the_next_write(
 
     tried: list[int] = []
     monkeypatch.setattr(claims_state, "SNAPSHOT_RECORDS", 1)
-    shared = Shared()
-    a = Member(NoRoom(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
-    a.join(patience())
-    assert a.claim([0], patience()) == [0]
+    assert member(Shared(), "a", (0,), log=NoRoom).claim([0], patience()) == [0]
     assert len(tried) == 4
 
 
-def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
+def test_a_member_writes_a_snapshot_when_its_write_finds_it_due(shared: Shared) -> None:
     """And a newcomer reads from there."""
-    shared = Shared()
     for _ in range(SNAPSHOT_RECORDS):
         shared.write(claim("x"))
     alone = member(shared, "a")
@@ -368,21 +320,26 @@ def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
     assert newcomer.view.tables[0].owners == alone.view.tables[0].owners
 
 
-def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims() -> None:
-    """The owner that it could not read of has beaten by then."""
+def log_without_begin() -> tuple[Shared, Member]:
+    """The last record of member `a`, which owns the partition, and `a`."""
     shared = Shared()
     a = member(shared, "a", (0,))
     pass_by(shared, 3, a)
-    del shared.entries[0][: len(shared.entries[0]) - 1]
+    del shared.entries[0][:-1]
+    return shared, a
+
+
+def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims() -> None:
+    """The owner that it could not read of has beaten by then."""
+    shared, a = log_without_begin()
     b = member(shared, "b", (0,))
     assert b.view.partial
     pass_by(shared, 5, a, b)
     assert (list(a.held()), list(b.held())) == ([0], [])
 
 
-def test_a_log_that_was_made_again_ends_the_member() -> None:
+def test_a_log_that_was_made_again_ends_the_member(shared: Shared) -> None:
     """Its tokens mean nothing there."""
-    shared = Shared()
     a = member(shared, "a", (0,))
     pass_by(shared, 1, a)
     shared.entries[0].clear()
@@ -390,9 +347,8 @@ def test_a_log_that_was_made_again_ends_the_member() -> None:
         pass_by(shared, 1, a)
 
 
-def test_one_works_on_a_topic_as_a_whole_and_the_others_stand_by() -> None:
+def test_one_works_on_a_topic_as_a_whole_and_the_others_stand_by(shared: Shared) -> None:
     """Nothing is shared; the next one takes over when it dies."""
-    shared = Shared()
     standing = [member(shared, name, (WHOLE_TOPIC,)) for name in "abc"]
     pass_by(shared, 3, *standing)
     assert [len(one.held()) for one in standing] == [1, 0, 0]
@@ -457,9 +413,7 @@ def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None
 
 def test_a_holding_of_an_earlier_claim_is_nobodys_any_more() -> None:
     """The same member lost the partition and claimed it anew: what was done under the old token changes nothing."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    assert a.claim([0], patience()) == [0]
+    _, a = owner()
     old = a.holdings[0]
     a.release_partitions({0: old}, patience())
     assert a.claim([0], patience()) == [0]
@@ -474,9 +428,7 @@ def test_a_holding_of_an_earlier_claim_is_nobodys_any_more() -> None:
 
 def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() -> None:
     """The last sure millisecond; and an answer that comes too late leaves it to somebody else to work on them."""
-    shared = Shared()
-    a = member(shared, "a", (0, 1))
-    a.claim([0, 1], patience())
+    shared, a = owner((0, 1))
     shared.now_ms += 2 * 1000
     written = len(shared.entries[0])
     assert not a.claim_messages(0, a.holdings[0], 10, patience())
@@ -491,8 +443,7 @@ def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() ->
             return done
 
     fresh = Shared()
-    slow = Member(SlowLog(fresh), Membership("a", GROUP, "orders", (0,), INTERVAL_S), fresh.now)
-    slow.join(patience())
+    slow = member(fresh, "a", (0,), log=SlowLog)
     slow.claim([0], patience())
     slow._log = Late(fresh)
     slow._log.tail(slow.view.ends())
@@ -501,9 +452,7 @@ def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() ->
 
 def test_a_claim_of_messages_that_the_log_calls_late_is_none() -> None:
     """Another member's claim stands before it in the log, and was not read yet."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    a.claim([0], patience())
+    shared, a = owner()
     holding = a.holdings[0]
     shared.write(beat("a", -1, partition=None))
     shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, holding.token))
@@ -514,9 +463,7 @@ def test_a_claim_of_messages_that_the_log_calls_late_is_none() -> None:
 
 def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
     """Each heartbeat's answer is its own partition's, also behind one that was given back, and is claimed anew."""
-    shared = Shared()
-    a = member(shared, "a", (0, 1, 2))
-    a.claim([0, 1, 2], patience())
+    shared, a = owner((0, 1, 2))
     shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, a.holdings[0].token))
     shared.now_ms += 600
     a.turn(patience())
@@ -526,9 +473,7 @@ def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
 
 def test_what_was_given_back_is_not_asked_for_again() -> None:
     """Until the next turn finds that others are due it."""
-    shared = Shared()
-    a = member(shared, "a", (0, 1))
-    a.claim([0, 1], patience())
+    shared, a = owner((0, 1))
     member(shared, "b", (0, 1))
     a.turn(patience())
     assert a.to_release == {1}
@@ -538,9 +483,7 @@ def test_what_was_given_back_is_not_asked_for_again() -> None:
 
 def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:
     """A heartbeat carries the member's; a claim brings the log's."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    a.claim([0], patience())
+    shared, a = owner()
     shared.write(Heartbeat("a", GROUP, "orders", 0, 30, a.holdings[0].token, 1000, resume=False))
     shared.now_ms += 600
     a.turn(patience())
@@ -551,26 +494,17 @@ def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:
     assert a.holdings[0].position == a.owned()[0].position == 40
 
 
-@pytest.mark.parametrize(("answer", "granted"), [("held", []), ("granted", [0])])
-def test_a_claim_that_lost_is_none_even_of_a_partition_that_the_member_owns_already(
-    answer: str, granted: list[int]
-) -> None:
+def test_a_claim_that_lost_is_none_even_of_a_partition_that_the_member_owns_already() -> None:
     """The log answers `held` to an owner that claims again, and what it holds stays as it is."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    if answer == "held":
-        assert a.claim([0], patience()) == [0]
-    before = a.holdings.get(0)
-    assert a.claim([0], patience()) == granted
-    assert before is None or a.holdings[0].token == before.token
+    _, a = owner()
+    token = a.holdings[0].token
+    assert a.claim([0], patience()) == []
+    assert a.holdings[0].token == token
 
 
 def test_a_newcomer_to_a_log_without_begin_claims_what_stays_silent_after_two_intervals() -> None:
     """Two of its own; not a moment earlier or later. Nobody beats here any more."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    pass_by(shared, 3, a)
-    del shared.entries[0][: len(shared.entries[0]) - 1]
+    shared, _ = log_without_begin()
     b = member(shared, "b", (0,), 1.5)
     pass_by(shared, 2.9, b)
     assert list(b.held()) == []
@@ -581,9 +515,7 @@ def test_a_newcomer_to_a_log_without_begin_claims_what_stays_silent_after_two_in
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_partition_that_was_given_back_is_not_resumed_by_its_former_owner(taken: bool) -> None:
     """It is free, or somebody else's: a restart has to claim like everybody."""
-    shared = Shared()
-    a = member(shared, "a", (0,))
-    a.claim([0], patience())
+    shared, a = owner()
     a.release_partitions(dict(a.holdings), patience())
     if taken:
         assert member(shared, "b", (0,)).claim([0], patience()) == [0]

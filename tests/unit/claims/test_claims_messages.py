@@ -133,9 +133,8 @@ def test_a_snapshot_from_the_future_is_no_snapshot_and_a_broken_one_is_refused()
         table_from(message)
 
 
-def test_an_interval_is_part_of_the_message() -> None:
+def test_an_interval_is_part_of_the_message(table: Table) -> None:
     """Members can't disagree about it, since the fold takes the owner's own."""
-    table = Table()
     table.apply(0, START_MS, claim("slow", interval=10 * INTERVAL))
     assert table.apply(1, START_MS + 20 * INTERVAL, claim("b")) is RecordEffect.HELD
     assert table.apply(2, START_MS + 20 * INTERVAL + 1, claim("b")) is RecordEffect.GRANTED

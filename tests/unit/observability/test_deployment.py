@@ -15,9 +15,10 @@ import promql_parser
 import pytest
 import yaml
 from harness.pages import ROOT, tables
+from harness.recorded import stored_names
 
 from brew.observability.counters import Ending
-from brew.observability.metrics import METRICS, stored_names
+from brew.observability.metrics import METRICS
 from brew.observability.settings import PORT, probe_options
 from brew.observability.status import PartitionState
 from downstream.ledger.command import ledger_command
@@ -34,11 +35,8 @@ VALUES = {
     "application": {"pipeline", "downstream ledger", "downstream receive", "downstream call", "downstream totals"},
 }
 
-RULES = [
-    rule
-    for group in yaml.safe_load((DEPLOY / "alerts/brew.rules.yaml").read_text())["groups"]
-    for rule in group["rules"]
-]
+RULE_GROUPS = yaml.safe_load((DEPLOY / "alerts/brew.rules.yaml").read_text())["groups"]
+RULES = [rule for group in RULE_GROUPS for rule in group["rules"]]
 DASHBOARD = json.loads((DEPLOY / "grafana/brew.json").read_text())
 
 
@@ -60,9 +58,12 @@ def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
             yield node
         case promql_parser.MatrixSelector():
             yield node.vector_selector
-        case promql_parser.AggregateExpr() | promql_parser.ParenExpr() | promql_parser.UnaryExpr():
-            yield from selectors(node.expr)
-        case promql_parser.SubqueryExpr():
+        case (
+            promql_parser.AggregateExpr()
+            | promql_parser.ParenExpr()
+            | promql_parser.UnaryExpr()
+            | promql_parser.SubqueryExpr()
+        ):
             yield from selectors(node.expr)
         case promql_parser.BinaryExpr():
             yield from selectors(node.lhs)
@@ -184,13 +185,10 @@ def test_the_dashboard_has_a_place_for_each_panel() -> None:
 def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     """What nobody looks at need not be told."""
     asked = {one.name for _, expression in queries() for one in selectors(promql_parser.parse(expression))}
-    left = {re.sub(r"_(bucket|sum|count)$", "", name) for name in stored_names()} - {
-        re.sub(r"_(bucket|sum|count)$", "", name) for name in asked
-    }
-    assert left == {"brew_started", "brew_consumer_position"}
+    told, used = ({re.sub(r"_(bucket|sum|count)$", "", name) for name in names} for names in (stored_names(), asked))
+    assert told - used == {"brew_started", "brew_consumer_position"}
 
 
-DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.31"
 MANIFESTS = [
     pytest.param(document, id=f"{file.name}-{document['kind']}")
@@ -228,6 +226,12 @@ SPARK_APPLICATION = _only(
 )
 
 
+def spark_application() -> dict[str, Any]:
+    (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
+    spec: dict[str, Any] = document["spec"]
+    return spec
+
+
 def pods_of(document: dict[str, Any]) -> dict[str, Any] | None:
     """The pod template in a manifest."""
     spec = document.get("spec", {})
@@ -256,18 +260,16 @@ def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
 
 def test_the_file_that_the_operator_runs_is_in_the_wheel() -> None:
     """It has to name a module of ours, below the folder that pip installs to."""
-    (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
-    file = document["spec"]["mainApplicationFile"].partition("-packages/")[2]
+    file = spark_application()["mainApplicationFile"].partition("-packages/")[2]
     assert file
     assert (ROOT / file).is_file()
 
 
 def test_a_spark_application_with_a_wrong_field_is_caught() -> None:
     """A misspelt name, and a number where the operator takes text."""
-    (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
     for wrong in ({"sparkversion": "4.2.0"}, {"sparkVersion": 4.2}, {"mode": "local"}, {"driver": {"cores": "1"}}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**document["spec"], **wrong}, SPARK_APPLICATION)
+            jsonschema.validate({**spark_application(), **wrong}, SPARK_APPLICATION)
 
 
 def test_a_manifest_with_a_wrong_field_is_caught() -> None:

@@ -150,11 +150,6 @@ def test_a_program_whose_partitions_are_all_idle_is_idle() -> None:
     assert state_of(Program(Phase.STOPPING, 0), [busy]) is State.STOPPING
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
-
-
 def test_the_lag_in_seconds_is_0_where_nothing_is_left_and_else_as_old_as_the_last_one_done(scene: Scene) -> None:
     """The scene's clock is the wall's, too: at 1000 s a record of 900,000 ms is 100 s old."""
 

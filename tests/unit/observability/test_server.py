@@ -8,14 +8,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import click
 import pytest
+from harness.recorded import stored_names
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from brew.errors import UsageError
 from brew.names import STEPS
-from brew.observability import metrics
 from brew.observability.counters import BUCKETS_S, Ended, Ending
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
@@ -36,24 +38,15 @@ def recorder() -> Recorder:
     made.skipped(3)
     steps = dict.fromkeys(STEPS, 0.004)
     for ending in Ending:
-        made.ended(
-            Ended(
-                "orders",
-                0,
-                ending,
-                0,
-                10,
-                10,
-                {"not-json": 2},
-                0.5,
-                steps,
-                0.0,
-                "g:orders:0",
-                "why",
-                malformed_profiles=0,
-            )
-        )
+        end = Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why")
+        made.ended(replace(end, malformed_profiles=0))
     return made
+
+
+def samples(recorder: Recorder) -> list[Sample]:
+    """All samples that are told, read with the library that scrapers share."""
+    text = respond("/metrics", recorder).body.decode()
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 @pytest.fixture
@@ -89,9 +82,8 @@ def test_an_ill_program_answers_503_with_the_reason(recorder: Recorder, probes: 
     code, _, body = ask(probes, "/livez")
     found = json.loads(body)
     assert (code, found["ok"], found["reason"]) == (503, False, "unrecoverable: input-lost: orders[0]")
-    assert found["ill"] == [
-        {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
-    ]
+    ill = {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
+    assert found["ill"] == [ill]
     assert (ask(probes, "/readyz")[0], ask(probes, "/startupz")[0]) == (503, 200)
 
 
@@ -101,13 +93,7 @@ def test_a_start_is_not_ready_and_not_over() -> None:
 
 
 def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
-    """Read back with the library that scrapers share."""
-    text = respond("/metrics", recorder).body.decode()
-    found = {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    found = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(recorder)}
     place = (("partition", "0"), ("topic", "orders"))
     for ending in Ending:
         assert found["brew_txn_total", ("outcome", ending.value), *place] == 1
@@ -134,8 +120,7 @@ def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Rec
     """Something to read opens none: 0 while a partition waits for its turn."""
 
     def told() -> float:
-        lines = respond("/metrics", recorder).body.decode().splitlines()
-        return float(next(line for line in lines if line.startswith("brew_txn_open ")).split()[1])
+        return next(one.value for one in samples(recorder) if one.name == "brew_txn_open")
 
     recorder.surveyed(("orders", 0), 10, 30, 30)
     recorder.surveyed(("orders", 1), 0, 10, 10)
@@ -153,24 +138,14 @@ def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Rec
 
 def test_every_metric_that_is_described_is_told_and_no_other(recorder: Recorder) -> None:
     """Dashboards and alerts are held against the described ones."""
-    told = {
-        sample.name: set(sample.labels) - {"le"}
-        for family in text_string_to_metric_families(respond("/metrics", recorder).body.decode())
-        for sample in family.samples
-        if sample.name.startswith("brew")
-    }
-    described = {name: set(labels) - {"le"} for name, labels in metrics.stored_names().items()}
+    told = {one.name: set(one.labels) - {"le"} for one in samples(recorder) if one.name.startswith("brew")}
+    described = {name: set(labels) - {"le"} for name, labels in stored_names().items()}
     assert told == described
 
 
 def test_histograms_only_rise(recorder: Recorder) -> None:
     """Buckets are cumulative, or quantiles come out as nonsense."""
-    (family,) = [
-        one
-        for one in text_string_to_metric_families(respond("/metrics", recorder).body.decode())
-        if one.name == "brew_txn_seconds"
-    ]
-    values = [one.value for one in family.samples if one.name.endswith("_bucket")]
+    values = [one.value for one in samples(recorder) if one.name == "brew_txn_seconds_bucket"]
     assert values == sorted(values)
     assert len(values) == len(BUCKETS_S) + 1
 
@@ -241,12 +216,9 @@ def test_an_address_of_another_machine_is_refused_where_a_port_was_asked_for(
 def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
     """A program that ends tells with its exit code; nobody is there to probe it twice."""
     assert probe_settings(NOTHING_GIVEN, follow=False, longest_work_s=1) is None
-    following = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1)
-    assert following is not None
-    assert (following.port, following.asked, following.host) == (PORT, False, "127.0.0.1")
+    assert probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1) == ProbeSettings("127.0.0.1", PORT)
     asked = probe_settings({**NOTHING_GIVEN, "probe_port": 8080}, follow=False, longest_work_s=1)
-    assert asked is not None
-    assert (asked.port, asked.asked) == (8080, True)
+    assert asked == ProbeSettings("127.0.0.1", 8080, asked=True)
     assert probe_settings({**NOTHING_GIVEN, "no_probes": True, "probe_port": 1}, follow=True, longest_work_s=1) is None
 
 
@@ -254,8 +226,7 @@ def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
 def test_the_default_time_makes_room_for_the_longest_work(longest: float, ttl: float) -> None:
     """Nobody is called stuck in the middle of one long transaction."""
     made = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
-    assert made is not None
-    assert (made.polling_ttl_s, made.consuming_ttl_s) == (ttl, ttl)
+    assert made == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
 
 
 @pytest.mark.parametrize("setting", ["polling_ttl", "consuming_ttl"])

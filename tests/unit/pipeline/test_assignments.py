@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
-from harness.lease_play import Play, both, grants
+from harness.lease_play import Play, run_context, shared_out
 
 from brew.connection import Connection
 from brew.driver.assignor import assign, loads, partition_to_move
 from brew.driver.leases import Assignments
-from brew.driver.run_context import ProgressView, RunContext, RunProgress
-from brew.fault_injection import CrashInjector
-from brew.kafka.transaction import TransactionSettings
+from brew.driver.run_context import ProgressView
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
@@ -36,11 +33,7 @@ class View(ProgressView):
 
 def unsurveyed(goals: dict[int, int] | None) -> Assignments:
     settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-    transaction, crash = TransactionSettings(settings.connection, settings.group, 60.0), CrashInjector(settings.crash)
-    progress, view = RunProgress(), View()
-    return Assignments(
-        RunContext(settings, {}, threading.Event(), progress, view, goals, 1_000_000, transaction, crash)
-    )
+    return Assignments(run_context(settings, view=View(), goals=goals))
 
 
 def assignments(goals: dict[int, int] | None, *positions: int | None, complete: bool = True) -> Assignments:
@@ -90,6 +83,7 @@ def test_a_run_that_follows_is_never_done_with_a_partition() -> None:
 
 def test_a_run_is_drained_when_all_were_seen_all_are_done_and_nobody_holds_one() -> None:
     """A worker may still have a transaction open in what the survey saw done."""
+    assert unsurveyed({0: 1}).drained() is False
     one = drain(GOAL, GOAL, complete=False)
     assert not one.drained()
     survey(one, GOAL, GOAL)
@@ -220,9 +214,8 @@ def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: py
     monkeypatch.setattr(
         play.cluster, "first_attempt", lambda fact: asked.append(fact.partition) or fact.partition == 2, raising=False
     )
-    one, other = both(play)
-    given = grants(one, 2) | grants(other, 2)
-    assert {p: grant.first_time for p, grant in given.items()} == {0: False, 1: False, 2: True, 3: False}
+    _, _, first, second = shared_out(play)
+    assert {p: grant.first_time for p, grant in (first | second).items()} == {0: False, 1: False, 2: True, 3: False}
     assert sorted(asked) == [0, 1, 2, 3]
     play.workers.closed = True
     play.stop.set()
@@ -230,7 +223,8 @@ def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: py
 
 
 def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets() -> None:
-    """And one offset where all are idle."""
+    """And one offset more, or idle partitions alone would weigh nothing."""
+    assert loads({0: 20, 1: 60, 2: 0, 3: 0}) == {0: 20 + 6, 1: 60 + 6, 2: 6, 3: 6}
     assert loads({}) == {}
     assert loads({0: 0}) == {0: 1}
     assert loads({0: 7}) == {0: 9}
@@ -271,11 +265,6 @@ def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None
     joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5, dropped=5, written=17)
     view: Any = made._shared.view
     assert view.shown == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
-
-
-def test_a_run_is_drained_only_after_a_survey_of_all() -> None:
-    made = unsurveyed({0: 1})
-    assert made.drained() is False
 
 
 def test_a_partition_that_nobody_holds_may_leave_and_one_without_a_goal_is_done() -> None:

@@ -47,11 +47,6 @@ def test_idle_partitions_are_spread_by_their_number() -> None:
     assert Counter(assign(dict.fromkeys(range(64), 0), {}, range(4)).values()) == {0: 16, 1: 16, 2: 16, 3: 16}
 
 
-def test_each_partition_weighs_a_quarter_of_the_mean_lag_more() -> None:
-    """And one more, or idle partitions alone would weigh nothing."""
-    assert loads({0: 20, 1: 60, 2: 0, 3: 0}) == {0: 20 + 6, 1: 60 + 6, 2: 6, 3: 6}
-
-
 def test_a_slot_that_ran_dry_gets_work_from_one_that_has_two() -> None:
     assert partition_to_move({0: 500_000, 1: 400_000}, {0: 0, 1: 0}, [0, 1]) == 0
     assert partition_to_move({0: 500_000}, {0: 0}, [0, 1]) is None

@@ -41,14 +41,16 @@ ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, 
 
 
 class Kafka(FakeTransaction):
-    """A transaction on the broker in memory; it has to be closed."""
+    """A transaction on the broker in memory; it has to be closed. Keeps the deadline of its first step."""
 
-    def __init__(self, broker: Broker, *arguments: Any) -> None:
-        super().__init__(broker, *arguments)
-        self.closed = False
+    closed, budget_s = 0, 0.0
+
+    def fence(self, deadline: Deadline) -> None:
+        self.budget_s = deadline.budget_s
+        super().fence(deadline)
 
     def close(self) -> None:
-        self.closed = True
+        self.closed += 1
 
 
 class World:
@@ -62,7 +64,7 @@ class World:
         monkeypatch.setattr(attempts, "watched", self._watched)
 
     def _make(self, settings: TransactionSettings, topic: str, partition: int) -> Kafka:
-        assert (settings, topic, partition, self.inside) == (JOB.transaction, "in", 0, True)
+        assert (settings, topic, partition in {0, 4}, self.inside) == (JOB.transaction, "in", True, True)
         self.made.append(Kafka(self.broker, self.fail))
         return self.made[-1]
 
@@ -81,13 +83,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_a_range_is_written_and_its_transaction_closed(world: World) -> None:
     outcome = attempt(OFFER, [ROWS], JOB)
-    assert (outcome.status, outcome.start, outcome.until, outcome.enriched, outcome.rejected) == (
-        Status.COMMITTED,
-        5,
-        8,
-        1,
-        1,
-    )
+    assert outcome.status is Status.COMMITTED
+    assert (outcome.start, outcome.until, outcome.enriched, outcome.rejected) == (5, 8, 1, 1)
     assert ([one.key for one in world.broker.visible()], world.made[0].closed) == ([b"gold-1", None], True)
     assert {"fence", "locate", "commit"} <= outcome.steps.keys()
     assert outcome.began_at > 0
@@ -122,17 +119,30 @@ def test_whatever_a_step_raises_becomes_an_outcome_and_nothing_is_visible(
     assert (world.broker.visible(), world.made[0].closed) == ([], True)
 
 
+def deep(error: Exception, levels: int = 8) -> None:
+    """Raise it, so far down."""
+    if not levels:
+        raise error
+    deep(error, levels - 1)
+
+
+def frames(detail: str) -> list[str]:
+    assert "repeated" not in detail, "more than three alike are told as one"
+    return re.findall(r", in (\w+)\n", detail)
+
+
 def test_a_bug_fails_one_range_with_its_place(world: World) -> None:
-    """The other partitions of the process go on."""
+    """The last four frames; the other partitions of the process go on."""
 
     def batches() -> Iterator[Rows]:
         yield ROWS
-        raise RuntimeError("a reader's bug")
+        deep(RuntimeError("a reader's bug"))
 
     outcome = attempt(OFFER, batches(), JOB)
     assert outcome.status is Status.FAILED
     assert outcome.detail.startswith("Traceback (most recent call last):\n  File ")
     assert outcome.detail.endswith("\nRuntimeError: a reader's bug\n")
+    assert frames(outcome.detail) == ["deep"] * 4
     assert (world.broker.visible(), world.made[0].closed) == ([], True)
 
 
@@ -162,8 +172,9 @@ def test_a_crash_on_purpose_leaves_its_transaction_open_and_tells_what_it_left(w
     """As after a kill; behind the report it is closed, as it is when a process dies after its commit."""
     outcome = attempt(replace(OFFER, crash=PlannedCrash(point, CrashMode.PIPELINE)), [ROWS], JOB)
     assert outcome.status is Status.CRASHED
-    assert world.made[0].closed is (point is CrashPoint.BEFORE_REPORT)
-    assert outcome.enriched + outcome.rejected == {CrashPoint.AFTER_FENCE: 0, CrashPoint.MID_PRODUCE: 1}.get(point, 2)
+    assert world.made[0].closed == (point is CrashPoint.BEFORE_REPORT)
+    written = {CrashPoint.AFTER_FENCE: (0, 0), CrashPoint.MID_PRODUCE: (1, 0)}.get(point, (1, 1))
+    assert (outcome.enriched, outcome.rejected) == written
 
 
 def test_a_crash_before_the_report_strikes_only_what_was_committed(world: World) -> None:
@@ -173,84 +184,13 @@ def test_a_crash_before_the_report_strikes_only_what_was_committed(world: World)
     assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
 
 
-@pytest.mark.parametrize(
-    ("error", "begins", "ends"),
-    [(Refused("no topic"), "Refused: no topic", "no topic"), (KeyError(7), "Traceback", "KeyError: 7")],
-)
-def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, begins: str, ends: str
-) -> None:
-    """Nothing was fenced; the journal tells the outcome all the same."""
-
-    def ready(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(profiles, "ready", ready)
-    outcome = attempt(
-        OFFER, [ROWS], replace(JOB, transformation=OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path))
-    )
-    assert outcome.status is Status.FAILED
-    assert outcome.detail.startswith(begins)
-    assert outcome.detail.rstrip().endswith(ends)
-    assert world.made == []
-    assert [one.step for one in entries(tmp_path)] == [Step.OUTCOME]
-
-
 TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
 VALUE = b'{"customer_id":"c-1"}'
 TRACED_ROWS = Rows([5, 6], [b"k", b"k"], [VALUE, b"bad"], [[("traceparent", TRACE)], None], [1, 2])
 
 
-class TimedKafka(FakeTransaction):
-    """The broker in memory; keeps the deadline of its first step, and whether a crash came before it was closed."""
-
-    broker_now: Broker
-    fails: tuple[str, Exception] | None = None
-    budgets: list[float]
-
-    def __init__(self, *_: object) -> None:
-        super().__init__(TimedKafka.broker_now, TimedKafka.fails)
-        self.closed = 0
-
-    def fence(self, deadline: Deadline) -> None:
-        TimedKafka.budgets.append(deadline.budget_s)
-        super().fence(deadline)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    monkeypatch.setattr(TimedKafka, "broker_now", Broker(), raising=False)
-    monkeypatch.setattr(TimedKafka, "budgets", [], raising=False)
-    monkeypatch.setattr(attempts, "KafkaTransaction", TimedKafka)
-    return TimedKafka.broker_now
-
-
-def deep(error: Exception, levels: int = 8) -> None:
-    """Raise it, so far down."""
-    if not levels:
-        raise error
-    deep(error, levels - 1)
-
-
-def frames(detail: str) -> list[str]:
-    assert "repeated" not in detail, "more than three alike are told as one"
-    return re.findall(r", in (\w+)\n", detail)
-
-
-@pytest.mark.usefixtures("broker")
-def test_a_bug_is_told_with_the_last_four_frames() -> None:
-    def batches() -> Iterator[Rows]:
-        yield TRACED_ROWS
-        deep(ZeroDivisionError("a bug"))
-
-    assert frames(attempt(TRACED_SPEC, batches(), JOB).detail) == ["deep"] * 4
-
-
-@pytest.mark.usefixtures("broker")
+@pytest.mark.usefixtures("world")
 def test_a_crash_before_the_report_is_given_the_closed_transaction_and_what_it_wrote() -> None:
     given: list[tuple[object, ...]] = []
 
@@ -262,8 +202,7 @@ def test_a_crash_before_the_report_is_given_the_closed_transaction_and_what_it_w
     assert given[-1] == (CrashPoint.BEFORE_REPORT, 1, 1, 1)
 
 
-@pytest.mark.usefixtures("broker")
-def test_an_outcome_tells_when_the_attempt_began_and_how_long_it_took() -> None:
+def test_an_outcome_tells_when_the_attempt_began_and_how_long_it_took(world: World) -> None:
     """The steps are parts of it; the transaction has its own time-out as deadline."""
     before, began = time.time(), time.monotonic()
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
@@ -272,105 +211,75 @@ def test_an_outcome_tells_when_the_attempt_began_and_how_long_it_took() -> None:
     assert 0 < outcome.seconds <= took
     assert 0 < sum(outcome.steps.values()) <= took
     assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (4, 5, 8, -1)
-    assert TimedKafka.budgets == [30.0]
+    assert [kafka.budget_s for kafka in world.made] == [30.0]
 
 
-@pytest.mark.usefixtures("broker")
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(("traced", "traces"), [(False, []), (True, [TRACE.decode()])])
 def test_an_outcome_names_the_traces_of_its_records_where_somebody_asked(traced: bool, traces: list[str]) -> None:
     assert attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, traced=traced)).traces == traces
 
 
-def test_a_failed_attempt_tells_its_range_its_times_and_why(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TimedKafka, "fails", ("flush", Fatal("gone")))
+def test_a_failed_attempt_tells_its_times(world: World) -> None:
+    world.fail = ("flush", Fatal("gone"))
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
-    assert (outcome.partition, outcome.start, outcome.until) == (4, 5, 8)
-    assert (outcome.status, outcome.detail) == (Status.FAILED, "Fatal: gone")
     assert 0 < outcome.seconds < 30
     assert {"fence", "produce", "abort"} <= outcome.steps.keys()
-    assert broker.visible() == []
 
 
-@pytest.mark.usefixtures("broker")
+@pytest.mark.usefixtures("world")
 def test_a_producer_that_cannot_be_made_is_an_outcome_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise Fatal("no such setting")
 
     monkeypatch.setattr(attempts, "KafkaTransaction", refuse)
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
-    assert (outcome.status, outcome.detail, outcome.steps, outcome.traces) == (
-        Status.FAILED,
-        "Fatal: no such setting",
-        {},
-        [],
-    )
+    assert (outcome.status, outcome.detail) == (Status.FAILED, "Fatal: no such setting")
+    assert (outcome.steps, outcome.traces) == ({}, [])
 
 
-@pytest.mark.usefixtures("broker")
-def test_a_crash_tells_how_much_was_written_of_each_kind() -> None:
-    """Also one behind the commit."""
-    for point in (CrashPoint.AFTER_FLUSH, CrashPoint.BEFORE_REPORT):
-        TimedKafka.broker_now.committed = None
-        outcome = attempt(replace(TRACED_SPEC, crash=PlannedCrash(point, CrashMode.PIPELINE)), [TRACED_ROWS], JOB)
-        assert (outcome.status, outcome.enriched, outcome.rejected) == (Status.CRASHED, 1, 1)
+PLACE = {"topic": "in", "partition": 4, "start": 5, "until": 8, "group": "group", "transactional_id": "group:in:4"}
 
 
-def _place(until: int = 8) -> dict[str, object]:
-    return {
-        "topic": "in",
-        "partition": 4,
-        "start": 5,
-        "until": until,
-        "group": "group",
-        "transactional_id": "group:in:4",
-    }
-
-
-@pytest.mark.usefixtures("broker")
+@pytest.mark.usefixtures("world")
 def test_the_journal_has_every_step_and_the_outcome_with_the_range_and_the_group(tmp_path: Path) -> None:
     attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
     lines = list(entries(tmp_path))
-    assert [one.step for one in lines][::2] == [
-        Step.FENCE,
-        Step.LOCATE,
-        Step.BEGIN,
-        Step.FLUSH,
-        Step.SEND_OFFSETS,
-        Step.COMMIT,
-        Step.OUTCOME,
-    ]
-    assert all(_place().items() <= one.fields.items() for one in lines)
+    steps = [Step.FENCE, Step.LOCATE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.OUTCOME]
+    assert [one.step for one in lines][::2] == steps
+    assert all(PLACE.items() <= one.fields.items() for one in lines)
     told = {"status": "committed", "position": -1, "detail": "", "enriched": 1, "rejected": 1}
-    assert lines[-1].fields == _place() | told
+    assert lines[-1].fields == PLACE | told
 
 
-@pytest.mark.usefixtures("broker")
-@pytest.mark.parametrize("error", [Fatal("no profiles"), KeyError("x")])
-def test_an_attempt_that_did_not_begin_tells_its_range_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+@pytest.mark.parametrize("error", [Fatal("no profiles"), Refused("no topic"), DeadlineExceeded("late"), KeyError("x")])
+def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
+    """Nothing was fenced, and other ranges go on; the journal tells the outcome all the same."""
+
     def ready(*_: object) -> Table:
         deep(error)
         return Table()
 
     monkeypatch.setattr(profiles, "ready", ready)
-    outcome = attempt(
-        TRACED_SPEC,
-        [TRACED_ROWS],
-        replace(JOB, transformation=OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path)),
-    )
-    expected = f"Fatal: {error}" if isinstance(error, Fatal) else outcome.detail
+    job = with_function(OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path))
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], job)
+    expected = outcome.detail if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
     assert outcome == Outcome(4, 5, 8, Status.FAILED, detail=expected)
+    assert world.made == []
     if isinstance(error, KeyError):
         assert outcome.detail.startswith("Traceback")
+        assert outcome.detail.endswith("KeyError: 'x'\n")
         assert frames(outcome.detail) == ["deep"] * 4, "the place where it was raised, and what called that"
     (line,) = entries(tmp_path)
+    assert line.step is Step.OUTCOME
     told = {"status": "failed", "position": -1, "detail": expected, "enriched": 0, "rejected": 0}
-    assert line.fields == _place() | told
+    assert line.fields == PLACE | told
 
 
 def test_profiles_are_asked_for_this_group_and_each_record_says_which_it_was_made_with(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the transaction's time-out."""
     table = Table()
@@ -378,27 +287,23 @@ def test_profiles_are_asked_for_this_group_and_each_record_says_which_it_was_mad
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(profiles, "ready", lambda *given: asked.append(given) or table)
     settings = ProfilesSettings()
-    assert (
-        attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, transformation=OrderEnrichment(Limits(), settings))).status
-        is Status.COMMITTED
-    )
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(OrderEnrichment(Limits(), settings)))
+    assert outcome.status is Status.COMMITTED
     assert asked == [(settings, Connection("nowhere:1"), "group", 30.0)]
-    good, dead = broker.visible()
+    good, dead = world.broker.visible()
     assert b'"loyalty_tier":"silver"' in (good.value or b"")
     assert dict(good.headers)[PROFILE_OFFSET] == b"0/7"
     assert PROFILE_OFFSET not in dict(dead.headers)
 
 
-def test_a_limit_of_the_job_is_the_one_that_counts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_the_job_is_the_one_that_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """With profiles and without."""
     monkeypatch.setattr(profiles, "ready", lambda *_: Table())
     for source in (None, ProfilesSettings()):
-        broker.committed = None
-        outcome = attempt(
-            TRACED_SPEC, [TRACED_ROWS], replace(JOB, transformation=OrderEnrichment(Limits(max_bytes=5), source))
-        )
+        world.broker.committed = None
+        outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(OrderEnrichment(Limits(max_bytes=5), source)))
         assert (outcome.rejected, outcome.reasons) == (2, {"too-large": 1, "not-json": 1})
-    assert broker.committed == Committed(8, "")
+    assert world.broker.committed == Committed(8, "")
 
 
 class Function:
@@ -426,37 +331,35 @@ def with_function(made: Any, **more: Any) -> Job:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_transformation_that_cannot_go_on_is_an_outcome_of_its_own(
-    broker: Broker, tmp_path: Path, at_once: bool
+    world: World, tmp_path: Path, at_once: bool
 ) -> None:
     """The run ends with exit 3: no retry changes what the function raised."""
     made = Function(error=TransformFailed("f raised KeyError"), at_once=at_once)
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made, journal=str(tmp_path)))
     visible = "" if at_once else "; nothing of in[4] offsets [5, 8) is visible"
     assert (outcome.status, outcome.detail) == (Status.TRANSFORM_FAILED, f"f raised KeyError{visible}")
-    assert (outcome.partition, outcome.start, outcome.until, broker.visible()) == (4, 5, 8, [])
+    assert (outcome.partition, outcome.start, outcome.until, world.broker.visible()) == (4, 5, 8, [])
     assert [*entries(tmp_path)][-1].fields["status"] == "transform-failed"
 
 
-@pytest.mark.usefixtures("broker")
-def test_what_a_function_dropped_and_wrote_is_told_also_by_a_crash() -> None:
+def test_what_a_function_dropped_and_wrote_is_told_also_by_a_crash(world: World) -> None:
     made = Function((Record(value=b"1"), Record(value=b"2")), ())
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made))
     assert (outcome.enriched, outcome.rejected, outcome.dropped, outcome.written) == (1, 0, 1, 2)
     assert (outcome.malformed_profiles, outcome.status) == (3, Status.COMMITTED)
     for point in (CrashPoint.AFTER_FLUSH, CrashPoint.BEFORE_REPORT):
-        TimedKafka.broker_now.committed = None
+        world.broker.committed = None
         crash = PlannedCrash(point, CrashMode.PIPELINE)
         outcome = attempt(replace(TRACED_SPEC, crash=crash), [TRACED_ROWS], with_function(made))
         assert (outcome.status, outcome.enriched, outcome.dropped, outcome.written) == (Status.CRASHED, 1, 1, 2)
-    TimedKafka.broker_now.committed = None
+    world.broker.committed = None
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(Function(Reject("no"), Reject("no"))))
     assert (outcome.reasons, outcome.examples) == ({"no": 2}, {"no": 5})
 
 
-@pytest.mark.usefixtures("broker")
-def test_the_journal_says_what_a_step_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_journal_says_what_a_step_failed_with(world: World, tmp_path: Path) -> None:
     """In the line of the step; what follows it is the abort."""
-    monkeypatch.setattr(TimedKafka, "fails", ("flush", Fatal("gone")))
+    world.fail = ("flush", Fatal("gone"))
     attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
     lines = [(one.step, one.phase, one.fields.get("detail")) for one in entries(tmp_path)]
     assert lines[-5:] == [
@@ -559,9 +462,10 @@ def test_each_process_writes_a_journal_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
-    """Of each batch before it is passed on; what has another form, or no value, is none."""
+    """A bound, or a span would have 250,000 links. Of each batch before it is passed on; other forms are no trace."""
     traces = [b"00-%032x-%016x-01" % (n, n) for n in range(MAX_LINKS + 1)]
-    odd = [None, [("traceparent", b"x"), ("traceparent", None), ("other", traces[5])], [("traceparent", traces[0])]]
+    none = [("traceparent", b"x"), ("traceparent", b"\xff" * 55), ("traceparent", None)]
+    odd = [None, [*none, ("other", traces[5]), ("Traceparent", traces[6])], [("traceparent", traces[0])]]
     first = [*odd, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
     batches = [TRACED_ROWS._replace(headers=one) for one in (first, [[("traceparent", one)] for one in traces[2:]])]
     links = TraceLinks()
@@ -571,3 +475,4 @@ def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
         assert len(links.found) == (2 if len(passed) == 1 else MAX_LINKS)
     assert passed == batches
     assert list(links.found) == [one.decode() for one in traces[:MAX_LINKS]]
+    assert MAX_LINKS == 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -50,6 +51,14 @@ class Workers:
             thread.join(deadline.remaining_s())
 
 
+def started(target: Callable[..., None], *arguments: object) -> threading.Thread:
+    """A thread that has had some time."""
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    return thread
+
+
 def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
     workers = Workers(ConcurrencyLimit(limit=3, max_turn_s=WAIT_S), 8)
     assert workers.until(3)
@@ -88,16 +97,13 @@ def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again() -> None:
             inside.set()
         done.set()
 
-    thread = threading.Thread(target=other, daemon=True)
     with turns.turn() as turn:
-        thread.start()
+        started(other)
         assert not inside.is_set()
         with turns.released(turn):
             assert done.wait(20)
         inside.clear()
-        late = threading.Thread(target=other, daemon=True)
-        late.start()
-        late.join(0.1)
+        late = started(other)
         assert not inside.is_set(), "it works again, so others wait"
     late.join(20)
     assert inside.is_set()
@@ -111,16 +117,12 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
             inside.set()
 
     with turns.turn() as turn:
-        waiting = threading.Thread(target=other, daemon=True)
-        waiting.start()
-        waiting.join(0.1)
+        started(other)
         turns.suspend(turn)
         assert inside.wait(WAIT_S)
         inside.clear()
         turns.resume_turn(turn)
-        late = threading.Thread(target=other, daemon=True)
-        late.start()
-        late.join(0.1)
+        late = started(other)
         assert not inside.is_set(), "it counts again"
     late.join(WAIT_S)
     assert inside.is_set()
@@ -138,9 +140,7 @@ def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
             left.set()
 
     with turns.turn():
-        thread = threading.Thread(target=waiting, daemon=True)
-        thread.start()
-        thread.join(0.1)
+        thread = started(waiting)
         assert not left.is_set()
         stop.set()
         turns.wake()
@@ -182,9 +182,7 @@ def test_whoever_is_told_to_stop_is_woken_and_not_the_one_that_came_first() -> N
 
     with turns.turn():
         for number in range(3):
-            thread = threading.Thread(target=waiting, args=[number], daemon=True)
-            thread.start()
-            thread.join(0.05)
+            started(waiting, number)
         for number in (2, 0, 1):
             stops[number].set()
             turns.wake()

@@ -69,7 +69,6 @@ def test_any_headers_survive_in_order(headers: list[tuple[str, bytes | None]]) -
         {"key": name} if value is None else {"key": name, "value": base64.b64encode(value).decode()}
         for name, value in headers
     ]
-
     assert headers_of(json.dumps(written, ensure_ascii=False).encode()) == headers
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from harness.pipeline import Here, until
 
-from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, FullOwnership, IsIdle, listed
+from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, listed
 from brew.claims.member import Holding, Membership
 from brew.driver import coordination, run
 from brew.driver.limits import GiveUpPolicy
@@ -30,8 +30,12 @@ from pipeline.__main__ import cli, run_command, settings_of
 from pipeline.submit import same_options
 
 
+def parsed(*options: str) -> PipelineSettings:
+    return settings_of(run_command.make_context("run", ["--master", "none", *options]).params)
+
+
 def settings(*options: str) -> PipelineSettings:
-    return settings_of(run_command.make_context("run", ["--stand-by", "--master", "none", *options]).params)
+    return parsed("--stand-by", *options)
 
 
 @dataclass
@@ -141,15 +145,8 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
 ) -> None:
     """A fence of one that was replaced would abort the transactions of the one who works."""
     fenced: list[str] = []
-
-    class _Fence:
-        def __init__(self, *_: object) -> None: ...
-        def fence(self, _deadline: object) -> None:
-            fenced.append("fenced")
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(run, "KafkaTransaction", _Fence)
+    fence = SimpleNamespace(fence=lambda _deadline: fenced.append("fenced"), close=lambda: None)
+    monkeypatch.setattr(run, "KafkaTransaction", lambda *_: fence)
     monkeypatch.setattr(run, "_FINISH_S", 0.05)
     monkeypatch.setattr(run, "_FENCE_S", 0.05)
     scene.runner.stubborn = True
@@ -276,8 +273,7 @@ def test_the_options_reach_the_settings_and_spark_submit() -> None:
     assert given.stand_by is not None
     assert (given.stand_by.interval_s, given.stand_by.client_id, given.stand_by.claims) == (1.5, "driver-1", "c")
     words = same_options(given)
-    assert settings_of(run_command.make_context("run", words).params).stand_by == given.stand_by
-    assert settings_of(run_command.make_context("run", []).params).stand_by is None
+    assert (parsed(*words).stand_by, parsed().stand_by) == (given.stand_by, None)
 
 
 @pytest.mark.parametrize(
@@ -300,10 +296,6 @@ def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
     assert given.stand_by is not None
     shorter = given.leased_within(given.stand_by)
     assert shorter.direct.lease_s == 4.0
-
-
-def sharing_settings(*options: str) -> PipelineSettings:
-    return settings_of(run_command.make_context("run", ["--master", "none", *options]).params)
 
 
 class Keeper:
@@ -332,8 +324,11 @@ class Keeper:
         self.holdings = {p: one for p, one in self.holdings.items() if p not in done}
 
 
+Played = tuple[Keeper, ClaimedOwnership, list[str]]
+
+
 @pytest.fixture
-def played() -> tuple[Keeper, ClaimedOwnership, list[str]]:
+def played() -> Played:
     notes: list[str] = []
     keeper: Any = Keeper()
     return keeper, ClaimedOwnership(keeper, notes.append), notes
@@ -351,9 +346,7 @@ def inside(found: Container[int]) -> list[int]:
     return [partition for partition in range(8) if partition in found]
 
 
-def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(
-    played: tuple[Keeper, ClaimedOwnership, list[str]],
-) -> None:
+def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(played: Played) -> None:
     keeper, owned, notes = played
     assert inside(owned.refresh(idle)) == []
     keeper.holds(p0=1, p1=2, p2=3, p6=4)
@@ -363,9 +356,7 @@ def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(
     assert notes == ["me works on 4 of 8 partitions: 0-2, 6", "me works on 2 of 8 partitions: 0-1; lost 2, 6"]
 
 
-def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(
-    played: tuple[Keeper, ClaimedOwnership, list[str]],
-) -> None:
+def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(played: Played) -> None:
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
     owned.refresh(idle)
@@ -375,9 +366,7 @@ def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(
     assert notes[-1] == "me works on 1 of 8 partitions: 0; gave back 1"
 
 
-def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(
-    played: tuple[Keeper, ClaimedOwnership, list[str]],
-) -> None:
+def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(played: Played) -> None:
     keeper, owned, notes = played
     keeper.holds(p0=1)
     owned.refresh(idle)
@@ -386,7 +375,7 @@ def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(
     assert notes[-1].endswith("lost 0")
 
 
-def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, ClaimedOwnership, list[str]]) -> None:
+def test_a_keeper_that_gave_up_ends_the_work(played: Played) -> None:
     """`turn` raises; what is asked on the way out does not."""
     keeper, owned, _ = played
     keeper.failure = Refused("made again")
@@ -397,8 +386,8 @@ def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, ClaimedOwners
 
 def test_a_driver_alone_works_on_everything() -> None:
     never: IsIdle = busy
-    assert 123 in FullOwnership().refresh(never)
-    assert FullOwnership().current_partitions() is ALL_PARTITIONS
+    assert 123 in Ownership().refresh(never)
+    assert Ownership().current_partitions() is ALL_PARTITIONS
 
 
 def test_numbers_are_listed_in_runs() -> None:
@@ -415,7 +404,7 @@ def test_a_plan_is_split_into_ours_and_the_others() -> None:
 def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    patience = GiveUpPolicy(sharing_settings("--blocked-patience", "10"))
+    patience = GiveUpPolicy(parsed("--blocked-patience", "10"))
     for position in range(5):
         clock[0] += 9
         patience.blocked((), {1: position})
@@ -425,15 +414,15 @@ def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: p
 
 
 def test_the_options_of_sharing_reach_the_settings_and_spark_submit() -> None:
-    given = sharing_settings("--share", "--claim-interval", "1.5", "--client-id", "d", "--claims", "c")
+    given = parsed("--share", "--claim-interval", "1.5", "--client-id", "d", "--claims", "c")
     assert given.share is not None
     assert (given.share.interval_s, given.share.name, given.share.claims, given.stand_by) == (1.5, "d", "c", None)
-    assert settings_of(run_command.make_context("run", same_options(given)).params).share == given.share
+    assert parsed(*same_options(given)).share == given.share
     with pytest.raises(UsageError, match=r"--stand-by.*--share"):
-        sharing_settings("--share", "--stand-by")
+        parsed("--share", "--stand-by")
 
 
-def test_lanes_turn_at_once(played: tuple[Keeper, ClaimedOwnership, list[str]]) -> None:
+def test_lanes_turn_at_once(played: Played) -> None:
     """What two threads are told belongs together."""
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
@@ -457,7 +446,7 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
                 raise Fatal("bounds of the claims topic: unknown topic")
 
     keeper: Any = Late()
-    view, given = Here(), sharing_settings("--share")
+    view, given = Here(), parsed("--share")
     transaction = TransactionSettings(given.connection, given.group, 60.0)
     shared = run.create_context(
         PreflightResult({}, None, given, 1, transaction, 0), threading.Event(), view.progress, view

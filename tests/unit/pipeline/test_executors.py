@@ -6,21 +6,18 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.lease_play import worker_settings
 from py4j.protocol import Py4JError
 
-from brew.connection import Connection
 from brew.errors import Refused
-from brew.kafka.transaction import TransactionSettings
 from brew.readers.connector import cause
 from brew.readers.direct import executors
 from brew.readers.direct.executors import LocalWorker, SparkWorkers
-from brew.readers.direct.messages import WorkerSettings
-from brew.settings import CrashSettings, DirectSettings, Limits
+from brew.settings import CrashSettings, Limits
 from pipeline.transformation import OrderEnrichment
 
 
@@ -58,14 +55,13 @@ class Context:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_RESTART_PAUSE_S", 0.01)
-    return
 
 
-def idle_crew(context: Any, server: Any = None) -> SparkWorkers:
+def idle_crew(context: Any, server: Any = None, *, borrowed: bool = False) -> SparkWorkers:
     settings: Any = None
-    return SparkWorkers(context, server, settings)
+    return SparkWorkers(context, server, settings, borrowed=borrowed)
 
 
 def crew_of(context: Any) -> SparkWorkers:
@@ -132,8 +128,7 @@ class Dead(Context):
 class Closed:
     """The server of a workers that is sent away."""
 
-    def __init__(self) -> None:
-        self.closed = False
+    closed = False
 
     def close(self) -> None:
         self.closed = True
@@ -208,10 +203,7 @@ def test_a_job_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_kep
     """A worker without a connection ends by itself; Spark goes after that."""
     server, ended = Closed(), list[bool]()
     monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
-    settings: Any = None
-    connections: Any = server
-    context: Any = Context()
-    SparkWorkers(context, connections, settings, borrowed=kept).close()
+    idle_crew(Context(), server, borrowed=kept).close()
     assert (server.closed, ended) == (True, [] if kept else [True])
 
 
@@ -234,11 +226,7 @@ def test_a_crash_on_purpose_strikes_a_task_once(
     )
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
-    transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
-    certain = CrashSettings(probability=1.0)
-    settings = WorkerSettings(
-        "127.0.0.1", 1, "token", "in", transaction, OrderEnrichment(Limits()), DirectSettings(), certain, 1000
-    )
+    settings = worker_settings(crash=CrashSettings(probability=1.0))
     assert list(executors._run_in_task(settings, 4, [])) == []
     assert given == [(probability, 4)]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.lease_play import Cluster, Mine, Play, both, grants, heard
+from harness.lease_play import Cluster, Mine, Play, both, grants, heard, shared_out
 from harness.waiting import until
 
 from brew.driver import leases as directing
@@ -30,24 +30,18 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
 
 
 def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
-    one, other = both(play)
-    first, second = grants(one, 2), grants(other, 2)
+    one, other, first, second = shared_out(play)
     assert first.keys() | second.keys() == {0, 1, 2, 3}
     assert {grant.goal for grant in (*first.values(), *second.values())} == {100}
     for session, held in ((one, first), (other, second)):
         for partition in held:
             play.finishes(session, partition)
-    for session in (one, other):
-        heard(session, "end")
-        play.says(session, None)
-    assert play.ended()
+    gone(play, one, other)
     assert (play.shared.running, play.shared.progress.totals.enriched, play.workers.opened) == ({}, 400, 2)
 
 
 def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:
-    one, other = both(play)
-    lost = grants(one, 2)
-    grants(other, 2)
+    one, other, lost, _ = shared_out(play)
     play.cluster.last_positions |= dict.fromkeys(lost, 40)
     play.says(one, None)
     again = grants(other, 2)
@@ -57,9 +51,7 @@ def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_onc
 
 def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
     """After a pause, and from where the group stands by then."""
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, _, (partition, _), _ = shared_out(play)
     play.cluster.committed[partition] = 70
     began = time.monotonic()
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
@@ -72,9 +64,7 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
 @pytest.mark.parametrize("status", [Status.AHEAD, Status.ALREADY_DONE])
 def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answer(play: Play, status: Status) -> None:
     """The next grant begins there, whatever the survey says: it may be told by a coordinator that is cut off."""
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, _, (partition, _), _ = shared_out(play)
     play.says(one, outcome_message(Outcome(partition, 0, 50, status, 60)))
     play.says(one, released_message(partition, 0))
     assert grants(one, 1)[partition].start == 60
@@ -82,9 +72,7 @@ def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answ
 
 def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:
     """What still runs elsewhere counts for the number that the crash announces."""
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, other, (partition, _), _ = shared_out(play)
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
     for session in (one, other):
         heard(session, "end")
@@ -131,11 +119,7 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch:
     play.says(one, released_message(released, 30))
     play.cluster.committed[released] = play.cluster.last_positions[released] = 30
     assert grants(other, 1)[released].start == 30
-    play.stop.set()
-    for session in (one, other):
-        heard(session, "end")
-        play.says(session, None)
-    assert play.ended()
+    sent_home(play, one, other)
 
 
 def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +143,8 @@ def nothing(session: WorkerSession, seconds: float = 0.3) -> None:
         pytest.fail(f"it was told {connection.heard.get(timeout=seconds)}")
 
 
-def sent_home(play: Play, *sessions: WorkerSession) -> None:
-    """The run ends, as it does when it is stopped."""
-    play.stop.set()
+def gone(play: Play, *sessions: WorkerSession) -> None:
+    """The run sends its workers away, and ends when they are gone."""
     for session in sessions:
         heard(session, "end")
         play.says(session, None)
@@ -169,30 +152,34 @@ def sent_home(play: Play, *sessions: WorkerSession) -> None:
     assert play.cluster.closed
 
 
+def sent_home(play: Play, *sessions: WorkerSession) -> None:
+    """The run ends, as it does when it is stopped."""
+    play.stop.set()
+    gone(play, *sessions)
+
+
 def test_only_a_partition_without_a_position_is_granted_as_a_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a position is known, one that vanished since must not count as the first."""
-    cluster = Cluster()
-    cluster.committed = {0: None, 1: 0, 2: None, 3: 7}
-    play = Play(monkeypatch, cluster)
-    one, other = both(play)
-    given = grants(one, 2) | grants(other, 2)
-    assert {p: (grant.first_time, grant.start) for p, grant in given.items()} == {
-        0: (True, 0),
-        1: (False, 0),
-        2: (True, 0),
-        3: (False, 7),
-    }
+    play = Play(monkeypatch, Cluster(None, 0, None, 7))
+    one, other, *given = shared_out(play)
+    told = [(grant.first_time, grant.start) for _, grant in sorted((given[0] | given[1]).items())]
+    assert told == [(True, 0), (False, 0), (True, 0), (False, 7)]
     sent_home(play, one, other)
+
+
+def one_without_a_position(monkeypatch: pytest.MonkeyPatch) -> tuple[Play, WorkerSession]:
+    """A worker with the only partition that is not done, and no survey that is due by itself."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
+    play = Play(monkeypatch, Cluster(None, 100, 100, 100))
+    one = play.worker(0)
+    assert grants(one, 1)[0].first_time
+    return play, one
 
 
 def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one says: no position yet. Behind a commit whose offset has vanished since, that doubles the output."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
-    cluster = Cluster()
-    cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
-    play = Play(monkeypatch, cluster)
-    one = play.worker(0)
-    assert grants(one, 1)[0].first_time
+    play, one = one_without_a_position(monkeypatch)
+    cluster = play.cluster
     cluster.down = Fatal("survey: the brokers don't answer")
     play.says(one, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
     play.says(one, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
@@ -206,14 +193,9 @@ def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypat
 
 def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have committed without a word."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
-    cluster = Cluster()
-    cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
-    play = Play(monkeypatch, cluster)
-    one = play.worker(0)
-    assert grants(one, 1)[0].first_time
+    play, one = one_without_a_position(monkeypatch)
     other = play.worker(1)
-    cluster.committed[0] = 30
+    play.cluster.committed[0] = 30
     play.says(one, None)
     again = grants(other, 1)[0]
     assert (again.first_time, again.start) == (False, 30)
@@ -222,17 +204,14 @@ def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(monkeypatch: pyt
 
 def test_a_following_run_grants_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(monkeypatch, follow=True)
-    one, other = both(play)
-    given = grants(one, 2) | grants(other, 2)
-    assert [grant.goal for grant in given.values()] == [None] * 4
+    one, other, first, second = shared_out(play)
+    assert [grant.goal for grant in (first | second).values()] == [None] * 4
     sent_home(play, one, other)
 
 
 def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> None:
     """Spark may start a task again before its dead connection is noticed; nobody else would grant what it held."""
-    one, other = both(play)
-    held = grants(one, 2)
-    grants(other, 2)
+    one, other, held, _ = shared_out(play)
     successor = play.worker(0)
     again = grants(successor, 2)
     assert again.keys() == held.keys()
@@ -249,9 +228,7 @@ def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> Non
 
 def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play: Play) -> None:
     """Whatever broke it may break it at once again; each time the pause is longer."""
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, _, (partition, _), _ = shared_out(play)
     began = time.monotonic()
     play.says(one, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
     assert grants(one, 1).keys() == {partition}
@@ -260,9 +237,7 @@ def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play:
 
 def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -> None:
     """Nothing failed."""
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, _, (partition, _), _ = shared_out(play)
     play.says(one, released_message(partition, 20))
     play.cluster.last_positions[partition] = 20
     assert grants(one, 1)[partition].start == 20
@@ -317,11 +292,10 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
 ) -> None:
     """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
     monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
-    cluster = Cluster()
-    cluster.committed = dict.fromkeys(range(4), 60)
+    cluster = Cluster(60, 60, 60, 60)
     play = Play(monkeypatch, cluster, follow=True)
-    one, other = both(play)
-    held = {**dict.fromkeys(grants(one, 2), one), **dict.fromkeys(grants(other, 2), other)}
+    one, other, first, second = shared_out(play)
+    held = dict.fromkeys(first, one) | dict.fromkeys(second, other)
     if committed_here:
         cluster.committed[0] = 80
         play.says(held[0], outcome_message(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
@@ -339,9 +313,7 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
 
 def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(monkeypatch, max_rejected=0.5)
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, other, (partition, _), _ = shared_out(play)
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
     play.says(one, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
     for session in (one, other):
@@ -379,9 +351,7 @@ def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(
 
 def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Spark task that holds nothing keeps a core from others."""
-    cluster = Cluster()
-    cluster.committed = {0: 100, 1: 100, 2: 40, 3: 100}
-    play = Play(monkeypatch, cluster)
+    play = Play(monkeypatch, Cluster(100, 100, 40, 100))
     one = play.worker(0)
     assert grants(one, 1).keys() == {2}
     assert play.workers.opened == 1
@@ -391,8 +361,8 @@ def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.Mon
 def test_a_run_is_not_drained_before_all_partitions_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose position has to be looked for is not done because it is not told."""
     monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
-    cluster = Cluster()
-    cluster.committed, cluster.withheld, cluster.complete = {0: 100, 1: 100, 2: 100, 3: 40}, {3}, False
+    cluster = Cluster(100, 100, 100, 40)
+    cluster.withheld, cluster.complete = {3}, False
     play = Play(monkeypatch, cluster)
     until(lambda: len(cluster.looks) > 5, "some looks")
     assert play.thread.is_alive()
@@ -419,8 +389,8 @@ def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
-    cluster = Cluster()
-    cluster.committed, cluster.stable = {0: 60, 1: 100, 2: 100, 3: 100}, 60
+    cluster = Cluster(60, 100, 100, 100)
+    cluster.stable = 60
     play = Play(monkeypatch, cluster, blocked_patience_s=1.0)
     assert play.ended()
     assert "[0] of in were held back by an open upstream transaction" in str(play.errors[0])
@@ -430,8 +400,6 @@ def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end
 def test_a_transaction_is_told_when_it_begins(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(play.shared.progress, "begun", begun.put)
-    one, other = both(play)
-    partition = next(iter(grants(one, 2)))
-    grants(other, 2)
+    one, _, (partition, _), _ = shared_out(play)
     play.says(one, {"begun": partition})
     assert begun.get(timeout=5) == partition

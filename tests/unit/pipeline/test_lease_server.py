@@ -133,8 +133,11 @@ def test_a_driver_that_falls_silent_ends_the_lease() -> None:
         caller.close()
 
 
+Tcp = tuple[MessageConnection, socket.socket]
+
+
 @pytest.fixture
-def tcp() -> Iterator[tuple[MessageConnection, socket.socket]]:
+def tcp() -> Iterator[Tcp]:
     """A connection, and the other end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname(), 5)
@@ -153,9 +156,7 @@ def tcp() -> Iterator[tuple[MessageConnection, socket.socket]]:
         [b'{"n"', b":1}", b'\n{"n":2}\n', b'{"n":3}', b"\n"],
     ],
 )
-def test_messages_arrive_one_by_one_however_the_network_cuts_them(
-    tcp: tuple[MessageConnection, socket.socket], pieces: list[bytes]
-) -> None:
+def test_messages_arrive_one_by_one_however_the_network_cuts_them(tcp: Tcp, pieces: list[bytes]) -> None:
     """A release that comes in one packet with a renewal must not be lost."""
     caller, driver = tcp
     sender = threading.Thread(target=lambda: [driver.sendall(one) for one in pieces], daemon=True)
@@ -208,7 +209,7 @@ def test_however_a_line_dies_who_speaks_on_it_is_told_and_works_on(error: OSErro
 
 @pytest.mark.parametrize(("size", "arrives"), [(1000, True), (200_000, False)])
 def test_a_message_without_an_end_is_not_kept_for_ever(
-    tcp: tuple[MessageConnection, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
+    tcp: Tcp, monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
 ) -> None:
     """Whoever finds the port could else fill the driver's memory."""
     monkeypatch.setattr(messages, "_MAX_MESSAGE", 100_000)
@@ -229,7 +230,7 @@ def test_a_message_without_an_end_is_not_kept_for_ever(
     sender.join(5)
 
 
-def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: tuple[MessageConnection, socket.socket]) -> None:
+def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: Tcp) -> None:
     caller, driver = tcp
     assert caller.send({"alive": True}) is True
     driver.close()

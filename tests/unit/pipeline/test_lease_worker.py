@@ -7,42 +7,24 @@ import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from harness.lease_play import worker_settings
 
-from brew.connection import Connection
 from brew.errors import Fatal, Unreachable
-from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
 from brew.readers.direct import worker
 from brew.readers.direct.messages import Grant, MessageConnection, WorkerSettings, grant_message
 from brew.readers.direct.worker import ConcurrencyLimit, SharedLimits
-from brew.settings import CrashSettings, DirectSettings, Limits
+from brew.settings import DirectSettings
 from brew.transaction_sizing import TransactionSize
-from pipeline.transformation import OrderEnrichment
 
 WAIT_S = 20.0
 LEASE_S = 0.3
 Message = dict[str, Any]
-
-
-def settings(port: int, lease_s: float = 60.0, *, watched: bool = False) -> WorkerSettings:
-    transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
-    return WorkerSettings(
-        "127.0.0.1",
-        port,
-        "token",
-        "orders",
-        transaction,
-        OrderEnrichment(Limits()),
-        DirectSettings(lease_s=lease_s),
-        CrashSettings(),
-        1000,
-        watched=watched,
-    )
 
 
 def grant(partition: int, start: int = 100) -> Grant:
@@ -116,7 +98,7 @@ class Driver:
 @contextlib.contextmanager
 def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = settings(server.getsockname()[1], lease_s, watched=watched)
+        given = worker_settings(server.getsockname()[1], direct=DirectSettings(lease_s), watched=watched)
         task = threading.Thread(target=worker.run_lease_worker, args=[given, 3], daemon=True)
         task.start()
         driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
@@ -126,6 +108,12 @@ def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
         finally:
             driver.connection.close()
             assert driver.ended()
+
+
+def begin(driver: Driver, work: Work, *grants: Grant) -> None:
+    """Grant these; the first one's work has begun then."""
+    driver.grants(*grants)
+    assert work.begun.acquire(timeout=WAIT_S)
 
 
 def left(partition: int, position: int = 107, why: str = "") -> Message:
@@ -143,8 +131,7 @@ def test_a_worker_whose_driver_falls_silent_stops_its_partitions_when_the_lease_
 def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work) -> None:
     """The answer is what the driver renews its own half by; silence behind the last one ends it."""
     with leased(LEASE_S) as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         for _ in range(5):
             driver.task.join(LEASE_S / 2)
             driver.connection.send({"renew": True})
@@ -166,8 +153,7 @@ def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, 
 
     work.acts[0] = act
     with leased() as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         if goodbye == "hang up":
             driver.connection.close()
         else:
@@ -194,8 +180,7 @@ def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(wo
     """The second lease has a stop of its own."""
     with leased() as driver:
         for start in (100, 200, 300):
-            driver.grants(grant(0, start))
-            assert work.begun.acquire(timeout=WAIT_S)
+            begin(driver, work, grant(0, start))
             assert not work.stopped, "its stop is a new one"
             driver.connection.send({"release": 0})
             assert driver.hears() == left(0, start + 7)
@@ -205,8 +190,7 @@ def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(wo
 def test_two_leases_of_a_partition_never_work_at_once(work: Work) -> None:
     """They would fence each other, for ever."""
     with leased() as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         driver.connection.send({"release": 0})
         driver.grants(grant(0))
         assert driver.hears() == left(0)
@@ -224,8 +208,7 @@ def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> No
 
     work.acts[0] = act
     with leased() as driver:
-        driver.grants(grant(0), grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0), grant(0))
         assert not work.begun.acquire(timeout=0.1)
         go.set()
         assert work.begun.acquire(timeout=WAIT_S)
@@ -257,8 +240,7 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
     work.acts |= {0: reads, 1: waits, 2: waits}
     monkeypatch.setattr(worker, "SharedLimits", one_reader)
     with leased() as driver:
-        driver.grants(grant(0))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(0))
         driver.grants(grant(1), grant(2))
         assert waiting.wait(WAIT_S)
         driver.task.join(0.1)
@@ -293,15 +275,20 @@ def test_a_partition_that_fails_is_left_with_its_reason_and_stops_no_other(
         assert work.stopped == []
 
 
-@pytest.mark.parametrize("status", [one for one in Status if one is not Status.CRASHED])
-def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
-    """Who hears first that it was left would plan from what is known without the outcome."""
+def reporting(status: Status, position: int) -> Callable[..., int]:
+    """Work that reports one outcome, and ends there."""
 
     def act(report: Callable[[Outcome], None], *_: object) -> int:
         report(Outcome(0, 100, 105, status))
-        return 105
+        return position
 
-    work.acts[0] = act
+    return act
+
+
+@pytest.mark.parametrize("status", [one for one in Status if one is not Status.CRASHED])
+def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
+    """Who hears first that it was left would plan from what is known without the outcome."""
+    work.acts[0] = reporting(status, 105)
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == status
@@ -310,12 +297,7 @@ def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: 
 
 def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
     """It is as if it had died: nobody gets it, and the run ends with it."""
-
-    def act(report: Callable[[Outcome], None], *_: object) -> int:
-        report(Outcome(0, 100, 105, Status.CRASHED))
-        return 100
-
-    work.acts[0] = act
+    work.acts[0] = reporting(Status.CRASHED, 100)
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == Status.CRASHED
@@ -327,8 +309,7 @@ def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
 def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: bool) -> None:
     """It costs a message for each transaction."""
     with leased(watched=watched) as driver:
-        driver.grants(grant(5))
-        assert work.begun.acquire(timeout=WAIT_S)
+        begin(driver, work, grant(5))
         driver.connection.send({"release": 5})
         told = [{"begun": 5}, left(5)] if watched else [left(5)]
         assert [driver.hears() for _ in told] == told
@@ -336,9 +317,9 @@ def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: 
 
 def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = settings(server.getsockname()[1])
+        given = worker_settings(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
-        worker.run_lease_worker(replace(given), 0)
+        worker.run_lease_worker(given, 0)
 
 
 def test_behind_a_lease_a_process_collects_garbage_as_often_as_before() -> None:

@@ -124,6 +124,22 @@ def test_only_what_is_committed_counts_and_a_share_of_one_allows_all() -> None:
         FirstRecordsCheck(0.999).apply_outcome(bad(FIRST))
 
 
+class Clock:
+    """Time as the test sets it."""
+
+    now = 1000.0
+
+    def policy(self, **settings: float) -> GiveUpPolicy:
+        return GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g", **settings))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    return made
+
+
 DENIED = "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
 
 
@@ -131,72 +147,58 @@ DENIED = "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID
     ("patience_s", "detail", "until_s"),
     [(120.0, "fence: timed out (_TIMED_OUT)", 120.0), (120.0, DENIED, 10.0), (3.0, DENIED, 3.0)],
 )
-def test_a_no_is_waited_for_ten_seconds_at_most(
-    monkeypatch: pytest.MonkeyPatch, patience_s: float, detail: str, until_s: float
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    patience = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g", patience_s=patience_s))
+def test_a_no_is_waited_for_ten_seconds_at_most(clock: Clock, patience_s: float, detail: str, until_s: float) -> None:
+    patience = clock.policy(patience_s=patience_s)
     patience.failed("partition 0", detail)
-    now += until_s
+    clock.now += until_s
     assert patience.failed("partition 0", detail) > 0
-    now += 0.1
+    clock.now += 0.1
     with pytest.raises(Refused, match="no progress for ") as caught:
         patience.failed("partition 0", detail)
     assert detail in str(caught.value)
     assert ("after an authorization failure" in str(caught.value)) is (detail == DENIED)
 
 
-def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(clock: Clock) -> None:
     """A right on the dead-letter topic is missed in partitions with bad records only."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    policy = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g"))
+    policy = clock.policy()
     denied = Outcome(1, 0, 1, Status.FAILED, 0, detail=DENIED)
 
-    def others_commit() -> None:
+    def deny(*, at: float) -> None:
+        """While the others commit."""
+        clock.now = 1000.0 + at
         policy.progressed()
         policy.check_denial(outcome(10, 0))
+        policy.check_denial(denied)
 
-    for at in (0.0, 10.0):
-        now = 1000.0 + at
-        others_commit()
-        policy.check_denial(denied)
+    deny(at=0.0)
+    deny(at=10.0)
     policy.check_denial(outcome(1, 0, 1))  # it was granted again
-    for at in (20.0, 30.0):
-        now = 1000.0 + at
-        others_commit()
-        policy.check_denial(denied)
-    now = 1030.1
-    others_commit()
-    with pytest.raises(
-        Refused, match=r"no progress in partition 1 for 10 s .*after an authorization failure"
-    ) as caught:
-        policy.check_denial(denied)
+    deny(at=20.0)
+    deny(at=30.0)
+    told = r"no progress in partition 1 for 10 s .*after an authorization failure"
+    with pytest.raises(Refused, match=told) as caught:
+        deny(at=30.1)
     assert DENIED in str(caught.value)
 
 
-def test_other_failures_of_one_partition_do_not_end_a_run_that_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    policy = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g"))
+def test_other_failures_of_one_partition_do_not_end_a_run_that_makes_progress(clock: Clock) -> None:
+    policy = clock.policy()
     failed = Outcome(1, 0, 1, Status.FAILED, 0, detail="fence: timed out (_TIMED_OUT)")
     policy.check_denial(failed)
-    now += 3600
+    clock.now += 3600
     policy.check_denial(failed)
     assert policy.failed("partition 1", failed.detail) > 0
 
 
-def test_a_partition_that_was_another_drivers_meanwhile_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_was_another_drivers_meanwhile_begins_anew(clock: Clock) -> None:
     """The right may have come and gone; this driver did not see it."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    policy = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g"))
+    policy = clock.policy()
     denied = [Outcome(p, 0, 1, Status.FAILED, 0, detail=DENIED) for p in (1, 2)]
     for outcome_of in denied:
         policy.check_denial(outcome_of)
     policy.keep_denials({2})
-    now += 11
+    clock.now += 11
     policy.check_denial(denied[0])
     with pytest.raises(Refused, match="no progress in partition 2 for 11 s"):
         policy.check_denial(denied[1])

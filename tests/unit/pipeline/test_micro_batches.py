@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.lease_play import run_context
 
 from brew.attempt import AttemptSpec, Job
 from brew.claims.heartbeater import ALL_PARTITIONS
@@ -16,10 +17,7 @@ from brew.connection import Connection
 from brew.driver import micro_batches as laning
 from brew.driver import work_planner
 from brew.driver.micro_batches import MicroBatchLane
-from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import Refused, Retriable
-from brew.fault_injection import CrashInjector
-from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
@@ -110,16 +108,7 @@ class Run:
         monkeypatch.setattr(laning, "attempt", self._attempt)
         given = {"lanes": 1, "poll_interval_s": 0.001, **settings}
         self.settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", **given)
-        transaction = TransactionSettings(self.settings.connection, "g", 60.0)
-        parts = (
-            RunProgress(),
-            ProgressView(),
-            {0: END, 1: END},
-            1_000_000,
-            transaction,
-            CrashInjector(self.settings.crash),
-        )
-        self.shared = RunContext(self.settings, {}, threading.Event(), *parts)
+        self.shared = run_context(self.settings, goals={0: END, 1: END})
         self.lane = MicroBatchLane(self.shared, self.engine, index, OrderEnrichment(Limits()))
 
     def _scan(
@@ -160,17 +149,12 @@ def test_a_range_without_a_row_is_passed_only_when_a_second_reader_sees_none_eit
     assert [offered[0].start for offered in run.engine.offered] == [0, 0], "planned again from where the group stands"
 
 
-def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The position moves by the same six steps; a crash on purpose has had its chance in the task."""
     run = Run(monkeypatch, crash=CrashSettings(probability=1.0))
     run.engine.rounds = [silent]
     run.drain()
-    assert [(offer.offered.until, offer.crash, rows) for offer, rows in run.advanced] == [
-        (END, None, []),
-        (END, None, []),
-    ]
+    assert [(offer.offered.until, offer.crash, rows) for offer, rows in run.advanced] == [(END, None, [])] * 2
     assert run.advanced[0][0].targets.metadata == "topic-id=id", "the position's text too"
     assert run.survey.committed == {0: END, 1: END}
 
@@ -180,11 +164,8 @@ def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: R
     run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
-    assert sorted((one.partition, one.status.value) for one in run.survey.heeded) == [
-        (0, "committed"),
-        (0, "failed"),
-        (1, "committed"),
-    ]
+    told = sorted((one.partition, one.status.value) for one in run.survey.heeded)
+    assert told == [(0, "committed"), (0, "failed"), (1, "committed")]
     assert run.shared.running == {}
     assert run.survey.closed
 
@@ -250,9 +231,7 @@ def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_fo
     assert run.survey.asked == [{0, 1}, {1}, {1}]
 
 
-def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next try must be one that can end."""
     run = Run(monkeypatch, max_records_per_transaction=80)
     run.engine.rounds = [ended(Status.FAILED, seconds=61)]

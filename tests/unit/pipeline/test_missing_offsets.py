@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.fakes import log_record
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -30,9 +30,7 @@ _CREATE_TIME = 1
 def record(offset: int, partition: int = 0, topic: str = "in", key: bytes = b"k") -> Any:
     """A record of the output that came from there."""
     headers = SourcePosition(topic, partition, offset).headers()
-    return SimpleNamespace(
-        headers=lambda: headers, key=lambda: key, timestamp=lambda: (_CREATE_TIME, offset), offset=lambda: offset
-    )
+    return log_record(offset, 0, key, None, headers, (_CREATE_TIME, offset))
 
 
 def fact(
@@ -115,13 +113,10 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     played = Brokers()
-    monkeypatch.setattr(missing_offsets, "admin", lambda _connection: None)
-    monkeypatch.setattr(missing_offsets, "log_offsets", played.log_offsets)
-    monkeypatch.setattr(missing_offsets, "scan", played.scan)
-    monkeypatch.setattr(missing_offsets, "committed_by", played.committed_by)
-    monkeypatch.setattr(missing_offsets, "KafkaTransaction", played.transaction)
-    monkeypatch.setattr(missing_offsets, "_GRACE_S", 0.05)
-    monkeypatch.setattr(missing_offsets, "_POLL_S", 0.001)
+    played_by = {"log_offsets": played.log_offsets, "scan": played.scan, "committed_by": played.committed_by}
+    times = {"_GRACE_S": 0.05, "_POLL_S": 0.001}
+    for name, new in {**played_by, **times, "admin": str, "KafkaTransaction": played.transaction}.items():
+        monkeypatch.setattr(missing_offsets, name, new)
     return played
 
 
@@ -205,12 +200,8 @@ def test_a_fence_goes_before_the_look_at_what_is_out(brokers: Brokers) -> None:
     ends = [at for at, did in enumerate(brokers.did) if did[0] == "ends" and at > last_fence]
     scans = [at for at, did in enumerate(brokers.did) if did[0] == "scan"]
     assert last_fence < min(ends) < min(scans)
-    assert [did for did in brokers.did if did[0] in {"fence", "closed"}] == [
-        ("fence", 0),
-        ("closed", 0),
-        ("fence", 1),
-        ("closed", 1),
-    ]
+    fences = [did for did in brokers.did if did[0] in {"fence", "closed"}]
+    assert fences == [("fence", 0), ("closed", 0), ("fence", 1), ("closed", 1)]
 
 
 def test_what_a_fenced_run_had_committed_is_not_taken_for_lost(brokers: Brokers) -> None:
@@ -271,12 +262,7 @@ def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_me
 
 @pytest.mark.parametrize(
     ("source", "first", "refused"),
-    [
-        ({9: b"k"}, 0, False),
-        ({9: b"other"}, 0, True),
-        ({}, 0, True),
-        ({}, 10, False),
-    ],
+    [({9: b"k"}, 0, False), ({9: b"other"}, 0, True), ({}, 0, True), ({}, 10, False)],
     ids=["the same record", "another record", "none", "retention took it"],
 )
 def test_nothing_is_restored_from_an_output_of_another_input_of_that_name(

@@ -12,10 +12,7 @@ from brew.deadline import Deadline
 from brew.errors import Abortable, Fenced, KafkaFailure
 from brew.names import STEPS
 from brew.offsets import OffsetRange
-from brew.orders import Reason
-from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
-from brew.record import Reject
 
 RANGE = OffsetRange("in", 0, 0, 3)
 TARGETS = Targets("out", "dlq", 0, 0)
@@ -61,13 +58,3 @@ def test_a_record_goes_by_unseen() -> None:
     """The kernel calls the client's own function: nothing of ours stands in the hot loop."""
     fake = FakeTransaction(Broker())
     assert timed(fake).produce == fake.produce
-
-
-def test_rejected_records_are_counted_by_reason() -> None:
-    """Reasons are plain words, which JSON takes as names."""
-    kafka = timed(FakeTransaction(Broker()))
-    outcome = transact_range(
-        [ROWS], RANGE, TARGETS, lambda _key, _value: Reject(Reason.NOT_JSON, "x"), kafka, Deadline(5), first_time=True
-    )
-    assert (outcome.status, outcome.reasons) == (Status.COMMITTED, {"not-json": 3})
-    assert [type(name) for name in outcome.reasons] == [str]

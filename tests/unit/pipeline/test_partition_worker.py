@@ -9,36 +9,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from harness.fakes import log_record
+from harness.lease_play import worker_settings
 
 from brew.attempt import AttemptSpec, Job
-from brew.connection import Connection
 from brew.errors import Fatal
 from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords
-from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows, Targets
 from brew.readers.direct import worker as tenure
 from brew.readers.direct.messages import Grant, WorkerSettings
 from brew.readers.direct.worker import CHUNK, ConcurrencyLimit, SharedLimits, TransactionInput
-from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
+from brew.settings import CrashSettings, Limits, ProfilesSettings
 from brew.transaction_sizing import TransactionSize
 from pipeline.transformation import OrderEnrichment
 
 START = 100
-TERMS = WorkerSettings(
-    "127.0.0.1",
-    0,
-    "token",
-    "orders",
-    TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0),
-    OrderEnrichment(Limits()),
-    DirectSettings(),
-    CrashSettings(),
-    1000,
-)
-
-
+TERMS = worker_settings()
 GRANT = Grant(0, START, Targets("out", "dlq", 0, 0))
 PACE = TransactionSize.at_most(1000, 60.0)
 WAIT_S = 20.0
@@ -185,10 +173,8 @@ class Lease:
     unreadable: bool = False
 
     def __post_init__(self) -> None:
-        self.stop, self.session = (
-            threading.Event(),
-            SharedLimits(TransactionSize.at_most(self.settings.max_records, 60.0)),
-        )
+        self.stop = threading.Event()
+        self.session = SharedLimits(TransactionSize.at_most(self.settings.max_records, 60.0))
         self.offers, self.reported, self.log = list[AttemptSpec](), list[Outcome](), list[str]()
         self.asked, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
         self._ends, self._at = iter(self.firsts), self.grant.start
@@ -368,17 +354,10 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)
 
-    class Record:
-        """As the client hands it out."""
-
-        offset, headers = (lambda _: START), lambda _: None
-        key = value = lambda _: b""
-        timestamp = lambda _: (1, 0)  # noqa: E731 - as above
-
     lease = Lease()
     lease.session.producing = ConcurrencyLimit(1, 60.0)
     monkeypatch.setattr(lease, "attempt", attempt)
-    monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([Record()], START + 1, 1))
+    monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([log_record(START)], START + 1, 1))
     worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
     worker.start()
     worker.join(WAIT_S)

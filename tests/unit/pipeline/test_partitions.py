@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
+from harness.lease_play import run_context
+from harness.pipeline import Here
 
 from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
-from brew.driver import partitions as survey
-from brew.driver.partitions import GroupMembershipCheck, OffsetsClient, PartitionSurvey
-from brew.driver.run_context import Interval, ProgressView, RunContext, RunProgress
+from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership
+from brew.driver.run_context import Interval
 from brew.errors import DeadlineExceeded, Refused, Retriable
-from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
-from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
@@ -29,14 +27,6 @@ from brew.range_transaction import Rows, transact_range
 from brew.settings import PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
-
-
-class Notes(ProgressView):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, note: str) -> None:
-        self.notes.append(note)
 
 
 @dataclass
@@ -90,21 +80,11 @@ class Run:
     """One scout over a cluster that is played."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
-        self.cluster, self.view = Cluster(**cluster), Notes()
+        self.cluster, self.view = Cluster(**cluster), Here()
         monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: self.cluster)
         monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
         targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}
-        transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
-        parts = (
-            threading.Event(),
-            RunProgress(),
-            self.view,
-            None,
-            1_000_000,
-            transaction,
-            CrashInjector(SETTINGS.crash),
-        )
-        self.shared = RunContext(SETTINGS, targets, *parts)
+        self.shared = run_context(SETTINGS, targets=targets, view=self.view)
         self.survey = PartitionSurvey(self.shared)
 
     def look(self) -> dict[int, PartitionFacts]:
@@ -209,11 +189,8 @@ def test_partitions_that_the_output_was_given_meanwhile_are_looked_into(run: Run
     run.look()
     run.cluster.committed, run.cluster.outputs = {0: None, 1: None}, 8
     run.look()
-    assert {name: topic.partitions for name, topic in run.cluster.resolved[-1][2].items()} == {
-        "in": 2,
-        "out": 8,
-        "dead": 8,
-    }
+    targets = run.cluster.resolved[-1][2].values()
+    assert {topic.name: topic.partitions for topic in targets} == {"in": 2, "out": 8, "dead": 8}
 
 
 def test_an_empty_partition_waits_for_nobody_and_has_no_permission_later(run: Run) -> None:
@@ -299,9 +276,8 @@ def written(run: Run, fact: PartitionFacts) -> Committed:
 
 def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: Run) -> None:
     """The offset still fits the new topic: the identity beside it alone tells, and nobody else writes it there."""
-    run.cluster.committed[1] = written(
-        run, PartitionFacts("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9))
-    )
+    fact = PartitionFacts("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9))
+    run.cluster.committed[1] = written(run, fact)
     assert run.look()[1].position == 5
     run.cluster.topic_id = "topic-identity-number2"
     with pytest.raises(Refused, match=r"topic-recreated: .*stands at 5 of topic id topic-identity-number1,"):
@@ -312,19 +288,15 @@ def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: 
 def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, outputs: int, target: int) -> None:
     """Also after a look that was told of other counts."""
     run.cluster.outputs = outputs
-    fact = run.look()[1]
-    assert (run.survey.targets(fact).output_partition, run.survey.targets(fact).dead_letter_partition) == (
-        target,
-        target,
-    )
+    targets = run.survey.targets(run.look()[1])
+    assert (targets.output_partition, targets.dead_letter_partition) == (target, target)
 
 
 class Scene:
     def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
-        self.now, self.asked = 100.0, 0
+        self.settings, self.now, self.asked = settings, 100.0, 0
         self.told: GroupFacts | Unknown = GroupFacts("empty", ())
         self.every = Interval(5.0, lambda: self.now)
-        self.strangers = GroupMembershipCheck(settings, self.every)
 
     def ask(self) -> GroupFacts | Unknown:
         self.asked += 1
@@ -333,7 +305,7 @@ class Scene:
     def after(self, seconds: float) -> int:
         """How often was asked by then."""
         self.now += seconds
-        self.strangers.check(self.ask)
+        check_membership(self.settings, self.every, self.ask)
         return self.asked
 
 
@@ -369,18 +341,8 @@ def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
             raise Retriable("no more than that")
 
     monkeypatch.setattr(partitions, "OffsetsClient", Away)
-    transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
-    parts = (
-        threading.Event(),
-        RunProgress(),
-        ProgressView(),
-        None,
-        1_000_000,
-        transaction,
-        CrashInjector(SETTINGS.crash),
-    )
-    shared = RunContext(SETTINGS, {}, *parts, member_check_due=scene.every)
-    lanes = [partitions.PartitionSurvey(shared), partitions.PartitionSurvey(shared)]
+    shared = run_context(SETTINGS, member_check_due=scene.every)
+    lanes = [PartitionSurvey(shared), PartitionSurvey(shared)]
     for _ in range(11):
         for lane in lanes:
             with pytest.raises(Retriable):
@@ -417,10 +379,10 @@ class Brokers:
         self.grows = 0
         self.told: dict[int, dict[int, int | None]] = {}
         self.slow: set[str] = set()
-        monkeypatch.setattr(survey, "admin", lambda _connection: "admin")
-        monkeypatch.setattr(survey, "consumer", self._consumer)
-        monkeypatch.setattr(survey, "committed", self._committed)
-        monkeypatch.setattr(survey, "log_offsets", self._log_offsets)
+        monkeypatch.setattr(partitions, "admin", lambda _connection: "admin")
+        monkeypatch.setattr(partitions, "consumer", self._consumer)
+        monkeypatch.setattr(partitions, "committed", self._committed)
+        monkeypatch.setattr(partitions, "log_offsets", self._log_offsets)
         self.surveyor = OffsetsClient(SETTINGS)
 
     def _consumer(self, _connection: object, group: str, isolation: str) -> Client:

@@ -20,19 +20,16 @@ def fact(
     return PartitionFacts("in", partition, "id-1", position, LogOffsets(first, stable, end))
 
 
-def test_a_range_goes_from_the_committed_offset_to_the_last_stable_one() -> None:
-    """Records behind an open transaction are not planned."""
-    assert plan_ranges([fact(10, stable=60)], 1000, None).ranges == (OffsetRange("in", 3, 10, 60),)
-
-
-def test_without_a_committed_offset_the_log_start_is_where_it_begins() -> None:
-    """Retention may have moved the start."""
-    assert plan_ranges([fact(None, first=7)], 1000, None).ranges == (OffsetRange("in", 3, 7, 100),)
-
-
-def test_a_range_holds_at_most_the_cap() -> None:
-    """A transaction has to end well inside its time-out."""
-    assert plan_ranges([fact(10)], 5, None).ranges == (OffsetRange("in", 3, 10, 15),)
+@pytest.mark.parametrize(
+    ("given", "cap", "start", "until"),
+    [(fact(10, stable=60), 1000, 10, 60), (fact(None, first=7), 1000, 7, 100), (fact(10), 5, 10, 15)],
+    ids=["to the last stable offset", "without a committed offset from the log's start", "at most the cap"],
+)
+def test_a_range_goes_from_the_position_to_what_may_be_read(
+    given: PartitionFacts, cap: int, start: int, until: int
+) -> None:
+    """Records behind an open transaction are not planned, and a transaction has to end inside its time-out."""
+    assert plan_ranges([given], cap, None).ranges == (OffsetRange("in", 3, start, until),)
 
 
 @pytest.mark.parametrize(("committed", "drained"), [(99, False), (100, True), (101, True)])
@@ -44,27 +41,27 @@ def test_a_draining_run_ends_at_the_offset_that_was_the_end_when_it_began(commit
 def test_a_following_run_is_never_drained() -> None:
     """It waits for more."""
     plan = plan_ranges([fact(100)], 1000, None)
-
     assert (plan.ranges, plan.drained, plan.blocked) == ((), False, ())
 
 
 def test_a_partition_is_blocked_when_only_an_open_transaction_is_left() -> None:
     """A drain does not call that the end."""
     plan = plan_ranges([fact(60, stable=60)], 1000, {3: 100})
-
     assert (plan.blocked, plan.drained) == ((3,), False)
 
 
 def test_a_partition_that_came_after_the_start_does_not_hold_up_a_drain() -> None:
-    """Its records were not there when the run began."""
-    assert plan_ranges([fact(None)], 1000, {0: 0}).drained
+    """Its records were not there when the run began, wherever its log begins."""
+    for came in (fact(None), fact(None, first=7), fact(7, first=7)):
+        assert plan_ranges([came], 1000, {0: 0}).drained
 
 
 def test_retention_past_the_position_is_refused_with_the_lost_range() -> None:
-    """Going on would lose records without a word."""
+    """Going on would lose records without a word; a position of 0 is a position."""
     check(fact(7, first=7), "g")
-    with pytest.raises(Refused, match=r"input-lost: .*offsets \[6, 7\) are gone.*--to-earliest"):
-        check(fact(6, first=7), "g")
+    for lost in (6, 0):
+        with pytest.raises(Refused, match=rf"input-lost: .*offsets \[{lost}, 7\) are gone.*--to-earliest"):
+            check(fact(lost, first=7), "g")
 
 
 def test_a_position_beyond_the_end_is_refused() -> None:
@@ -90,10 +87,7 @@ def test_a_position_that_an_operator_set_by_hand_is_accepted() -> None:
 def test_foreign_bytes_behind_the_identity_change_nothing() -> None:
     """The client library hands them out now and then; a real identity has 22 characters."""
     identity = "AbCdEfGhIjKlMnOpQrStUv"
-    known = PartitionFacts(
-        "in", 3, identity, Committed(5, position_metadata(identity) + "\x00junk"), LogOffsets(0, 100, 100)
-    )
-
+    known = replace(fact(5, metadata=position_metadata(identity) + "\x00junk"), topic_id=identity)
     check(known, "g")
     with pytest.raises(Refused, match="topic-recreated"):
         check(replace(known, topic_id="AbCdEfGhIjKlMnOpQrStUw"), "g")
@@ -106,23 +100,10 @@ def test_a_position_between_the_last_stable_offset_and_the_end_is_not_ahead() ->
     assert plan_ranges([fact(80, stable=60)], 1000, None).blocked == (3,)
 
 
-def test_lost_input_is_refused_where_nothing_was_read_of_it_either() -> None:
-    """A position of 0 is a position."""
-    with pytest.raises(Refused, match=r"input-lost: .*offsets \[0, 7\) are gone"):
-        check(fact(0, first=7), "g")
-
-
-def test_a_partition_that_came_after_the_start_holds_up_no_drain_wherever_its_log_begins() -> None:
-    assert plan_ranges([fact(None, first=7)], 1000, {}).drained
-    assert plan_ranges([fact(7, first=7)], 1000, {}).drained
-
-
 def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is_watched() -> None:
     """A drain waits while they move; what blocks them is told by them."""
     facts = [fact(10, partition=1), fact(20), fact(60, stable=60, partition=5)]
-
     plan = plan_ranges(facts, 1000, dict.fromkeys((1, 3, 5), 100))
-
     assert (plan.split({1}).owned_by_others, plan.split({1}).blocked, plan.split({1}).drained) == ({3: 20}, (), False)
     assert [one.partition for one in plan.split({1, 5}).ranges] == [1]
     assert plan.split({1, 5}).blocked == (5,)
@@ -173,6 +154,11 @@ def test_a_range_shrinks_to_what_fits_into_a_third_of_the_time_out() -> None:
     assert pace.after(100, 30.0) == pace
     assert pace.after(100, 60.0) == TransactionSize(1000, 90.0, 40)
     assert pace.after(1, 60.0) == TransactionSize(1000, 90.0, 1)
+    assert TransactionSize(10, 60, 1).after_time_out().cap == 1
+
+
+def test_a_new_run_begins_with_small_ranges() -> None:
+    assert [TransactionSize.at_most(most, 60).cap for most in (100_000, 7)] == [20_000, 7]
 
 
 def test_the_size_of_an_outcome_is_its_offsets_not_its_position() -> None:

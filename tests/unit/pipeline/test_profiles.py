@@ -9,20 +9,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from harness.fakes import Broker, FakeTransaction
+from harness.fakes import Broker, FakeTransaction, log_record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brew import attempt as attempting
 from brew import testing
-from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, UsageError
-from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange, SourcePosition
 from brew.orders import DISCOUNTS, profile
-from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.record import Reject
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
@@ -30,7 +26,6 @@ from pipeline import profiles
 from pipeline.enrichment import enricher
 from pipeline.profiles import NOT_A_PROFILE, GlobalTable, Table, check_profile, lookup
 from pipeline.submit import same_options
-from pipeline.transformation import OrderEnrichment
 
 ORDER = b'{"customer_id":"c-1","x":1}'
 
@@ -55,7 +50,6 @@ def enriched(made: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -
 def test_the_tier_is_the_profiles_and_the_header_says_which() -> None:
     """The record's key, which says gold, has no say."""
     order, header = enriched(table((3, 17, "c-1", profile("c-1", "bronze"))))
-
     assert order == {"customer_id": "c-1", "x": 1, "loyalty_tier": "bronze", "loyalty_discount": DISCOUNTS["bronze"]}
     assert header == b"3/17"
 
@@ -77,9 +71,8 @@ def test_a_check_makes_dead_letters_of_what_the_table_takes_for_no_profile() -> 
     checked = testing.transform(check_profile, [testing.record(value, key=key) for key, value in rows])
     assert (len(checked.rejected), len(checked.dropped), checked.outputs) == (made.malformed, 2, [])
     assert {one.reason for one in checked.rejected} == {NOT_A_PROFILE}
-    assert [one.message in complaint for one, complaint in zip(checked.rejected, made.complaints, strict=True)] == [
-        True
-    ] * made.malformed
+    for one, complaint in zip(checked.rejected, made.complaints, strict=True):
+        assert one.message in complaint
 
 
 def test_an_update_replaces_and_a_tombstone_removes() -> None:
@@ -194,12 +187,6 @@ def test_the_header_stands_between_the_inputs_own_and_the_source() -> None:
     assert "profile.offset" not in dict(bad.headers)
 
 
-class Record:
-    def __init__(self, offset: int, key: bytes, value: bytes | None) -> None:
-        self.partition, self.offset = (lambda: 0), (lambda: offset)
-        self.key, self.value = (lambda: key), (lambda: value)
-
-
 class Source:
     """A topic of one partition in memory; ``slow`` never gets to its end."""
 
@@ -213,7 +200,7 @@ class Source:
         self.asked += 1
         return {0: len(self.log)}
 
-    def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Record]]:
+    def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Any]]:
         self.reading.set()
         while self.slow:
             if stop.wait(0.01):
@@ -222,7 +209,7 @@ class Source:
         while self.positions[0] < until[0]:
             at = self.positions[0]
             self.positions[0] = at + 1
-            yield [Record(at, *self.log[at])]
+            yield [log_record(at, 0, *self.log[at])]
 
     def close(self) -> None:
         self.closed = True
@@ -311,23 +298,6 @@ def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) ->
         thread.join(5)
     assert len({id(one) for one in tables}) == 1
     assert source.asked < 8
-
-
-@pytest.mark.parametrize("error", [DeadlineExceeded("read: no end within 1 s"), ValueError("a bug")])
-def test_without_the_table_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The range is given back, and the other ranges go on; no producer was made, so nothing was fenced."""
-
-    def not_ready(*_: object) -> Table:
-        raise error
-
-    monkeypatch.setattr(profiles, "ready", not_ready)
-    monkeypatch.setattr(attempting, "KafkaTransaction", lambda *_: pytest.fail("a transaction was begun"))
-    connection = Connection("b:1")
-    offer = AttemptSpec(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))
-    job = Job({2: offer}, TransactionSettings(connection, "g", 5), OrderEnrichment(Limits(), ProfilesSettings()))
-    outcome = attempting.attempt(offer, iter(()), job)
-    assert (outcome.status, outcome.partition, outcome.until) == (Status.FAILED, 2, 3)
-    assert str(error) in outcome.detail
 
 
 def settings(**more: Any) -> PipelineSettings:

@@ -101,7 +101,6 @@ def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
     """Otherwise the run could never heal."""
     dice = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
     offered = OffsetRange("in", 0, 5, 9)
-
     assert dice.next_crash(offered) is not None
     assert dice.next_crash(offered) is None
 
@@ -114,34 +113,16 @@ def test_the_crash_line_has_the_agreed_words() -> None:
     assert "outcome unknown" in message(CrashPoint.COMMIT_IN_FLIGHT, 12, 0)
 
 
-def test_the_pace_keeps_a_transaction_under_a_third_of_its_time_out() -> None:
-    """20 of 60 seconds are the last good, more is too much."""
-    pace = TransactionSize(100_000, 60, 100_000)
-
-    assert TransactionSize.at_most(100_000, 60).cap == 20_000
-    assert TransactionSize.at_most(7, 60).cap == 7
-    assert pace.after(100_000, 20.0).cap == 100_000
-    slower = pace.after(100_000, 40.0)
-    assert slower.cap == 40_000
-    assert slower.after(40_000, 5.0).cap == 80_000
-    assert slower.after(39_999, 5.0).cap == 40_000
-    assert pace.after_time_out().cap == 25_000
-    assert TransactionSize(10, 60, 1).after_time_out().cap == 1
-
-
 def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed() -> None:
     """64 partitions with 62,500 records each made 192 transactions, each beginning with 20,000."""
     paces = TransactionSizes(TransactionSize.at_most(100_000, 60))
     assert paces.of(0).cap == 20_000
-
     paces.apply_outcome(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
     assert (paces.of(0).cap, paces.of(1).cap) == (40_000, 40_000)
-
     paces.apply_outcome(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
     paces.apply_outcome(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
     paces.apply_outcome(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
     assert [paces.of(p).cap for p in range(3)] == [80_000, 20_000, 80_000]
-
     paces.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
     assert paces.of(1).cap < 20_000
     assert paces.of(2).cap == paces.of(1).cap, "who is new begins as carefully as the last one had to"
@@ -150,14 +131,4 @@ def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed()
 def test_a_spark_setting_without_a_value_is_refused() -> None:
     """--conf takes spark.name=value only."""
     with pytest.raises(UsageError, match="--conf"):
-        settings_of(
-            {
-                "conf": ("spark.x",),
-                "jvm_dir": None,
-                "bootstrap": "b",
-                "input": "i",
-                "output": "o",
-                "dead_letter": "d",
-                "group": "g",
-            }
-        )
+        settings_of(run_command.make_context("run", ["--conf", "spark.x"]).params)

@@ -57,11 +57,9 @@ def test_a_run_has_the_compilers_that_pay(reader: Reader, *, follow: bool, backl
     ("compilers", "has"),
     [(Compilers.FIRST, "-XX:TieredStopAtLevel=1"), (Compilers.SECOND_LATE, "-XX:Tier4"), (Compilers.BOTH, None)],
 )
-def test_the_jvm_is_told(tmp_path: Path, compilers: Compilers, has: str | None) -> None:
+def test_the_jvm_is_told(jvm_dir: str, compilers: Compilers, has: str | None) -> None:
     """Both is what Java does by itself."""
-    (tmp_path / "spark").mkdir()
-    (tmp_path / "spark" / "connector.jar").touch()
-    options = spark_conf(SparkSettings("local[2]", str(tmp_path)), compilers)["spark.driver.extraJavaOptions"]
+    options = spark_conf(SparkSettings("local[2]", jvm_dir), compilers)["spark.driver.extraJavaOptions"]
     assert ("-XX:Tier" in options) is (has is not None)
     assert has is None or has in options
 
@@ -76,8 +74,12 @@ def jvm_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
+def conf_of(settings: SparkSettings) -> SparkConf:
+    return SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items()))
+
+
 def command(settings: SparkSettings) -> list[str] | None:
-    return gateway._command(SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items())), settings)
+    return gateway._command(conf_of(settings), settings)
 
 
 def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str) -> None:
@@ -116,10 +118,7 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("printed", "told"),
     [
-        (
-            "Failed: x\n\tat a\nCaused by: y\n\tat b\nCaused by: no host z\n\tat c\n\t... 11 more",
-            "no host z",
-        ),
+        ("Failed: x\n\tat a\nCaused by: y\n\tat b\nCaused by: no host z\n\tat c\n\t... 11 more", "no host z"),
         ("Unrecognized option: -Z\nError: Could not create the Java Virtual Machine.", "Error: Could not create"),
         ("", "Java gateway process exited"),
     ],
@@ -134,7 +133,7 @@ def test_a_jvm_that_ends_at_once_is_told_by_its_innermost_cause(
     (home / "bin/java").chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(home))
     settings = SparkSettings("local[2]", jvm_dir)
-    conf = SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items()))
+    conf = conf_of(settings)
     monkeypatch.setattr(logging.getLogger(), "filters", [])
     with pytest.raises(Refused, match=f"did not start: .*{told}.*; try --verbose"):
         gateway.start(conf, settings)
@@ -220,18 +219,18 @@ def test_a_submit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeyp
 
 
 Work = Callable[[], None]
+Kept = Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]:
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
     monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
     monkeypatch.setattr(session, "check_alive", lambda _context: None)
     monkeypatch.setattr(warm_up, "_PAUSE_S", 0.0)
     monkeypatch.setattr(warm_up, "_INTERVAL_S", 0.0)
-    settings = settings_of(
-        run_command.make_context("run", ["--stand-by", "--master", "local[1]", "--reader", "direct"]).params
-    )
+    options = ["--stand-by", "--master", "local[1]", "--reader", "direct"]
+    settings = settings_of(run_command.make_context("run", options).params)
 
     def keep(work: Work) -> tuple[WarmSpark, list[str], threading.Thread]:
         told: list[str] = []
@@ -245,7 +244,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[WarmSpark, l
     return keep
 
 
-def test_what_may_fail_is_tried_again_without_a_word(kept: Callable[..., tuple[WarmSpark, list[str], object]]) -> None:
+def test_what_may_fail_is_tried_again_without_a_word(kept: Kept) -> None:
     """A broker that is away, a slot that is not free, a JVM that is gone: the driver that waits hears it elsewhere."""
     errors = iter([DeadlineExceeded("a look"), PySparkRuntimeError("no slot"), Py4JNetworkError("gone"), OSError(111)])
     tried = threading.Event()
@@ -261,9 +260,7 @@ def test_what_may_fail_is_tried_again_without_a_word(kept: Callable[..., tuple[W
     assert told == []
 
 
-def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(
-    kept: Callable[..., tuple[WarmSpark, list[str], threading.Thread]],
-) -> None:
+def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(kept: Kept) -> None:
     def work() -> None:
         raise TypeError("a bug of ours")
 
@@ -277,7 +274,7 @@ def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(
     assert not warmth.warm
 
 
-def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[WarmSpark, list[str], threading.Thread]]) -> None:
+def test_an_end_under_a_job_is_no_bug(kept: Kept) -> None:
     """The library reaches into a context that was stopped meanwhile."""
     began, go = threading.Event(), threading.Event()
 

@@ -6,37 +6,13 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+from harness.fakes import log_record
 
 from brew.kafka.log_reader import FetchedRecords
 from brew.readers.direct import worker
 from brew.readers.direct.worker import ConcurrencyLimit, TransactionInput
 
 SIZE = 100
-
-
-@dataclass
-class Record:
-    """As the client hands it out."""
-
-    at: int
-    its_key: bytes | None = b"gold-1"
-    its_value: bytes | None = b"{}"
-    its_headers: list[tuple[str, bytes | None]] | None = None
-
-    def offset(self) -> int:
-        return self.at
-
-    def key(self) -> bytes | None:
-        return self.its_key
-
-    def value(self) -> bytes | None:
-        return self.its_value
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return self.its_headers
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, self.at * 10
 
 
 @dataclass
@@ -54,7 +30,8 @@ class FakeTail:
 
 
 def taken(start: int, end: int) -> FetchedRecords:
-    return FetchedRecords([Record(at) for at in range(start, end)], end, (end - start) * SIZE)
+    records = [log_record(at, value=b"{}", timestamp=(1, at * 10)) for at in range(start, end)]
+    return FetchedRecords(records, end, (end - start) * SIZE)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +73,7 @@ def test_markers_alone_move_its_end_without_a_row() -> None:
 def test_rows_hold_the_records_columns_in_order() -> None:
     """Offset, key, value, headers, milliseconds."""
     (rows,) = TransactionInput(FakeTail(0), taken(3, 5), 2, 1000, ConcurrencyLimit(1))
-    assert rows == ([3, 4], [b"gold-1"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])
+    assert rows == ([3, 4], [b"k"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff\x00"])
@@ -106,9 +83,8 @@ def test_a_records_key_value_and_headers_are_handed_on_as_they_came(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]] | None
 ) -> None:
     """Null and empty are two things in Kafka, a header's name may repeat, and its value may be null."""
-    (rows,) = TransactionInput(
-        FakeTail(0), FetchedRecords([Record(3, key, value, headers)], 4, SIZE), 2, 1000, ConcurrencyLimit(1)
-    )
+    fetched = FetchedRecords([log_record(3, 0, key, value, headers)], 4, SIZE)
+    (rows,) = TransactionInput(FakeTail(0), fetched, 2, 1000, ConcurrencyLimit(1))
     assert (rows.keys, rows.values, rows.headers) == ([key], [value], [headers])
 
 

@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 
-HANGS = """
-import threading
+import pytest
+
+IMPORTS = """
+import contextlib, os, sys, threading
 from brew.watchdog import watched
+"""
+HANGS = """
 with watched("orders[3] offsets [5, 9)", 0.05):
     threading.Event().wait(60)
 """
 RETURNS = """
-import threading
-from brew.watchdog import watched
 with watched("orders[3]", 0.05):
     pass
 threading.Event().wait(0.6)
@@ -24,8 +26,6 @@ print("alive")
 """
 
 SLEEPS = """
-import threading
-from brew.watchdog import watched
 with watched("orders[3]", 1.0):
     print("ready", flush=True)
     threading.Event().wait(0.3)
@@ -33,8 +33,6 @@ print("alive")
 """
 
 FORKS = """
-import os, sys, threading
-from brew.watchdog import watched
 with watched("before the fork", 60.0):
     pass
 child = os.fork()
@@ -45,8 +43,6 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 SEVERAL = """
-import threading
-from brew.watchdog import watched
 def hang():
     with watched("orders[1]", 0.6):
         entered.set()
@@ -60,8 +56,6 @@ with watched("orders[0]", 60.0):
     threading.Event().wait(20)
 """
 FAILS = """
-import contextlib, threading
-from brew.watchdog import watched
 with contextlib.suppress(ValueError), watched("orders[3]", 0.05):
     raise ValueError("a transaction that failed")
 threading.Event().wait(0.6)
@@ -72,13 +66,24 @@ with watched("orders[5]", 0.05):
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", IMPORTS + program], capture_output=True, text=True, timeout=30, check=False
+    )
 
 
-def test_a_call_that_hangs_ends_the_process_and_says_where() -> None:
-    ended = run(HANGS)
-    assert ended.returncode == 3
-    assert "orders[3] offsets [5, 9) has hung for 0.05 s" in ended.stderr
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (HANGS, "orders[3] offsets [5, 9) has hung for 0.05 s"),
+        # The blocks around it and beside it have time left; one that returned takes nobody else's watch away.
+        (SEVERAL, "orders[1] has hung"),
+    ],
+    ids=["alone", "among others"],
+)
+def test_a_call_that_hangs_ends_the_process_and_says_where(program: str, said: str) -> None:
+    ended = run(program)
+    assert ended.returncode == 3, ended.stderr
+    assert said in ended.stderr
     assert "threading.py" in ended.stderr, "the stacks tell the place"
 
 
@@ -89,7 +94,7 @@ def test_a_block_that_returns_in_time_stops_the_watch() -> None:
 
 def test_a_process_that_was_stopped_as_a_whole_is_not_blamed() -> None:
     """F05: after a long SIGSTOP the run goes on by itself; it would else die of its sleep."""
-    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", IMPORTS + SLEEPS], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGSTOP)
@@ -104,13 +109,6 @@ def test_a_process_behind_a_fork_is_watched_too() -> None:
     ended = run(FORKS)
     assert ended.returncode == 3, ended.stderr
     assert "orders[4] has hung for 0.05 s" in ended.stderr
-
-
-def test_one_block_that_hangs_among_others_ends_the_process() -> None:
-    """The blocks around it and beside it have time left; one that returned takes nobody else's watch away."""
-    ended = run(SEVERAL)
-    assert ended.returncode == 3, ended.stderr
-    assert "orders[1] has hung" in ended.stderr
 
 
 def test_a_block_that_raises_is_watched_no_longer_and_the_next_one_is() -> None:

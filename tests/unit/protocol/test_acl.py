@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 import pytest
@@ -19,23 +19,25 @@ NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "
 ME, FILE = "User:me", "/c.properties"
 
 
+TOPIC = "Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
+GROUP = "Group authorization failed (GROUP_AUTHORIZATION_FAILED)"
+ID = "Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
+
+
+def told_to_me(text: str, names: Mapping[str, str] = NAMES, *, read_only: bool = False) -> str:
+    told = advice(text, ME, dict(names), FILE, read_only=read_only)
+    assert told is not None
+    return told
+
+
 @pytest.mark.parametrize(
     ("text", "rights"),
     [
-        (
-            "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)",
-            ["Write on transactional-id g:*"],
-        ),
-        ("locate: Broker: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
-        (
-            "Abortable: produce: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
-            ["Write on topic out", "Write on topic out.dlq"],
-        ),
-        ("scan of out.dlq: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)", ["Read on topic out.dlq"]),
-        (
-            "configuration of out: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
-            ["DescribeConfigs on topic out"],
-        ),
+        (f"fence: Broker: {ID}", ["Write on transactional-id g:*"]),
+        (f"locate: Broker: {GROUP}", ["Read on group g"]),
+        (f"Abortable: produce: Broker: {TOPIC}", ["Write on topic out", "Write on topic out.dlq"]),
+        (f"scan of out.dlq: {TOPIC}", ["Read on topic out.dlq"]),
+        (f"configuration of out: {TOPIC}", ["DescribeConfigs on topic out"]),
         (
             "Spark: org.apache.kafka.TopicAuthorizationException: Not authorized to access topics: [in.v1]",
             ["Read on topic in.v1"],
@@ -48,33 +50,20 @@ ME, FILE = "User:me", "/c.properties"
             "append to topic c: Failed to acquire idempotence PID from b: x (CLUSTER_AUTHORIZATION_FAILED)",
             ["Write on topic c"],
         ),
-        ("scan of out: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Describe on group brew-scan"]),
-        ("read of out as g: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
-        (
-            "describe topic out.dlq.replayed: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
-            ["Read on topic out.dlq.replayed"],
-        ),
-        (
-            "read of topic claims as brew-claims: Group authorization failed (GROUP_AUTHORIZATION_FAILED)",
-            ["Describe on group brew-claims"],
-        ),
-        (
-            "read of topic claims as brew-claims: Fetch failed (TOPIC_AUTHORIZATION_FAILED)",
-            ["Read on topic claims"],
-        ),
+        (f"scan of out: {GROUP}", ["Describe on group brew-scan"]),
+        (f"read of out as g: {GROUP}", ["Read on group g"]),
+        (f"describe topic out.dlq.replayed: Broker: {TOPIC}", ["Read on topic out.dlq.replayed"]),
+        (f"read of topic claims as brew-claims: {GROUP}", ["Describe on group brew-claims"]),
+        ("read of topic claims as brew-claims: Fetch failed (TOPIC_AUTHORIZATION_FAILED)", ["Read on topic claims"]),
         ("append to topic claims: x (TOPIC_AUTHORIZATION_FAILED)", ["Write on topic claims"]),
-        (
-            "topic 'claims' is missing and could not be made: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
-            ["Create on topic claims"],
-        ),
+        (f"topic 'claims' is missing and could not be made: {TOPIC}", ["Create on topic claims"]),
         ("fence of b:in:0: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", ["Write on transactional-id b:in:0"]),
         ("x: Cluster authorization failed (CLUSTER_AUTHORIZATION_FAILED)", ["Create on cluster kafka-cluster"]),
     ],
 )
 def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rights: list[str]) -> None:
     assert denial_in(text) is Denial.RIGHT
-    told = advice(text, ME, NAMES, FILE)
-    assert told is not None
+    told = told_to_me(text)
     for right in rights:
         assert f"{right}: `kafka-acls --add --allow-principal User:me --operation {right.split()[0]} " in told
     assert told.count("kafka-acls") == len(rights)
@@ -82,27 +71,21 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rig
 
 
 def test_who_only_looks_at_a_position_needs_less() -> None:
-    told = advice("locate: x (GROUP_AUTHORIZATION_FAILED)", ME, NAMES, None, read_only=True)
-    assert told is not None
-    assert "Describe on group g: " in told
+    assert "Describe on group g: " in told_to_me("locate: x (GROUP_AUTHORIZATION_FAILED)", read_only=True)
 
 
 def test_what_a_command_writes_is_named_where_the_brokers_name_nothing() -> None:
     names = {"input": "in", "dead_letter": "in.dlq", "written0": "in", "written1": "in.dlq.replayed", "group": "g"}
-    told = advice("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", ME, names, None)
-    assert told is not None
+    told = told_to_me("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", names)
     assert "Write on topic in: " in told
     assert "Write on topic in.dlq.replayed: " in told
     assert told.count("kafka-acls") == 2
     for text, right in (("describe topic in", "Write on topic in: "), ("scan of in", "Read on topic in: ")):
-        told = advice(f"{text}: x (TOPIC_AUTHORIZATION_FAILED)", ME, names, None)
-        assert told is not None
-        assert right in told
+        assert right in told_to_me(f"{text}: x (TOPIC_AUTHORIZATION_FAILED)", names)
 
 
 def test_a_prefix_is_granted_as_one() -> None:
-    told = advice("fence: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", ME, NAMES, None)
-    assert told is not None
+    told = told_to_me("fence: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)")
     assert "--operation Write --resource-pattern-type prefixed --transactional-id g:`" in told
 
 
@@ -117,8 +100,7 @@ def test_a_prefix_is_granted_as_one() -> None:
 )
 def test_a_door_that_stays_shut_names_the_user_or_the_file(text: str, kind: Denial) -> None:
     assert denial_in(text) is kind
-    told = advice(text, ME, NAMES, FILE)
-    assert told is not None
+    told = told_to_me(text)
     assert FILE in told
     assert (ME in told) is (kind is Denial.LOGIN)
 
@@ -143,22 +125,15 @@ def test_the_table_of_rights_is_the_one_in_the_code() -> None:
 
 def test_every_setting_that_is_let_through_is_told() -> None:
     told = " ".join(row[0] for row in tables(SECURITY, "One file says who we are")[0])
-    assert {name for name in ALLOWED if name not in told.replace("`", "").replace(",", "").split()} == {
-        "sasl.mechanisms"
-    }
+    assert ALLOWED.keys() - set(told.replace("`", "").replace(",", "").split()) == {"sasl.mechanisms"}
 
 
 def test_a_place_fills_in_its_names() -> None:
     place = ResourceNames("in", "out", "dead", "g")
-    assert [str(right) for right in acl.rights_of("pipeline", place) if right.kind is not Kind.TOPIC] == [
-        "Read on group g",
-        "Write on transactional-id g:*",
-    ]
-    assert {right.name for right in acl.rights_of("pipeline", place) if right.kind is Kind.TOPIC} == {
-        "in",
-        "out",
-        "dead",
-    }
+    rights = list(acl.rights_of("pipeline", place))
+    others = [str(right) for right in rights if right.kind is not Kind.TOPIC]
+    assert others == ["Read on group g", "Write on transactional-id g:*"]
+    assert {right.name for right in rights if right.kind is Kind.TOPIC} == {"in", "out", "dead"}
 
 
 def test_nobody_but_the_pipeline_may_write() -> None:
@@ -184,13 +159,12 @@ def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Comman
             yield f"{path} {name}", command
 
 
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [(pipeline, "pipeline"), (downstream, "downstream"), (proof, "proof")],
-    ids=["pipeline", "downstream", "proof"],
-)
-def test_every_command_that_is_told_where_brokers_are_is_told_who_it_is(group: click.Group, name: str) -> None:
-    found = dict(_commands(group, name))
+PROGRAMS = {"pipeline": pipeline, "downstream": downstream, "proof": proof}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_command_that_is_told_where_brokers_are_is_told_who_it_is(name: str) -> None:
+    found = dict(_commands(PROGRAMS[name], name))
     assert len(found) > 3
     for path, command in found.items():
         options = {flag: one for one in command.params for flag in one.opts}
@@ -213,6 +187,4 @@ def test_make_hands_the_file_on() -> None:
 )
 def test_a_sinks_refused_offsets_name_the_group_or_topic_of_the_two_that_it_sends(error: str, lacks: str) -> None:
     """Its position's, and those of its query's source."""
-    told = advice(f"send-offsets of group a source in topic in.1: {error}", ME, NAMES, None)
-    assert told is not None
-    assert f"lacks {lacks}:" in told
+    assert f"lacks {lacks}:" in told_to_me(f"send-offsets of group a source in topic in.1: {error}")

@@ -18,31 +18,25 @@ from brew.signals import Stopped
 _DEADLINE_S = 20.0
 
 # A main thread holds its event's lock for microseconds at a time, so a signal seldom falls into them: held here.
-_IN_THE_MIDST = """
+_STOP = """
 import signal, sys, threading
-from brew.signals import stop_on_signals
+from brew.signals import SAME_REQUEST_S, stop_on_signals
 stop = threading.Event()
-stop_on_signals(stop)
+stop_on_signals(stop, *map(float, sys.argv[2:]))
+"""
+_IN_THE_MIDST = """
 with stop._cond:
     signal.raise_signal(int(sys.argv[1]))
 sys.exit(0 if stop.wait(10) else 3)
 """
 _DEAF = """
-import signal, sys, threading
-from brew.signals import SAME_REQUEST_S, stop_on_signals
-stop = threading.Event()
-stop_on_signals(stop, *map(float, sys.argv[1:]))
 signal.raise_signal(signal.SIGTERM)
-if len(sys.argv) == 1:
+if len(sys.argv) == 2:
     threading.Event().wait(2 * SAME_REQUEST_S)
     signal.raise_signal(signal.SIGTERM)
 threading.Event().wait(10)
 """
 _TWICE_AT_ONCE = """
-import signal, threading
-from brew.signals import stop_on_signals
-stop = threading.Event()
-stop_on_signals(stop)
 signal.raise_signal(signal.SIGTERM)
 signal.raise_signal(signal.SIGTERM)
 raise SystemExit(0 if stop.wait(10) else 3)
@@ -76,22 +70,20 @@ command.run(program, "program")
 """
 
 
-def _ended(program: str, *words: str) -> int:
-    return subprocess.run([sys.executable, "-c", program, *words], timeout=_DEADLINE_S, check=False).returncode
+def _ended(program: str, number: int = signal.SIGTERM, *grace: str) -> int:
+    command = [sys.executable, "-c", _STOP + program, str(int(number)), *grace]
+    return subprocess.run(command, timeout=_DEADLINE_S, check=False).returncode
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_main_thread_that_holds_the_events_lock(number: signal.Signals) -> None:
     """A run under load never ended once: the handler waited for the lock of its own thread."""
-    assert _ended(_IN_THE_MIDST, str(int(number))) == 0
+    assert _ended(_IN_THE_MIDST, number) == 0
 
 
-def test_a_second_signal_ends_a_program_that_does_not_listen() -> None:
-    assert _ended(_DEAF) == 128 + signal.SIGTERM
-
-
-def test_a_grace_ends_a_program_that_does_not_listen_to_the_first() -> None:
-    assert _ended(_DEAF, "0.1") == 128 + signal.SIGTERM
+@pytest.mark.parametrize("grace", [[], ["0.1"]])
+def test_a_second_signal_or_a_grace_ends_a_program_that_does_not_listen(grace: list[str]) -> None:
+    assert _ended(_DEAF, signal.SIGTERM, *grace) == 128 + signal.SIGTERM
 
 
 def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
@@ -122,37 +114,33 @@ def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
     assert ran.stderr == (f"program: stopped by {number.name}\n" if code is None else "")
 
 
-def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
-    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
+def _ends(error: BaseException, capfd: pytest.CaptureFixture[str], cause: Exception | None = None) -> tuple[int, str]:
+    """The exit code of a command that raises this, and what is said on stderr."""
 
     @click.command()
     def program() -> None:
-        raise KeyboardInterrupt
+        raise error from cause
 
-    assert exit_code_of(program, "program", []) == 128 + signal.SIGINT
-    assert capfd.readouterr().err.strip() == "program: stopped by SIGINT"
+    return exit_code_of(program, "program", []), capfd.readouterr().err.strip()
+
+
+def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
+    assert _ends(KeyboardInterrupt(), capfd) == (128 + signal.SIGINT, "program: stopped by SIGINT")
 
 
 def test_a_signal_inside_a_call_of_a_client_library_is_a_stop(capfd: pytest.CaptureFixture[str]) -> None:
     """The library says that it returned with an exception set; seen with `show --follow` and SIGTERM."""
-
-    @click.command()
-    def asks() -> None:
-        raise SystemError("list_offsets returned a result with an exception set") from Stopped(signal.SIGTERM)
-
-    assert exit_code_of(asks, "pipeline", []) == 128 + signal.SIGTERM
-    assert capfd.readouterr().err == "pipeline: stopped by SIGTERM\n"
+    error = SystemError("list_offsets returned a result with an exception set")
+    told = _ends(error, capfd, Stopped(signal.SIGTERM))
+    assert told == (128 + signal.SIGTERM, "program: stopped by SIGTERM")
 
 
 def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
     """`doctor --abort` from a script whose input has ended."""
-
-    @click.command()
-    def program() -> None:
-        raise click.Abort
-
-    assert exit_code_of(program, "program", []) == ExitCode.REFUSED
-    assert "no answer to a question" in capfd.readouterr().err
+    code, told = _ends(click.Abort(), capfd)
+    assert code == ExitCode.REFUSED
+    assert "no answer to a question" in told
 
 
 def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:

@@ -95,8 +95,12 @@ def test_words_that_end_a_clause_stand_in_no_cause(refusing: str, hangs_up: str)
 NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-def outage(patience_s: float | None = 120.0) -> Outage:
-    return Outage("k:9092", "the run waits", patience_s)
+def outage(patience_s: float | None = 120.0, *, answered: bool = True) -> Outage:
+    """Brokers that answered at 0, unless they never did."""
+    made = Outage("k:9092", "the run waits", patience_s)
+    if answered:
+        assert made.answered(0.0) is None
+    return made
 
 
 def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> None:
@@ -114,7 +118,6 @@ def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> Non
 def test_a_second_outage_is_said_again() -> None:
     """Its length counts from the last answer before it."""
     one = outage()
-    one.answered(0.0)
     one.silent(4.0)
     one.answered(10.0)
     told = one.silent(30.0, NOON)
@@ -125,7 +128,7 @@ def test_a_second_outage_is_said_again() -> None:
 
 def test_brokers_that_never_answered_are_refused_elsewhere_and_not_said_to_be_away() -> None:
     """The program's own first question ends it with what to do."""
-    one = outage()
+    one = outage(answered=False)
     assert [one.silent(at) for at in (0.0, 100.0)] == [None, None]
     assert one.answered(101.0) is None
 
@@ -134,12 +137,9 @@ def test_brokers_that_never_answered_are_refused_elsewhere_and_not_said_to_be_aw
 def test_the_time_of_giving_up_is_never_one_that_has_passed(silent_s: float, until: str) -> None:
     """A machine that slept finds out late."""
     one = outage()
-    one.answered(0.0)
     assert f"until {until} UTC" in (one.silent(silent_s, NOON) or "")
 
 
 def test_who_waits_for_ever_says_so() -> None:
     """A member of a group has no limit of its own."""
-    one = outage(None)
-    one.answered(0.0)
-    assert (one.silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")
+    assert (outage(None).silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")

@@ -96,13 +96,13 @@ TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False,
 
 
 class Silent:
-    """No broker answers it; ``waits`` are the seconds that it was given."""
+    """No broker answers it; ``timeouts`` are the seconds that it was given."""
 
     def __init__(self) -> None:
-        self.waits: list[float] = []
+        self.timeouts: list[float] = []
 
-    def list_topics(self, _topic: str, timeout: float) -> None:
-        self.waits.append(timeout)
+    def list_topics(self, _topic: str = "", *, timeout: float) -> None:
+        self.timeouts.append(timeout)
         raise TIMED_OUT
 
 
@@ -110,7 +110,7 @@ def test_a_producer_without_a_broker_is_no_error_yet() -> None:
     """Its first record tells, within the time that whoever writes it has."""
     client = Silent()
     connect_early(client, "orders")  # type: ignore[arg-type]
-    [wait_s] = client.waits
+    [wait_s] = client.timeouts
     assert 0 < wait_s < 5
 
 
@@ -144,15 +144,12 @@ def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch)
     assert given["fetch.wait.max.ms"] <= 20
 
 
-class Door:
+class Door(Silent):
     """A broker that shuts it at the second knock, and answers no question."""
 
     def __init__(self, told: ConnectionFailures) -> None:
-        self.told, self.timeouts = told, list[float]()
-
-    def list_topics(self, timeout: float) -> None:
-        self.timeouts.append(timeout)
-        raise TIMED_OUT
+        super().__init__()
+        self.told = told
 
     def poll(self, _timeout: float) -> None:
         if len(self.timeouts) == 2:
@@ -168,15 +165,15 @@ def test_a_wrong_password_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made[0].timeouts == [0.25, 0.5]
 
 
-class Coordinator:
+class Coordinator(Silent):
     """Never answers; after so many questions its no lies among the messages."""
 
     def __init__(self, quiet: int) -> None:
-        self.quiet, self.timeouts = quiet, list[float]()
+        super().__init__()
+        self.quiet = quiet
 
     def committed(self, _asked: object, timeout: float) -> None:
-        self.timeouts.append(timeout)
-        raise TIMED_OUT
+        self.list_topics(timeout=timeout)
 
     def poll(self, _timeout: float) -> Coordinator | None:
         return self if len(self.timeouts) > self.quiet else None

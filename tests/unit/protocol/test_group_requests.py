@@ -53,13 +53,12 @@ def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, vers
 
 @pytest.mark.parametrize("many", [False, True])
 def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) -> None:
-    assert group_requests._parsed_response(_answer(0, 0, many=many), multi_group=many) == {
-        ("orders", 0): FetchedOffset(7, unstable=False),
-        ("orders", 1): FetchedOffset(None, unstable=False),
-    }
-    assert group_requests._parsed_response(_answer(88, 88, many=many), multi_group=many)["orders", 1] == FetchedOffset(
-        None, unstable=True
+    stable, pending = (
+        group_requests._parsed_response(_answer(code, code, many=many), multi_group=many) for code in (0, 88)
     )
+    none = FetchedOffset(None, unstable=False)
+    assert stable == {("orders", 0): FetchedOffset(7, unstable=False), ("orders", 1): none}
+    assert pending["orders", 1] == FetchedOffset(None, unstable=True)
 
 
 @pytest.mark.parametrize("many", [False, True])

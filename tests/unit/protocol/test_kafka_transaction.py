@@ -106,9 +106,8 @@ def test_a_call_that_hangs_ends_the_attempt_and_nothing_more_is_sent(
     """Any further call of the producer would hang as well, or contradict what the hanging one still sends."""
     producer = Producer(released.wait)
     kafka = made(monkeypatch, producer, kind)
-    with pytest.raises(
-        DeadlineExceeded, match=r"send-offsets.*: the client did not return within its time-out of 0.04 s"
-    ):
+    told = r"send-offsets.*: the client did not return within its time-out of 0.04 s"
+    with pytest.raises(DeadlineExceeded, match=told):
         write(kafka)
     with pytest.raises(DeadlineExceeded, match="abort: the producer has not returned"):
         kafka.abort(Deadline(30))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
+from harness.fakes import log_record
 from harness.waiting import until
 
 from brew.connection import Connection
@@ -27,109 +27,69 @@ from brew.settings import Limits
 from pipeline.transformation import OrderEnrichment
 
 
-@dataclass
-class Message:
-    """As the library hands it out."""
-
-    place: tuple[int, int]
-    failed: KafkaError | None = None
-    kind: int = TIMESTAMP_CREATE_TIME
-
-    def error(self) -> KafkaError | None:
-        return self.failed
-
-    def partition(self) -> int:
-        return self.place[0]
-
-    def offset(self) -> int:
-        return self.place[1]
-
-    def key(self) -> bytes | None:
-        return b"k"
-
-    def value(self) -> bytes | None:
-        return None
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return None
-
-    def timestamp(self) -> tuple[int, int]:
-        return self.kind, 12
-
-
 def test_rows_are_those_of_the_messages_and_end_the_same_partitions() -> None:
     """Any mixture of records below, at and past the ends, of other partitions, and of end-of-partition events."""
     for seed in range(300):
         dice = random.Random(seed)
-        got, at = [], [0, 0, 0, 0]
+        got, offsets = [], [0, 0, 0, 0]
         for _ in range(dice.randint(0, 12)):
             partition = dice.randrange(4)
-            at[partition] += dice.randint(1, 2)
+            offsets[partition] += dice.randint(1, 2)
             end = KafkaError(KafkaError._PARTITION_EOF) if dice.random() < 0.1 else None
-            got.append(Message((partition, at[partition]), end))
+            got.append(log_record(offsets[partition], partition, error=end))
         ends = {p: dice.randint(1, 6) for p in range(3)}
         plain, rows = dict(ends), dict(ends)
         messages = log_reader._take_messages(list(got), plain)
-        assert [row[:2] for row in log_reader._take_rows(list(got), rows)] == [one.place for one in messages]  # type: ignore[attr-defined]
+        places = [(one.partition(), one.offset()) for one in messages]
+        assert [row[:2] for row in log_reader._take_rows(list(got), rows)] == places
         assert plain == rows
 
 
 def test_a_broker_s_own_timestamp_is_none() -> None:
     """It says nothing about the producer; and a record without headers has an empty list."""
-    found = log_reader._take_rows([Message((0, 1), kind=TIMESTAMP_LOG_APPEND_TIME), Message((0, 2))], {0: 9})
+    times = (TIMESTAMP_LOG_APPEND_TIME, 12), (TIMESTAMP_CREATE_TIME, 12)
+    found = log_reader._take_rows([log_record(n, timestamp=time) for n, time in enumerate(times, 1)], {0: 9})
     assert found == [(0, 1, b"k", None, [], None), (0, 2, b"k", None, [], 12)]
 
 
-class Event:
-    """A record, or an event, at a place."""
-
-    def __init__(self, partition: int, offset: int, error: int | None = None) -> None:
-        self._place = partition, offset
-        self._error = None if error is None else KafkaError(error)
-
-    def partition(self) -> int:
-        return self._place[0]
-
-    def offset(self) -> int:
-        return self._place[1]
-
-    def error(self) -> KafkaError | None:
-        return self._error
+def at(offset: int, error: int) -> Any:
+    """An event of partition 0."""
+    return log_record(offset, error=KafkaError(error))
 
 
-def wanted(messages: list[Event], left: dict[int, int]) -> list[int]:
-    return [message.offset() for message in _take_messages(messages, left)]  # type: ignore[arg-type]
+def wanted(left: dict[int, int], *messages: Any) -> list[int]:
+    return [message.offset() for message in _take_messages(list(messages), left)]
 
 
 def test_the_record_before_the_end_ends_its_partition() -> None:
     """Records at or past the end are not handed out."""
     left = {0: 5}
-    assert wanted([Event(0, 3), Event(0, 4), Event(0, 5)], left) == [3, 4]
+    assert wanted(left, *map(log_record, (3, 4, 5))) == [3, 4]
     assert left == {}
 
 
 def test_a_record_past_the_end_ends_it_too_since_markers_leave_gaps() -> None:
     """Offsets 4 and 5 were markers: nobody ever sees the last offset of the range."""
     left = {0: 5, 1: 9}
-    assert wanted([Event(0, 3), Event(0, 6)], left) == [3]
+    assert wanted(left, log_record(3), log_record(6)) == [3]
     assert left == {1: 9}
 
 
 def test_the_end_of_partition_event_ends_it_only_at_or_past_the_end() -> None:
     """A broker that is not up to date yet may report an earlier end."""
     left = {0: 5}
-    wanted([Event(0, 4, KafkaError._PARTITION_EOF)], left)
+    wanted(left, at(4, KafkaError._PARTITION_EOF))
     assert left == {0: 5}
-    wanted([Event(0, 5, KafkaError._PARTITION_EOF)], left)
+    wanted(left, at(5, KafkaError._PARTITION_EOF))
     assert left == {}
 
 
 def test_a_lost_connection_is_waited_for_and_a_lost_offset_is_not() -> None:
     """Librdkafka connects again by itself; a record that retention took never comes."""
     left = {0: 5}
-    assert wanted([Event(0, 0, KafkaError._TRANSPORT), Event(0, 0, KafkaError._ALL_BROKERS_DOWN)], left) == []
+    assert wanted(left, at(0, KafkaError._TRANSPORT), at(0, KafkaError._ALL_BROKERS_DOWN)) == []
     with pytest.raises(KafkaException):
-        wanted([Event(0, 0, KafkaError._AUTO_OFFSET_RESET)], left)
+        wanted(left, at(0, KafkaError._AUTO_OFFSET_RESET))
 
 
 class _Leaders:
@@ -161,20 +121,18 @@ def test_a_leader_that_never_names_an_offset_ends_with_the_deadline() -> None:
 class Silent:
     """A consumer that has nothing to say; ``broker``: whether its questions are answered."""
 
-    def __init__(self, *, broker: bool) -> None:
-        self.broker, self.closed, self.asked = broker, False, 0
+    def __init__(self, *, broker: bool, error_cb: Any = None) -> None:
+        self.broker, self.closed, self.asked, self.error_cb = broker, False, 0, error_cb
         self.assigned: list[TopicPartition] = []
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned += partitions
 
-    def poll(self, _wait_s: float) -> None:
-        return None
+    def poll(self, _wait_s: float) -> None: ...
 
     def get_watermark_offsets(self, _partition: TopicPartition, timeout: float) -> tuple[int, int]:
         assert 0 < timeout <= 1
         self.asked += 1
-        assert timeout > 0
         if not self.broker:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return 0, 7
@@ -186,8 +144,8 @@ class Silent:
 def _reader(monkeypatch: pytest.MonkeyPatch, silent_s: float, *, broker: bool) -> tuple[TailReader, list[Silent]]:
     made: list[Silent] = []
 
-    def consumer(*_: Any, **__: Any) -> Silent:
-        made.append(Silent(broker=broker))
+    def consumer(*_: Any, error_cb: Any, **__: Any) -> Silent:
+        made.append(Silent(broker=broker, error_cb=error_cb))
         return made[-1]
 
     monkeypatch.setattr(log_reader, "consumer", consumer)
@@ -205,16 +163,8 @@ def test_a_consumer_that_reaches_no_broker_is_replaced_where_it_stood(monkeypatc
 
 def test_a_consumer_whose_password_is_refused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reports nothing to its reader; a run whose password was changed stood still for good (campaign, F36)."""
-    callbacks: list[Any] = []
-
-    def consumer(*_: Any, error_cb: Any, **__: Any) -> Silent:
-        callbacks.append(error_cb)
-        return Silent(broker=False)
-
-    monkeypatch.setattr(log_reader, "_QUIET_S", 0)
-    monkeypatch.setattr(log_reader, "consumer", consumer)
-    reader = TailReader(Connection("nowhere:1"), "g", "in", 2, 7, 1_000_000)
-    callbacks[-1](KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    reader, made = _reader(monkeypatch, 0, broker=False)
+    made[-1].error_cb(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
     with pytest.raises(Denied, match=r"read of in\[2\]: wrong password"):
         reader.take(10, 1000, 0)
 
@@ -293,11 +243,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Listed]:
     return found
 
 
-def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(made: list[Listed]) -> None:
-    """Within the range, at the offset that comes next: its transaction need not time out first."""
+def _read_nothing() -> None:
     reader = RangeReader(Connection("nowhere:1"), "in", 2, "g")
     with pytest.raises(DeadlineExceeded):
         list(reader.read(5, 9, Deadline(0.05), threading.Event()))
+
+
+def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(made: list[Listed]) -> None:
+    """Within the range, at the offset that comes next: its transaction need not time out first."""
+    _read_nothing()
     assert [one.closed for one in made] == [True, False]
     assert [(one.partition, one.offset) for one in made[1].assigned] == [(2, 5)]
 
@@ -309,9 +263,7 @@ def test_nobody_is_replaced_while_the_brokers_are_away(made: list[Listed], monke
         raise Unreachable("nobody answered")
 
     monkeypatch.setattr(clients, "reach", away)
-    reader = RangeReader(Connection("nowhere:1"), "in", 2, "g")
-    with pytest.raises(DeadlineExceeded):
-        list(reader.read(5, 9, Deadline(0.05), threading.Event()))
+    _read_nothing()
     assert [one.closed for one in made] == [False]
 
 

@@ -20,27 +20,25 @@ with warnings.catch_warnings():
     from kafka.record.memory_records import MemoryRecordsBuilder
 
 
-def batch(records: int, *, offset: int = 0, magic: int = 2, producer_id: int = 7) -> bytes:
-    builder = MemoryRecordsBuilder(
-        magic,
-        0,
-        1 << 20,
-        offset=offset,
-        **(
-            {}
-            if magic < 2
-            else {"transactional": True, "producer_id": producer_id, "producer_epoch": 3, "base_sequence": 11}
-        ),
-    )
-    for n in range(records):
-        builder.append(1_000 + n, b"k", b"v")
+TRANSACTION = {"transactional": True, "producer_id": 7, "producer_epoch": 3, "base_sequence": 11}
+
+
+def bytes_of(builder: MemoryRecordsBuilder, *records: tuple[Any, ...]) -> bytes:
+    """A batch of records of (timestamp, key, value[, headers])."""
+    for record in records:
+        builder.append(*record)
     builder.close()
     return bytes(builder.buffer())
 
 
+def data(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> bytes:
+    builder = MemoryRecordsBuilder(2, codec, 1 << 20, offset=base, **{**TRANSACTION, "producer_id": producer})
+    return bytes_of(builder, *((time_ms, b"k", b"v" * 50) for time_ms in times_ms))
+
+
 def test_the_header_tells_offsets_producer_and_number_of_records() -> None:
     """All without looking at a record."""
-    (found,) = parse_batches(batch(5))
+    (found,) = parse_batches(data(0, *range(1_000, 1_005)))
     assert (found.base_offset, found.last_offset, found.records) == (0, 4, 5)
     assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 3, 11)
     assert (found.transactional, found.control, found.marker) == (True, False, None)
@@ -49,32 +47,19 @@ def test_the_header_tells_offsets_producer_and_number_of_records() -> None:
 
 def test_a_batch_that_was_cut_off_is_left_out() -> None:
     """A fetch ends where its size limit says, in the middle of a batch."""
-    whole = batch(3)
+    whole = data(0, 1, 2, 3)
     for cut in (1, 30, len(whole) - 1):
         assert [one.records for one in parse_batches(whole + whole[:cut])] == [3]
 
 
 def test_an_old_format_is_refused_with_what_to_do() -> None:
     """Formats 0 and 1 know neither producers nor transactions."""
+    old = bytes_of(MemoryRecordsBuilder(1, 0, 1 << 20), (1_000, b"k", b"v"))
     with pytest.raises(Refused, match="copy the topic"):
-        list(parse_batches(batch(1, magic=1) + bytes(100)))
-
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.record.memory_records import MemoryRecordsBuilder
+        list(parse_batches(old + bytes(100)))
 
 
 Batch = tuple[RawBatch, memoryview]
-
-
-def data(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> bytes:
-    writer = {"transactional": True, "producer_id": producer, "producer_epoch": 3, "base_sequence": 11}
-    builder = MemoryRecordsBuilder(2, codec, 1 << 20, offset=base, **writer)
-    for time_ms in times_ms:
-        builder.append(time_ms, b"k", b"v" * 50)
-    builder.close()
-    return bytes(builder.buffer())
 
 
 def parsed_batch(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> Batch:
@@ -197,20 +182,12 @@ def test_only_the_groups_commits_of_the_topic_are_told() -> None:
     assert found == OffsetBatch(log.raw, (OffsetCommit(3, 17), OffsetCommit(2, None)))
 
 
-with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.record.memory_records import MemoryRecordsBuilder
-
-
 def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"v" * 300) -> memoryview:
     """A batch of copies of `in[3]` at these source offsets; None: a record without headers."""
-    builder = MemoryRecordsBuilder(2, compression, 1_000_000, 0, True, 7, 1, 0)
-    for offset in offsets:
-        ours = [] if offset is None else SourcePosition("in", 3, offset).headers()
-        builder.append(1_780_000_000_000, b"key", value, [("trace", b"x" * 200), ("nothing", None), *ours])
-    builder.close()
-    return memoryview(bytes(builder.buffer()))
+    ours = [[] if offset is None else SourcePosition("in", 3, offset).headers() for offset in offsets]
+    before = [("trace", b"x" * 200), ("nothing", None)]
+    records = [(1_780_000_000_000, b"key", value, [*before, *headers]) for headers in ours]
+    return memoryview(bytes_of(MemoryRecordsBuilder(2, compression, 1 << 20, 0, True, 7, 1, 0), *records))
 
 
 @pytest.mark.parametrize("value", [b"v" * 300, b"", None])
@@ -222,12 +199,10 @@ def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int
 
 
 def test_a_sinks_batch_is_told_by_its_first_record() -> None:
-    builder = MemoryRecordsBuilder(2, 0, 1_000_000, 0, True, 7, 1, 0)
-    ours = [("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
-    for _ in range(2):
-        builder.append(1_780_000_000_000, b"key", b"value", [("trace", b"x"), *ours])
-    builder.close()
-    assert source_positions(memoryview(bytes(builder.buffer()))) == SinkBatch("revenue", 17)
+    ours = [("trace", b"x"), ("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
+    records = [(1_780_000_000_000, b"key", b"value", ours)] * 2
+    content = bytes_of(MemoryRecordsBuilder(2, 0, 1 << 20, 0, True, 7, 1, 0), *records)
+    assert source_positions(memoryview(content)) == SinkBatch("revenue", 17)
 
 
 def test_a_batch_without_sources_or_compressed_tells_none() -> None:

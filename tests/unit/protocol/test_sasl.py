@@ -86,25 +86,30 @@ def connection(folder: Path, text: str) -> Connection:
     return Connection("k:1", config.properties, config.secrets, config.source)
 
 
-def test_a_token_is_fetched_once_and_again_before_it_ends(tmp_path: Path, endpoint: Endpoint) -> None:
+@pytest.fixture
+def oidc(tmp_path: Path, endpoint: Endpoint) -> Connection:
+    return connection(tmp_path, OIDC.format(url=endpoint.url))
+
+
+def test_a_token_is_fetched_once_and_again_before_it_ends(oidc: Connection, endpoint: Endpoint) -> None:
     """By the client's credentials; each transaction has a producer of its own, so tokens are kept."""
-    settings = connection(tmp_path, OIDC.format(url=endpoint.url)).settings()
+    settings = oidc.settings()
     found = [oauth.token(settings, lambda at=at: at) for at in (0.0, 79.9, 80.0)]
     assert [one.text for one in found] == ["t-1", "t-1", "t-2"]
     assert [one.ends for one in found] == [100.0, 100.0, 180.0]
     assert endpoint.asked[0] == ("Basic ZW5yaWNoZXI6c2VzYW1lJTIycw==", "grant_type=client_credentials&scope=kafka")
 
 
-def test_librdkafka_is_given_a_callback_and_nothing_that_it_does_not_know(tmp_path: Path, endpoint: Endpoint) -> None:
-    settings = oauth.client_settings(connection(tmp_path, OIDC.format(url=endpoint.url)))
+def test_librdkafka_is_given_a_callback_and_nothing_that_it_does_not_know(oidc: Connection) -> None:
+    settings = oauth.client_settings(oidc)
     told = settings.pop("oauth_cb")("")
     assert settings == {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
     assert (told[0], told[3]) == ("t-1", {"cluster": "lkc-1", "pool": "p"})
 
 
-def test_a_token_that_still_holds_is_used_while_the_endpoint_is_away(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_a_token_that_still_holds_is_used_while_the_endpoint_is_away(oidc: Connection, endpoint: Endpoint) -> None:
     """It is asked for early, so that an outage of the endpoint need not be one of the run."""
-    settings = connection(tmp_path, OIDC.format(url=endpoint.url)).settings()
+    settings = oidc.settings()
     oauth.token(settings, lambda: 0.0)
     endpoint.answer = (503, b"")
     assert oauth.token(settings, lambda: 99.9).text == "t-1"
@@ -114,12 +119,11 @@ def test_a_token_that_still_holds_is_used_while_the_endpoint_is_away(tmp_path: P
 
 @pytest.mark.parametrize("answer", [(401, b"{}"), (200, b"not JSON"), (200, b"{}"), (200, b"[]")])
 def test_an_endpoint_that_gives_no_token_is_named_without_the_secret(
-    tmp_path: Path, endpoint: Endpoint, answer: tuple[int, bytes]
+    oidc: Connection, endpoint: Endpoint, answer: tuple[int, bytes]
 ) -> None:
     endpoint.answer = answer
-    settings = connection(tmp_path, OIDC.format(url=endpoint.url)).settings()
     with pytest.raises(Denied, match=f"no token for client enricher from {endpoint.url}: ") as caught:
-        oauth.token(settings)
+        oauth.token(oidc.settings())
     assert "sesame" not in str(caught.value)
 
 

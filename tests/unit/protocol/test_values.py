@@ -20,7 +20,6 @@ _topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition: int) -> None:
     """Also where the group holds colons."""
     identity = TransactionalId(group, topic, partition)
-
     assert TransactionalId.parse(str(identity)) == identity
 
 
@@ -34,7 +33,6 @@ def test_what_is_not_one_of_our_ids_is_not_read_as_one(text: str) -> None:
 @given(name=st.text(min_size=1, max_size=20), topic=_topics)
 def test_a_sinks_transactional_id_is_read_back_whole_and_is_no_pipelines(name: str, topic: str) -> None:
     identity = SinkTransactionalId(name, topic)
-
     assert SinkTransactionalId.parse(str(identity)) == identity
     with pytest.raises(ValueError, match="not a transactional id of this pipeline"):
         TransactionalId.parse(str(identity))
@@ -51,7 +49,6 @@ def test_a_source_position_survives_its_headers(topic: str, partition: int, offs
     """And the last header of a name counts: the input may come from another pipeline."""
     position = SourcePosition(topic, partition, offset)
     older = SourcePosition("older", 1, 2).headers()
-
     assert SourcePosition.of([*older, ("x", None), *position.headers()]) == position
 
 
@@ -116,9 +113,7 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
     clock[0] = 9.9
     deadline.check("commit")
     assert 0 < deadline.remaining_s() < 0.2
-
     clock[0] = 11.0
-
     assert deadline.remaining_s() == 0.0
     with pytest.raises(DeadlineExceeded, match="commit: no end within 10 s"):
         deadline.check("commit")
@@ -130,10 +125,8 @@ def test_a_part_of_a_deadline_that_is_over_runs_out_and_is_no_error_of_its_own()
     deadline = Deadline(10.0, now=lambda: clock[0])
     assert deadline.part(3.0).remaining_s() == 3.0
     assert deadline.part(30.0).remaining_s() == 10.0
-
     clock[0] = 11.0
     part = deadline.part(3.0)
-
     assert 0 < part.remaining_s() < 0.1
     clock[0] = 12.0
     with pytest.raises(DeadlineExceeded, match="locate"):
