@@ -27,7 +27,7 @@ from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
-from proof.commands import connected, json_option, say, topic_option, topic_options
+from proof.commands import connected, flag, json_option, plain_option, say, topic_option, topic_options, typed_option
 from proof.seed import Seeding, Writer
 
 # Outputs are longer than inputs: two more fields and three more headers.
@@ -35,7 +35,8 @@ ROOM_BYTES = 65_536
 _ANY = -1  # partition by the key's murmur2 hash, as Java producers do
 _KEPT_MS = 24 * 3600 * 1000
 _CHUNK = 10_000
-_MOST = 100_000_000
+_NATURAL, _COUNT, _PARTITIONS = click.IntRange(0), click.IntRange(0, 100_000_000), click.IntRange(1, 10_000)
+_TIMEOUT_S = click.FloatRange(1, 900)
 _SHARES = {"gold": 5, "silver": 15, "bronze": 30, "standard": 50}
 _WAIT_S = _WRITE_S = 60.0
 
@@ -194,13 +195,7 @@ def write_customers(
 
 @click.command()
 @bootstrap_option
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 10_000),
-    default=4,
-    show_default=True,
-    help="Number of partitions of each new topic; a new claims topic has 1.",
-)
+@typed_option("--partitions", _PARTITIONS, 4, "Number of partitions of each new topic; a new claims topic has 1.")
 @topic_options
 @topic_option("--customers", names.CUSTOMERS_TOPIC, "Compacted topic of customer profiles.")
 @topic_option("--claims", names.CLAIMS_TOPIC, "Topic that records which driver owns which partition.")
@@ -221,49 +216,22 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
 @click.command()
 @bootstrap_option
 @topic_option("--topic", names.INPUT_TOPIC, "Topic to write the orders to.")
-@click.option(
-    "--count",
-    type=click.IntRange(0, 100_000_000),
-    required=True,
-    help="Number of orders to write, without aborted ones.",
+@plain_option("--count", "Number of orders to write, without aborted ones.", type=_COUNT, required=True)
+@plain_option("--start", "Number of the first order  [default: sum of the topic's log end offsets]", type=_NATURAL)
+@typed_option("--seed", int, 0, "Random seed; equal seeds give equal orders.")
+@typed_option("--bad-every", _NATURAL, 0, "Make every Nth order invalid; 0 means none.", show_default=False)
+@flag(
+    *("--transactional", "Write in transactions; --abort-every sets how many are aborted."), envvar="SEED_TRANSACTIONAL"
 )
-@click.option(
-    "--start", type=click.IntRange(0), help="Number of the first order  [default: sum of the topic's log end offsets]"
+@typed_option("--abort-every", _NATURAL, 3, "Abort every Nth transaction; 0 means none.")
+@plain_option(
+    "--transaction-size", "Orders per transaction  [default: a sixth of --count, 1 to 100]", type=_NATURAL, default=0
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; equal seeds give equal orders.")
-@click.option("--bad-every", type=click.IntRange(0), default=0, help="Make every Nth order invalid; 0 means none.")
-@click.option(
-    "--transactional",
-    is_flag=True,
-    envvar="SEED_TRANSACTIONAL",
-    help="Write in transactions; --abort-every sets how many are aborted.",
+@typed_option("--transaction-timeout-s", _TIMEOUT_S, 60.0, "Seconds after which the brokers abort an open transaction.")
+@plain_option(
+    "--markers-only-partition", "Partition that gets aborted transactions only; needs --transactional.", type=_NATURAL
 )
-@click.option(
-    "--abort-every",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="Abort every Nth transaction; 0 means none.",
-)
-@click.option(
-    "--transaction-size",
-    type=click.IntRange(0),
-    default=0,
-    help="Orders per transaction  [default: a sixth of --count, 1 to 100]",
-)
-@click.option(
-    "--transaction-timeout-s",
-    type=click.FloatRange(1, 900),
-    default=60.0,
-    show_default=True,
-    help="Seconds after which the brokers abort an open transaction.",
-)
-@click.option(
-    "--markers-only-partition",
-    type=click.IntRange(0),
-    help="Partition that gets aborted transactions only; needs --transactional.",
-)
-@click.option("--leave-open", is_flag=True, help="Open one more transaction at the end and leave it open.")
+@flag("--leave-open", "Open one more transaction at the end and leave it open.")
 @json_option
 def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_json: bool, **fields: object) -> None:
     """
@@ -298,9 +266,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @click.command()
 @bootstrap_option
-@click.option(
-    "--transactional-id", required=True, metavar="ID", help="Transactional id whose open transaction to abort."
-)
+@plain_option("--transactional-id", "Transactional id whose open transaction to abort.", "ID", required=True)
 def resolve(bootstrap: str, transactional_id: str) -> None:
     """
     Abort the transaction that a dead producer left open, by fencing its transactional id.
@@ -320,36 +286,11 @@ def resolve(bootstrap: str, transactional_id: str) -> None:
 @topic_option(
     "--topic", names.CUSTOMERS_TOPIC, "Topic to write the profiles to; if missing, it is created as compacted."
 )
-@click.option(
-    "--customers",
-    "count",
-    type=click.IntRange(0, _MOST),
-    default=20_000,
-    show_default=True,
-    help="Number of customers; one profile each.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; equal seeds give equal profiles.")
-@click.option(
-    "--updates",
-    type=click.IntRange(0, _MOST),
-    default=0,
-    show_default=True,
-    help="Number of updates after the first write, each of a random profile.",
-)
-@click.option(
-    "--tombstones",
-    type=click.IntRange(0, _MOST),
-    default=0,
-    show_default=True,
-    help="Number of customers to delete at the end.",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 10_000),
-    default=4,
-    show_default=True,
-    help="Number of partitions if the topic is created.",
-)
+@typed_option("--customers count", _COUNT, 20_000, "Number of customers; one profile each.")
+@typed_option("--seed", int, 0, "Random seed; equal seeds give equal profiles.")
+@typed_option("--updates", _COUNT, 0, "Number of updates after the first write, each of a random profile.")
+@typed_option("--tombstones", _COUNT, 0, "Number of customers to delete at the end.")
+@typed_option("--partitions", _PARTITIONS, 4, "Number of partitions if the topic is created.")
 @json_option
 def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: object) -> None:
     """
