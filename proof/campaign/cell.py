@@ -99,13 +99,15 @@ class CellTable(list[Cell]):
         """
         Return a decorator that adds the cell ``name``, whose row is the first word of the name.
 
-        ``args`` are passed to the play before the stage. ``marks`` are the words of one string. A cell whose name ends
-        in `-control` is expected to be violated, and has no bound.
+        ``args`` are passed to the play before the stage. ``marks`` are the words of one string. ``needed`` may be a
+        tuple of events, each needed once. A cell whose name ends in `-control` is expected to be violated, unbounded.
         """
         if name.endswith("-control"):
             fields = {"expected": "violated", "bound_s": None, **fields}
         known = {"row": name.partition("-")[0], **self._defaults, **fields}
         known |= {"needs": frozenset(known.get("needs", ())), "marks": frozenset(known.get("marks", "").split())}
+        if isinstance(events := known.get("needed"), tuple):
+            known["needed"] = dict.fromkeys(events, 1)
 
         def add(play: Play) -> Play:
             bound = partial(play, *args) if args else play
@@ -120,7 +122,6 @@ def nothing(_stage: object) -> None:
 
 
 PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
-
 LINES, WHOLE = "results.jsonl", "results.json"
 _PERCENTILE = 0.95
 
@@ -200,18 +201,15 @@ def campaign_metadata(
     command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
 ) -> dict[str, object]:
     """Return the metadata of a results file: command, time, machine, versions."""
+    memory_gib = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
-        "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
+        "machine": f"{os.cpu_count()} cores, {memory_gib} GiB, {platform.system()} {platform.machine()}",
         **asdict(made_with),
         "seeds": list(seeds),
     }
-
-
-def _memory_gib() -> int:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,5 +247,5 @@ class Names:
 
     def options(self) -> list[str]:
         """Return the options that pass these names, the same for the pipeline and the checker."""
-        named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
-        return [word for pair in [*named, ("--group", self.group)] for word in pair]
+        topics = ["--input", self.input, "--output", self.output, "--dead-letter", self.dead_letter]
+        return [*topics, "--group", self.group]

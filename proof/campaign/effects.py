@@ -116,11 +116,8 @@ def copies(entries: Iterable[Entry]) -> int:
         place = entry.fields["partition"], entry.fields["start"], entry.fields["until"]
         began, _ = spans.setdefault(place, {}).get(entry.pid, (entry.at, entry.at))
         spans[place][entry.pid] = (began, entry.at)
-    return sum(_overlap(sorted(by_pid.values())) for by_pid in spans.values())
-
-
-def _overlap(spans: Sequence[tuple[float, float]]) -> bool:
-    return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+    in_order = (sorted(by_pid.values()) for by_pid in spans.values())
+    return sum(any(later[0] < earlier[1] for earlier, later in pairwise(some)) for some in in_order)
 
 
 def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0.0) -> bool:

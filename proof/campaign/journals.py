@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -41,7 +42,7 @@ class Journals:
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._read[path] = begin + len(whole)
-            fresh += [_entry(orjson.loads(line)) for line in whole.splitlines()]
+            fresh += [_entry(**orjson.loads(line)) for line in whole.splitlines()]
         self.entries += fresh
         self.commits += sum(map(is_commit, fresh))
         return fresh
@@ -62,9 +63,8 @@ def is_fenced(entry: Entry) -> bool:
     return entry.phase is Phase.FAILED and str(entry.fields.get("detail")).startswith("Fenced")
 
 
-def _entry(fields: dict[str, object]) -> Entry:
-    at, who, pid = fields.pop("at"), fields.pop("who"), fields.pop("pid")
-    return Entry(at, who, pid, Step(str(fields.pop("step"))), Phase(str(fields.pop("phase"))), fields)  # type: ignore[arg-type]
+def _entry(at: float, who: str, pid: int, step: str, phase: str, **fields: Any) -> Entry:
+    return Entry(at, who, pid, Step(step), Phase(phase), fields)
 
 
 @dataclass(frozen=True, slots=True)

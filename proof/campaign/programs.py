@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.002
 _LAST_LINES = 6
 _ABORT_S = 3.0
+_KILLED_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
+"""A command prefix with which the kernel kills the process when the campaign dies."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 
 
@@ -48,7 +50,7 @@ class Program:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
-                [*_kill_with_parent(), *command],
+                [*_KILLED_WITH_PARENT, *command],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -92,27 +94,22 @@ class Program:
         return f"{self.name} ended with {signal.Signals(-code).name}: {self.last_words()}"
 
     def wait(self, deadline: Deadline) -> int:
-        """
-        Wait for the process; return its exit code.
-
-        Raises:
-            DeadlineExceeded: it is still running.
-        """
+        """Wait for the process; return its exit code, or raise `DeadlineExceeded` if it is still running."""
         while (code := self.code()) is None:
             deadline.check(f"the end of {self.name}")
             time.sleep(_POLL_S)
         return code
 
     def done(self, deadline: Deadline) -> str:
-        """
-        Wait until the process has succeeded; return its output.
-
-        Raises:
-            ProgramFailedError: it failed.
-        """
+        """Wait until the process has succeeded; return its output, or raise `ProgramFailedError` if it failed."""
         if (code := self.wait(deadline)) != 0:
             raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; see {self._err}")
         return self.printed()
+
+    @property
+    def ending(self) -> str:
+        """Its name, exit code and last words, for messages."""
+        return f"{self.name} ended with {self.code()}: {self.last_words()}"
 
     def printed(self) -> str:
         return self._out.read_text(errors="replace")
@@ -187,11 +184,6 @@ class Programs:
         """Send SIGKILL to all programs, and to what they started."""
         for program in self._started:
             program.kill()
-
-
-def _kill_with_parent() -> list[str]:
-    """Return a command prefix with which the kernel kills the process when the campaign dies."""
-    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 
 def repeated(option: str, values: Mapping[str, object]) -> list[str]:

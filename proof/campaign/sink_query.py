@@ -106,9 +106,8 @@ class Attempt(NamedTuple):
 
 def attempts(said: str) -> list[Attempt]:
     """Return all attempts in a query's log."""
-    return [
-        Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in _ATTEMPT.findall(said)
-    ]
+    found = _ATTEMPT.findall(said)
+    return [Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in found]
 
 
 class SparkEvents:
@@ -206,32 +205,17 @@ class SinkPlay:
         return program
 
     def ended(self, program: Program, code: int = 0) -> None:
-        """
-        Wait for the query's end.
-
-        Raises:
-            StalledError: it ended with another exit code.
-        """
+        """Wait for the query's end; raise `StalledError` if it ended with another exit code."""
         if (found := program.wait(Deadline(END_S * self.stage.slack))) != code:
             raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_words()}")
 
     def stopped(self, program: Program) -> None:
-        """
-        Stop a query that follows.
-
-        Raises:
-            StalledError: it had already ended, or does not end cleanly.
-        """
+        """Stop a query that follows; raise `StalledError` if it had already ended, or does not end cleanly."""
         if (found := self.stage.stop(program, END_S)) != 0:
             raise StalledError(f"{program.name} ended with {found}: {program.last_words()}")
 
     def refused(self, program: Program, reason: str) -> None:
-        """
-        Wait for a query to end because the sink refuses.
-
-        Raises:
-            StalledError: it was not refused for that reason.
-        """
+        """Wait for a query to end because the sink refuses; raise `StalledError` if not for that reason."""
         code = program.wait(Deadline(END_S * self.stage.slack))
         if code == 0 or reason not in program.said():
             raise StalledError(f"{program.name} should have been refused ({reason}), but ended with {code}")
@@ -252,8 +236,8 @@ class SinkPlay:
         program = self.start(*place, *(["--follow"] if follow else []), *options)
 
         def waits() -> bool:
-            if (code := program.code()) is not None:
-                raise StalledError(f"{program.name} ended with {code}: {program.last_words()}")
+            if program.code() is not None:
+                raise StalledError(program.ending)
             return hold.waits
 
         self.stage.until(waits, f"batch {at} at {point}", START_S * self.stage.slack)
@@ -276,8 +260,7 @@ class SinkPlay:
             if all(program.code() is not None for program in self.started):
                 self.watcher.look()
                 if self.watcher.batches() < goal:
-                    last = self.started[-1]
-                    raise StalledError(f"{last.name} ended with {last.code()}: {last.last_words()}")
+                    raise StalledError(self.started[-1].ending)
             return self.watcher.batches() >= goal
 
         self.stage.until(there, f"batch {goal - 1}", START_S * self.stage.slack)
@@ -294,14 +277,10 @@ class SinkPlay:
 
     def leader(self, role: str) -> int:
         """Return the broker that coordinates the sink's `transactions` or `group`, or leads an `output` partition."""
-        stage, deadline = self.stage, Deadline(ASK_S)
-        if role == "output":
-            return stage.leader(role)
-        kind, name = {
-            "transactions": (cluster_admin.TRANSACTIONS, self.transactional_id),
-            "group": (cluster_admin.OFFSETS, stage.names.group),
-        }[role]
-        return cluster_admin.coordinator(stage.cluster.admin, kind, name, deadline)
+        if role != "transactions":
+            return self.stage.leader(role)
+        client, name = self.stage.cluster.admin, self.transactional_id
+        return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, Deadline(ASK_S))
 
     def fire_attempts(self, program: Program, name: str, word: str = "", status: str = "failed") -> None:
         """Count the attempts of a run that ended with ``status`` and whose detail contains ``word``."""

@@ -35,13 +35,9 @@ _ASK_S, _OPEN_S = 30.0, 20.0
 WRITER = (sys.executable, "-m", "pipeline", "run")
 FEED_RATE = 300
 _KILLS_PER_TIME = 5
-_EVERY_S = 0.05
+_EVERY_S, _FLUSH_S, _TIMEOUT_S = 0.05, 20.0, 120.0
 _FIRST = 10_000_000
 _BAD_EVERY = 50
-_FLUSH_S = 20.0
-_TIMEOUT_S = 120.0
-
-
 _Found = TypeVar("_Found")
 
 
@@ -72,13 +68,8 @@ class Feeder(threading.Thread):
         client.flush(_FLUSH_S)
 
     def _client(self) -> Producer:
-        return producer(
-            self._connection,
-            None,
-            timeout_s=_TIMEOUT_S,
-            message_max_bytes=1_000_000,
-            **{"enable.idempotence": True, "linger.ms": 1},
-        )
+        settings = {"enable.idempotence": True, "linger.ms": 1}
+        return producer(self._connection, None, timeout_s=_TIMEOUT_S, message_max_bytes=1_000_000, **settings)
 
     def _write(self, client: Producer) -> None:
         for _ in range(max(1, int(self._rate * _EVERY_S))):
@@ -215,7 +206,7 @@ class CellEnvironment:
         """Note writers that should be running and have ended."""
         for writer in writers:
             if writer.code() is not None:
-                self.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
+                self.notes.append(writer.ending)
 
     def _reader(self) -> str:
         """Return the cell's reader; with `both`, the one that the previous writer did not have."""
@@ -278,12 +269,7 @@ class CellEnvironment:
         self.other("last-reader", "proof", "read", *self._reading()).done(self.deadline)
 
     def proven(self) -> None:
-        """
-        Run the checker on what exists so far, for cells whose fault removes data that it would compare.
-
-        Raises:
-            StalledError: it is not proven.
-        """
+        """Run the checker on what exists so far, for cells whose fault removes data that it would compare."""
         words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options())
         program = self.other("verify-before", "proof", *words)
         if program.wait(self.deadline) != 0:
@@ -311,8 +297,7 @@ class CellEnvironment:
         """
         Wait for the program under test, or the brokers, to do something; return what ``condition`` found.
 
-        Raises:
-            StalledError: it did not happen within ``seconds`` or the cell's time, or a writer crashed.
+        Raises `StalledError` if it does not happen within ``seconds`` or the cell's time, or if a writer crashes.
         """
         limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
         while not (found := condition()):
@@ -351,11 +336,9 @@ class CellEnvironment:
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that the brokers report as open on output and dead letters, of any producer."""
-        found: list[OpenTransaction] = []
-        for topic in (self.names.output, self.names.dead_letter):
-            partitions = range(self.cell.partitions)
-            found += open_transactions(self.cluster.connection, topic, partitions, Deadline(_OPEN_S))
-        return found
+        connection, partitions = self.cluster.connection, range(self.cell.partitions)
+        topics = self.names.output, self.names.dead_letter
+        return [o for topic in topics for o in open_transactions(connection, topic, partitions, Deadline(_OPEN_S))]
 
     # Roles.
 

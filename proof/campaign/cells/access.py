@@ -115,7 +115,7 @@ def revoked(stage: CellEnvironment) -> None:
 
 @CELLS(
     *("F36-acl-spark", "right to read revoked", "Spark's consumer"),
-    needed={"rights_revoked": 1, "named_errors": 1},
+    needed=("rights_revoked", "named_errors"),
     path="spark",
     needs={Need.SPARK},
     bound_s=30.0,
@@ -162,7 +162,7 @@ def _set_password(stage: CellEnvironment, word: Secret) -> None:
     cluster_admin.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
 
 
-@CELLS("F36-certificate", "expired certificate", "TLS", needed={"certificates_expired": 1, "named_errors": 1})
+@CELLS("F36-certificate", "expired certificate", "TLS", needed=("certificates_expired", "named_errors"))
 def expired(stage: CellEnvironment) -> None:
     """The brokers' certificate expires during a run; then they get a new one."""
     _grant(stage)

@@ -106,14 +106,14 @@ for _role, _target in {
 }.items():
     CELLS(
         *(f"F14-{_role}-leader", "SIGKILL", _target, _role),
-        needed={"broker_kills": 1, LEADERS_MOVED: 1, OPEN: 1},
+        needed=("broker_kills", LEADERS_MOVED, OPEN),
         bound_s=15.0,
         limit_s=900.0,
         marks="prove" if _role in {"output", "transactions"} else "",
     )(kill_leader)
     CELLS(
         *(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role),
-        needed={"broker_pauses": 1, LEADERS_MOVED: 1, OPEN: 1},
+        needed=("broker_pauses", LEADERS_MOVED, OPEN),
         bound_s=15.0,
         limit_s=900.0,
     )(pause_leader)
@@ -223,7 +223,7 @@ _CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 @CELLS(
     *("F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator"),
-    needed={"cuts": 1, OPEN: 1, HELD_UP: 1},
+    needed=("cuts", OPEN, HELD_UP),
     **_NETWORKS,
 )
 def cut_from_clients(stage: CellEnvironment) -> None:
@@ -232,7 +232,7 @@ def cut_from_clients(stage: CellEnvironment) -> None:
     _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
 
 
-@CELLS("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed={"cuts": 1, OPEN: 1, HELD_UP: 1}, **_NETWORKS)
+@CELLS("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed=("cuts", OPEN, HELD_UP), **_NETWORKS)
 def cut_everything(stage: CellEnvironment) -> None:
     """No client can reach any broker."""
     _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
@@ -282,7 +282,7 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
 @CELLS(
     *("F21-disk-full", "no room on one broker's disk", "broker"),
     needs=_THREE | {Need.DISK},
-    needed={"full_disks": 1},
+    needed=("full_disks",),
     bound_s=30.0,
     limit_s=180.0,
 )

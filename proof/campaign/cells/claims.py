@@ -178,7 +178,7 @@ def races(stage: CellEnvironment) -> None:
     "F34-believers-control",  # after waking up, they ignore what they have lost
     "SIGSTOP past two heartbeats, then SIGCONT",
     *("a claimant that keeps what it lost (control)", "--believing"),
-    needed={"pauses": 1},
+    needed=("pauses",),
 )
 @CELLS(
     *("F34-sleepers", "SIGSTOP past two heartbeats, then SIGCONT", "claimant", ""),
@@ -299,7 +299,7 @@ for _name, _fault, _mode, _master, _more in (
     ("F08-share", _TWO_SHARE, "--share", (), {"marks": "prove"}),
     ("F08-share-spark", _TWO_SHARE, "--share", ("--master", "local[2]"), {"path": "spark", "needs": {Need.SPARK}}),
 ):
-    _common = {"path": "writer", "needed": {"kills": 1}, "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
+    _common = {"path": "writer", "needed": ("kills",), "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
     CELLS(_name, _fault, "driver", _mode, _master, **{**_common, **_more}, partitions=8, judged=True)(drivers)
 
 

@@ -129,7 +129,7 @@ def beside_the_effect(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
-@CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed={"flushes": 1, "losses_seen": 1})
+@CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed=("flushes", "losses_seen"))
 def flushed(stage: CellEnvironment) -> None:
     """FLUSHALL removes claims and effects together: what was read is missing, and reading again restores just that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
@@ -140,11 +140,7 @@ def flushed(stage: CellEnvironment) -> None:
         _lost_then_read_again(stage, consumer)
 
 
-@CELLS(
-    *("F32-failover", "an empty replica takes over", _TARGET),
-    moment=_BETWEEN,
-    needed={"fail_overs": 1, "losses_seen": 1},
-)
+@CELLS(*("F32-failover", "an empty replica takes over", _TARGET), moment=_BETWEEN, needed=("fail_overs", "losses_seen"))
 def failed_over(stage: CellEnvironment) -> None:
     """Redis dies, and an empty replica takes its place at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
@@ -188,7 +184,7 @@ def forgetful(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
-@CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed={"expiries": 1})
+@CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed=("expiries",))
 def run_out(stage: CellEnvironment) -> None:
     """The control: claims that expire before their messages are redelivered, accepted on purpose; duplicates count."""
     with Servers() as servers, require_progress():
@@ -285,7 +281,7 @@ def state_wiped(stage: CellEnvironment) -> None:
         _check_totals(consumer)
 
 
-@CELLS("F33-offsets-control", "SIGKILL", "totals (control)", moment="commit-in-flight", needed={"kills": 1})
+@CELLS("F33-offsets-control", "SIGKILL", "totals (control)", moment="commit-in-flight", needed=("kills",))
 def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: deltas and offsets in two transactions, and a death between them."""
     with _counting(stage, "offsets-afterwards") as consumer, require_progress():

@@ -62,9 +62,7 @@ def _position(stage: CellEnvironment) -> dict[int, int]:
 
 
 @CELLS(
-    *("F23-offsets-deleted", "the group's offsets deleted", "group"),
-    needed={"offsets_lost": 1, "refusals": 1},
-    marks="prove",
+    *("F23-offsets-deleted", "the group's offsets deleted", "group"), needed=("offsets_lost", "refusals"), marks="prove"
 )
 def offsets_deleted(stage: CellEnvironment) -> None:
     """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
@@ -77,7 +75,7 @@ def offsets_deleted(stage: CellEnvironment) -> None:
 
 @CELLS(
     *("F23-offsets-expired", "the group's offsets expired", "group"),
-    needed={"offsets_lost": 1, "refusals": 1},
+    needed=("offsets_lost", "refusals"),
     limit_s=240.0,
     properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "3000"},
 )
@@ -98,7 +96,7 @@ def _restored(stage: CellEnvironment) -> None:
 
 @CELLS(
     *("F24-retention", "retention passes the committed offset", "input"),
-    needed={"records_lost": 1, "refusals": 1},
+    needed=("records_lost", "refusals"),
     judged=False,
 )
 def retention(stage: CellEnvironment) -> None:
@@ -182,7 +180,7 @@ def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
 
 
 @CELLS(
-    *("F27-foreign-member", "somebody else subscribes with our group", "group"), needed={"strangers": 1}, **_UNDER_LOAD
+    *("F27-foreign-member", "somebody else subscribes with our group", "group"), needed=("strangers",), **_UNDER_LOAD
 )
 def foreign_member(stage: CellEnvironment) -> None:
     """Another client subscribes with our group, which is allowed by name: the writer's positions stay its own."""

@@ -277,7 +277,7 @@ def row_locked(stage: CellEnvironment) -> None:
 @CELLS(
     *("F30-row-locked-control", "SIGSTOP, another goes on", "ledger (control)"),
     moment="behind the commit",
-    needed={"pauses": 1},
+    needed=("pauses",),
 )
 def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions come from Kafka's offset and are written without checking for another writer."""
@@ -360,7 +360,7 @@ def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
         yield ledger
 
 
-@CELLS(*("F31-restore", "database set back", "ledger"), moment="Kafka ahead", needed={"restores": 1, "alarms": 1})
+@CELLS(*("F31-restore", "database set back", "ledger"), moment="Kafka ahead", needed=("restores", "alarms"))
 def restored(stage: CellEnvironment) -> None:
     """The database is restored to an earlier state: an alarm, and everything missing in it is read again."""
     with _set_back(stage, "") as ledger:
@@ -371,7 +371,7 @@ def restored(stage: CellEnvironment) -> None:
         ledger.check()
 
 
-@CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed={"restores": 1})
+@CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed=("restores",))
 def larger_of_both(stage: CellEnvironment) -> None:
     """The control: the pattern that takes the larger of both offsets skips what the database lost."""
     with _set_back(stage, "larger-of-both") as ledger, require_progress():

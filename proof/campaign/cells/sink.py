@@ -93,7 +93,7 @@ for _query in (COPY, JOIN, RAND):
     both(f"F39-{_query}", *_KILLED, _query, None, moment="any point", needed={"kills": 0}, limit_s=6000.0)(driver_crash)
 
 
-@CELLS("F39-kill-control", "SIGKILL, commit-log entry missing", "Spark's own sink", needed={"kills": 1})
+@CELLS("F39-kill-control", "SIGKILL, commit-log entry missing", "Spark's own sink", needed=("kills",))
 def sparks_own(stage: CellEnvironment) -> None:
     """The control: Spark's own sink, killed after its write, with its commit log as such a kill leaves it."""
     with sink_on(stage, SPARKS, orders=2 * MOST) as play:
@@ -116,7 +116,7 @@ def torn(stage: CellEnvironment) -> None:
 # F40: tasks die, exist twice, or run again.
 
 
-@both("F40-task", "SIGKILL, the task is repeated", "task", moment=CrashPoint.MID_PRODUCE, needed={"tasks_repeated": 1})
+@both("F40-task", "SIGKILL, the task is repeated", "task", moment=CrashPoint.MID_PRODUCE, needed=("tasks_repeated",))
 def task_killed(writers: str, stage: CellEnvironment) -> None:
     """A task's Python worker dies half-way through its rows, and Spark runs the task again."""
     with sink_on(stage, writers) as play:
@@ -128,7 +128,7 @@ def task_killed(writers: str, stage: CellEnvironment) -> None:
 @both(
     *("F40-executor", "SIGKILL", "executor JVM of a task in a transaction"),
     moment=CrashPoint.MID_PRODUCE,
-    needed={"kills": 1, OPEN: 1, "executors_lost": 1},
+    needed=("kills", OPEN, "executors_lost"),
 )
 def executor_killed(writers: str, stage: CellEnvironment) -> None:
     """One of two executors dies with one of its tasks in a transaction; the other runs the task again."""
@@ -151,7 +151,7 @@ def executor_killed(writers: str, stage: CellEnvironment) -> None:
 @both(
     *("F40-stage", "shuffle files lost, the stage is repeated", "Spark's local disk"),
     moment=CrashPoint.MID_PRODUCE,
-    needed={OPEN: 1, "stages_repeated": 1},
+    needed=(OPEN, "stages_repeated"),
 )
 def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     """
@@ -179,7 +179,7 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
 @both(
     *("F40-speculation", "a task stands still, a copy runs", "Spark"),
     moment=CrashPoint.MID_PRODUCE,
-    needed={OPEN: 1, COPIES: 1},
+    needed=(OPEN, COPIES),
 )
 def speculation(writers: str, stage: CellEnvironment) -> None:
     """A writer hangs in its transaction, and Spark runs a copy of its task on another host; then it continues."""
@@ -203,7 +203,7 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
 @both(
     *("F41-frozen", "SIGSTOP past the time-out, then SIGCONT", "driver"),
     moment=CrashPoint.AFTER_FLUSH,
-    needed={"pauses": 1, OPEN: 1, "aborted_by_brokers": 1, _FAILED: 1},
+    needed=("pauses", OPEN, "aborted_by_brokers", _FAILED),
 )
 def frozen_driver(writers: str, stage: CellEnvironment) -> None:
     """The whole query is stopped until brokers have aborted its transaction; then it continues and writes it again."""
@@ -223,7 +223,7 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
 @both(
     *("F41-zombie", "SIGSTOP, a new run goes on, SIGCONT", "driver and its tasks"),
     moment=CrashPoint.MID_PRODUCE,
-    needed={"pauses": 1, OPEN: 1, _FENCED: 1},
+    needed=("pauses", OPEN, _FENCED),
 )
 def zombie(writers: str, stage: CellEnvironment) -> None:
     """
@@ -312,7 +312,7 @@ for _name, _role, _target in (
         *(f"F42-{_name}", "SIGKILL", _target, _role),
         moment=CrashPoint.AFTER_FLUSH,
         needs=_THREE,
-        needed={"broker_kills": 1, LEADERS_MOVED: 1, OPEN: 1},
+        needed=("broker_kills", LEADERS_MOVED, OPEN),
     )(broker_killed)
 for _name, _role, _target, _effect in (
     ("cut", "", "clients and all brokers", HELD_UP),
@@ -331,7 +331,7 @@ for _name, _role, _target, _effect in (
 _BETWEEN: dict[str, Any] = {"moment": "between runs"}
 
 
-@CELLS("F43-deleted", "checkpoint deleted", "sink", needed={"refusals": 1}, **_BETWEEN)
+@CELLS("F43-deleted", "checkpoint deleted", "sink", needed=("refusals",), **_BETWEEN)
 def checkpoint_deleted(stage: CellEnvironment) -> None:
     """A query without its checkpoint would write all of its input again: it is refused."""
     with sink_on(stage, ONE) as play:
@@ -342,7 +342,7 @@ def checkpoint_deleted(stage: CellEnvironment) -> None:
         replaced(play, copy)
 
 
-@both("F43-restored", "an old copy of the checkpoint", "sink", needed={"refusals": 1}, **_BETWEEN)
+@both("F43-restored", "an old copy of the checkpoint", "sink", needed=("refusals",), **_BETWEEN)
 def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
     """A query whose checkpoint was replaced by an old copy would write some of its input again: it is refused."""
     with sink_on(stage, writers) as play:
@@ -351,7 +351,7 @@ def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
         replaced(play, latest)
 
 
-@CELLS("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed={"wipes": 1}, **_BETWEEN)
+@CELLS("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed=("wipes",), **_BETWEEN)
 def deleted_under_sparks(stage: CellEnvironment) -> None:
     """The control: Spark's own sink writes all of its input again."""
     with sink_on(stage, SPARKS) as play:
@@ -360,7 +360,7 @@ def deleted_under_sparks(stage: CellEnvironment) -> None:
         stage.fire("wipes")
 
 
-@CELLS("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed={"wipes": 1}, **_BETWEEN)
+@CELLS("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed=("wipes",), **_BETWEEN)
 def restored_under_sparks(stage: CellEnvironment) -> None:
     """The control: Spark's own sink repeats what was written after the copy."""
     with sink_on(stage, SPARKS) as play:
@@ -388,7 +388,7 @@ def replaced(play: SinkPlay, copy: Path) -> None:
 @both(
     *("F43-one-name", "a second query with the name", "sink"),
     moment=CrashPoint.AFTER_FLUSH,
-    needed={OPEN: 1, "refusals": 1, _FENCED: 1},
+    needed=(OPEN, "refusals", _FENCED),
 )
 def one_name(writers: str, stage: CellEnvironment) -> None:
     """A second query uses the name of one in mid-transaction: it ends that, and is refused; the first continues."""

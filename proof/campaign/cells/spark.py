@@ -121,7 +121,7 @@ def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> l
     return []
 
 
-@CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed={"kills": 1, OPEN: 1})
+@CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed=("kills", OPEN))
 def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid-batch; Spark gives its tasks to the other one."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
@@ -137,7 +137,7 @@ def executor_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS("F06-driver", "SIGKILL", "driver JVM and program", bound_s=30.0, needed={"kills": 1, OPEN: 1})
+@CELLS("F06-driver", "SIGKILL", "driver JVM and program", bound_s=30.0, needed=("kills", OPEN))
 def driver_killed(stage: CellEnvironment) -> None:
     """The driver's JVM and program die; a new driver resumes from the group's offset."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
@@ -155,7 +155,7 @@ def driver_killed(stage: CellEnvironment) -> None:
 @CELLS(
     *("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM"),
     bound_s=30.0,
-    needed={"killed_together": 1, OPEN: 1},
+    needed=("killed_together", OPEN),
 )
 def driver_and_executor_killed(stage: CellEnvironment) -> None:
     """Driver and one of two executors die at the same moment; the other is orphaned, and a new run continues."""
@@ -176,7 +176,7 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
 @CELLS(
     *("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker"),
     bound_s=30.0,
-    needed={"pauses": 1, "zombies_fenced": 1, OPEN: 1},
+    needed=("pauses", "zombies_fenced", OPEN),
 )
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
@@ -225,7 +225,7 @@ def two_drivers(stage: CellEnvironment) -> None:
         stage.fire("rivals", 2)
 
 
-@CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed={OPEN: 1, COPIES: 1, "fences": 1})
+@CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed=(OPEN, COPIES, "fences"))
 def speculation(stage: CellEnvironment) -> None:
     """A task hangs in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
     master = standalone(stage)
@@ -296,7 +296,7 @@ CELLS(
 )(nothing)
 
 
-@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed={"full_disks": 1})
+@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed=("full_disks",))
 def no_local_disk(stage: CellEnvironment) -> None:
     """Spark's local directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)
@@ -341,9 +341,7 @@ def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], objec
 
 
 @CELLS(
-    *("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder"),
-    needed={"holders_frozen": 1, OPEN: 1},
-    **_LEASE,
+    *("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder"), needed=("holders_frozen", OPEN), **_LEASE
 )
 def holder_frozen(stage: CellEnvironment) -> None:
     """A holder hangs in a transaction for longer than its lease; others take over its partitions, and it wakes up."""
@@ -363,9 +361,7 @@ def holder_frozen(stage: CellEnvironment) -> None:
 
 
 @CELLS(
-    *("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver"),
-    needed={"drivers_frozen": 1, OPEN: 1},
-    **_LEASE,
+    *("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver"), needed=("drivers_frozen", OPEN), **_LEASE
 )
 def driver_frozen(stage: CellEnvironment) -> None:
     """The driver is stopped past all leases: its holders release everything by themselves; then it continues."""
@@ -385,7 +381,7 @@ def driver_frozen(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(*("F07-lease-lost", "the line to the driver breaks", "holder"), needed={"leases_lost": 1, OPEN: 1}, **_LEASE)
+@CELLS(*("F07-lease-lost", "the line to the driver breaks", "holder"), needed=("leases_lost", OPEN), **_LEASE)
 def lease_lost(stage: CellEnvironment) -> None:
     """The connection between a holder in a transaction and its driver breaks; its partitions are granted again."""
     with _at_work(stage, *_LEASED, feed=600) as writer:

@@ -119,7 +119,7 @@ for _moment in _MOMENTS:
     CELLS(
         *(f"F04-{_moment}", "SIGSTOP until another took over, then SIGCONT", "writer", _moment),
         moment=_moment,
-        needed={"pauses": 1, "zombies_fenced": 1},
+        needed=("pauses", "zombies_fenced"),
         bound_s=5.0,
         limit_s=180.0,
         marks="prove" if _moment == "mid-produce" else "",
@@ -129,7 +129,7 @@ for _moment in _MOMENTS:
 @CELLS(
     *("F05-overslept", "SIGSTOP for longer than the transaction's time-out", "writer"),
     moment="sending-offsets",
-    needed={"pauses": 1, "aborted_records": 1},
+    needed=("pauses", "aborted_records"),
     bound_s=15.0,
 )
 def overslept(stage: CellEnvironment) -> None:
