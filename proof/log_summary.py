@@ -145,11 +145,6 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     blocked = [p for p, log in logs.items() if log.last_stable < log.end]
     state, members = cluster.group_state(connection, group, deadline)
-    return GroupPosition(
-        group,
-        topic,
-        state,
-        members,
-        [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions],
-        open_transactions(connection, topic, blocked, deadline) if blocked else [],
-    )
+    positions = [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions]
+    blockers = open_transactions(connection, topic, blocked, deadline) if blocked else []
+    return GroupPosition(group, topic, state, members, positions, blockers)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, islice
-from typing import Self
+from typing import Any, Self
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
@@ -150,10 +150,8 @@ def ghost_records(plan: Seeding, mark: str, partitions: int) -> Iterator[Record]
 def _order_partitions(plan: Seeding, partitions: int) -> list[int]:
     only_markers = plan.markers_only_partition
     if only_markers is not None and not (0 <= only_markers < partitions and partitions > 1):
-        raise UsageError(
-            f"--markers-only-partition is {only_markers}, but topic {plan.topic!r} has {partitions} partition(s); "
-            "give a partition of a topic that has at least two"
-        )
+        wrong = f"{only_markers}, but topic {plan.topic!r} has {partitions} partition(s)"
+        raise UsageError(f"--markers-only-partition is {wrong}; give a partition of a topic that has at least two")
     return [p for p in range(partitions) if p != only_markers]
 
 
@@ -193,10 +191,8 @@ class Seeded:
         if self.aborted:
             text += f"; {self.aborted} more in aborted transactions"
         if self.open_id is not None:
-            text += (
-                f"; {self.open_id} has a transaction open; abort it with "
-                f"`python -m proof resolve --transactional-id {self.open_id}`"
-            )
+            command = f"python -m proof resolve --transactional-id {self.open_id}"
+            text += f"; {self.open_id} has a transaction open; abort it with `{command}`"
         return text
 
 
@@ -208,13 +204,9 @@ class Writer:
         self._timeout_s = timeout_s
         self._transactional = transactional_id is not None
         self._failed: KafkaError | None = None
-        self._client: Producer = producer(
-            connection,
-            transactional_id,
-            timeout_s=timeout_s,
-            message_max_bytes=_MESSAGE_BYTES,
-            **{"delivery.report.only.error": True, "on_delivery": self._undelivered},
-        )
+        settings: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._undelivered}
+        settings |= {"timeout_s": timeout_s, "message_max_bytes": _MESSAGE_BYTES}
+        self._client: Producer = producer(connection, transactional_id, **settings)
         if transactional_id is not None:
             fenced(self._client, Deadline(timeout_s))
         else:

@@ -337,8 +337,8 @@ class CellEnvironment:
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that the brokers report as open on output and dead letters, of any producer."""
         connection, partitions = self.cluster.connection, range(self.cell.partitions)
-        topics = self.names.output, self.names.dead_letter
-        return [o for topic in topics for o in open_transactions(connection, topic, partitions, Deadline(_OPEN_S))]
+        names = self.names.output, self.names.dead_letter
+        return [o for topic in names for o in open_transactions(connection, topic, partitions, Deadline(_OPEN_S))]
 
     # Roles.
 

@@ -109,10 +109,9 @@ def acceptance_criteria(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     """
     now = _bars([result for result in results if result.current])
     ever = _bars(results)
+    unknown = CriterionResult.UNKNOWN
     return [
-        replace(old, met=CriterionResult.OUTDATED)
-        if new.met is CriterionResult.UNKNOWN and old.met is not CriterionResult.UNKNOWN
-        else new
+        replace(old, met=CriterionResult.OUTDATED) if new.met is unknown and old.met is not unknown else new
         for new, old in zip(now, ever, strict=True)
     ]
 
@@ -122,8 +121,8 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     coordinator = [result for result in mine if result.fault == _KILL and "coordinator" in result.target]
     stalls = Times.stalls(result for reader in _READERS for result in _writer(mine, reader))
     return [
-        *(_writer_killed(reader, mine) for reader in _READERS),
-        *(_spark_restarted(reader, mine) for reader in _READERS),
+        *(_within(_TO_COMMIT.format(r), 2.0, Times.recoveries(_writer(mine, r)), _WRITER_KILLS) for r in _READERS),
+        *(_within(_RESTARTED.format(r), _SPARK_S[r], _restarts(mine, r), _SPARK_KILLS) for r in _READERS),
         _within("Coordinator killed, until the first new commit", 15.0, Times.recoveries(coordinator), _TIMES),
         _within("Writer killed and restarted, readers held back", 3.0, stalls, _TIMES),
         _epoch_overflow(mine),
@@ -144,6 +143,7 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     ]
 
 
+_TO_COMMIT, _RESTARTED = "Writer killed, until the first new commit, {} reader", "Spark killed and restarted, {} reader"
 _HELD = {
     "Lease lost": "leases_lost",
     "Holder frozen past its lease": "holders_frozen",
@@ -177,15 +177,9 @@ def _store(results: Iterable[Result], store: str) -> list[Result]:
     return [result for result in results if (result.path, result.target) == (STORE_KILLS, store)]
 
 
-def _writer_killed(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
-    title = f"Writer killed, until the first new commit, {reader} reader"
-    return _within(title, 2.0, Times.recoveries(_writer(results, reader)), _WRITER_KILLS)
-
-
-def _spark_restarted(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
-    title = f"Spark killed and restarted, {reader} reader"
+def _restarts(results: Sequence[Result], reader: str) -> Times:
     killed = [r for r in _spark(results, reader) if r.fault == _KILL and r.target.startswith("driver")]
-    return _within(title, _SPARK_S[reader], Times.recoveries(killed), _SPARK_KILLS)
+    return Times.recoveries(killed)
 
 
 def _late_frames(title: str, results: Iterable[Result], *, control: bool) -> AcceptanceCriterion:

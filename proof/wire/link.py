@@ -55,22 +55,11 @@ class Event:
     details: Details
 
     def document(self) -> dict[str, object]:
-        details = self.details
-        return {
-            "at": round(self.at, 6),
-            "connection": self.connection,
-            "node": self.node,
-            "what": self.what,
-            "api": self.head.title,
-            "version": self.head.version,
-            "correlation_id": self.head.correlation_id,
-            "client_id": self.head.client_id,
-            "transactional_id": details.transactional_id,
-            "producer_id": details.producer_id,
-            "epoch": details.epoch,
-            "text": details.text,
-            "error": None if details.error is None else error_name(details.error),
-        }
+        place = {"at": round(self.at, 6), "connection": self.connection, "node": self.node, "what": self.what}
+        head = dataclasses.asdict(self.head) | {"api": self.head.title}
+        details = {name: getattr(self.details, name) for name in ("transactional_id", "producer_id", "epoch", "text")}
+        error = None if self.details.error is None else error_name(self.details.error)
+        return {**place, **head, **details, "error": error}
 
 
 class Timeline:
@@ -105,8 +94,7 @@ class Timeline:
             self._counts.clear()
 
 
-_FRAME_MAX = 1 << 29
-_SETTLE_S = 30.0
+_FRAME_MAX, _SETTLE_S = 1 << 29, 30.0
 _DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
 
 
@@ -247,7 +235,12 @@ class Link:
             self.cut()
             if rule.cut:
                 self._note("cut", asked)
-        trap.catch(caught, self._cut_later(asked))
+
+        def cut() -> None:
+            self._note("cut", asked)
+            self.cut()
+
+        trap.catch(caught, cut)
         if rule.action is Action.DELAY:
             await asyncio.sleep(trap.delay_s())
             return True
@@ -256,13 +249,6 @@ class Link:
         goes_on = await trap.decision()
         self._note("released" if goes_on else "dropped", asked)
         return goes_on
-
-    def _cut_later(self, asked: _PendingRequest) -> Callable[[], None]:
-        def cut() -> None:
-            self._note("cut", asked)
-            self.cut()
-
-        return cut
 
     def _note(self, what: str, asked: _PendingRequest) -> None:
         if asked.head.api in TRANSACTIONAL or what not in {"request", "reply"}:

@@ -91,18 +91,11 @@ class Result:
 
     def document(self) -> dict[str, Any]:
         tally = self.tally
-        return {
-            "writer": self.writer,
-            "tries": tally.tries,
-            "clean": tally.clean,
-            "broken": tally.broken,
-            "inconclusive": tally.inconclusive,
-            "anomalies": dict(tally.names),
-            "late_frames": dict(tally.late),
-            "first": [{"try": number, **asdict(anomaly)} for number, anomaly in tally.first],
-            "troubles": tally.troubles,
-            "seconds": round(self.seconds, 2),
-        }
+        counts = {name: getattr(tally, name) for name in ("tries", "clean", "broken", "inconclusive")}
+        names = {"anomalies": dict(tally.names), "late_frames": dict(tally.late)}
+        first = [{"try": number, **asdict(anomaly)} for number, anomaly in tally.first]
+        evidence = {"first": first, "troubles": tally.troubles, "seconds": round(self.seconds, 2)}
+        return {"writer": self.writer, **counts, **names, **evidence}
 
 
 def experiment(

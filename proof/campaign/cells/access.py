@@ -21,18 +21,15 @@ from proof.campaign.stage import CellEnvironment
 
 CELLS = CellTable(bound_s=20.0, limit_s=300.0, secure=True)
 
-_ASK_S = 20.0
+_ASK_S, _BOUND_S, _START_S = 20.0, 20.0, 60.0
 _USER = "pipeline"
 _PRINCIPAL = f"User:{_USER}"
-_BOUND_S = 20.0
-_START_S = 60.0
 _COMMITS = 10
 _TIMED_OUT_S = 40.0
 """The writers' transaction time-out (20 s), plus the interval at which brokers look for expired transactions (10 s)."""
 
 _SPARK = ("--master", "local[2]")
 _JAVA_SAYS = "TopicAuthorizationException"
-
 # Rights that a run needs repeatedly; it needs the others only at its start.
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
@@ -70,9 +67,8 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
     except DeadlineExceeded:
-        stage.find(
-            "access-unnoticed", f"{writer.name} was still running {_BOUND_S:g} s after the fault ({words[-1].strip()})"
-        )
+        running = f"{writer.name} was still running {_BOUND_S:g} s after the fault ({words[-1].strip()})"
+        stage.find("access-unnoticed", running)
         writer.abort()
         if heal is not None:
             heal()  # or the next run could not continue either
@@ -90,10 +86,8 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     while (left := stage.open_transactions()) and not wait.expired():
         stage.pause(1.0)
     if left:
-        stage.find(
-            "left-open",
-            f"{len(left)} transactions left open after the fault ({words[-1].strip()}), the first {left[0]}",
-        )
+        found = f"{len(left)} transactions left open after the fault ({words[-1].strip()}), the first {left[0]}"
+        stage.find("left-open", found)
 
 
 @CELLS("F36-acl", "each right revoked in turn", "authorizer", needed={"rights_revoked": 5, "named_errors": 5})
@@ -103,7 +97,8 @@ def revoked(stage: CellEnvironment) -> None:
     with stage.feeding():
         stage.orders(1000, "--transactional")
         for right in _rights(stage):
-            if not _needed_always(right, stage):
+            always = Operation.READ if right.name == stage.names.input else Operation.WRITE
+            if right.kind not in _ALWAYS and right.operation is not always:
                 continue
             writer = _writer(stage)
             stage.await_commits(_COMMITS)
@@ -136,12 +131,6 @@ def revoked_from_spark(stage: CellEnvironment) -> None:
         _refused(stage, writer, _JAVA_SAYS, _PRINCIPAL, f"{read.operation} on {read.kind} ")
         _grant(stage, read)
         _resume(stage, *_SPARK)
-
-
-def _needed_always(right: Right, stage: CellEnvironment) -> bool:
-    if right.kind in _ALWAYS:
-        return True
-    return right.operation is (Operation.READ if right.name == stage.names.input else Operation.WRITE)
 
 
 @CELLS("F36-password", "another password", "login", needed={"passwords_changed": 1, "named_errors": 2})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,8 @@ from proof.campaign.stage import CellEnvironment, StalledError
 _THREE = frozenset({Need.SANDBOX, Need.THREE})
 CELLS = CellTable(needs=_THREE, limit_s=240.0)
 
-_WHOLE_S = 60.0
-_PAUSE_S = 20.0
-_CUT_S = 15.0
+_WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S = 60.0, 20.0, 15.0, 20.0
 _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
-_ASK_S = 20.0
 
 
 def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program]:
@@ -104,19 +101,11 @@ for _role, _target in {
     "transactions": "transaction coordinator",
     "group": "group coordinator",
 }.items():
-    CELLS(
-        *(f"F14-{_role}-leader", "SIGKILL", _target, _role),
-        needed=("broker_kills", LEADERS_MOVED, OPEN),
-        bound_s=15.0,
-        limit_s=900.0,
-        marks="prove" if _role in {"output", "transactions"} else "",
-    )(kill_leader)
-    CELLS(
-        *(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role),
-        needed=("broker_pauses", LEADERS_MOVED, OPEN),
-        bound_s=15.0,
-        limit_s=900.0,
-    )(pause_leader)
+    _marks = "prove" if _role in {"output", "transactions"} else ""
+    _killed, _paused = ("broker_kills", LEADERS_MOVED, OPEN), ("broker_pauses", LEADERS_MOVED, OPEN)
+    _bounds = {"bound_s": 15.0, "limit_s": 900.0}
+    CELLS(f"F14-{_role}-leader", "SIGKILL", _target, _role, needed=_killed, marks=_marks, **_bounds)(kill_leader)
+    CELLS(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role, needed=_paused, **_bounds)(pause_leader)
 
 
 @CELLS(
@@ -205,14 +194,10 @@ def _leaders(stage: CellEnvironment) -> dict[tuple[str, int], int]:
 def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
     """Rotate the replicas of every partition of a topic, and elect the new first ones as leaders."""
     brokers, deadline = stage.sandbox.brokers, Deadline(_ASK_S)
-    rotated = {p: _rotated(brokers, p + turn) for p in range(stage.cell.partitions)}
+    starts = {p: (p + turn) % len(brokers) for p in range(stage.cell.partitions)}
+    rotated = {p: [*brokers[start:], *brokers[:start]] for p, start in starts.items()}
     with contextlib.suppress(KafkaFailure, DeadlineExceeded):  # the last reassignment may still be in progress
         reassign(stage.cluster.connection, topic, rotated, deadline)
-
-
-def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
-    by = turn % len(brokers)
-    return [*brokers[by:], *brokers[:by]]
 
 
 HELD_UP = "commits_held_up"
@@ -281,10 +266,8 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
 
 @CELLS(
     *("F21-disk-full", "no room on one broker's disk", "broker"),
-    needs=_THREE | {Need.DISK},
     needed=("full_disks",),
-    bound_s=30.0,
-    limit_s=180.0,
+    **{**_NETWORKS, "needs": _THREE | {Need.DISK}, "bound_s": 30.0},
 )
 def disk_full(stage: CellEnvironment) -> None:
     """A broker's disk is full: it leaves, the other two continue, and it comes back once there is space."""

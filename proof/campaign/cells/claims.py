@@ -47,8 +47,7 @@ class Claimants:
         """Start one more member; return its name."""
         name = f"member-{len(self._all)}"
         words = ["--bootstrap", self.stage.cluster.bootstrap, "--claims", self.topic, "--client-id", name]
-        words += ["--partitions", str(PARTITIONS), "--interval-s", str(INTERVAL_S)]
-        words += [*self._options, *options]
+        words += ["--partitions", str(PARTITIONS), "--interval-s", str(INTERVAL_S), *self._options, *options]
         program = self.stage.programs.python(name, "proof", "claims-member", *words)
         self._all[name] = self.programs[name] = program
         return name
@@ -284,7 +283,9 @@ def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
             victim.kill()
             killed = time.time()
             running.remove(victim)
-            _require_running(running)
+            for program in running:
+                if program.code() is not None:
+                    raise StalledError(program.ending)  # ended by itself: nobody would take over
             stage.fire("kills")
             stage.recovered(killed, held)
             running.append(driver(stage, mode, number, *spark))
@@ -301,13 +302,6 @@ for _name, _fault, _mode, _master, _more in (
 ):
     _common = {"path": "writer", "needed": ("kills",), "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
     CELLS(_name, _fault, "driver", _mode, _master, **{**_common, **_more}, partitions=8, judged=True)(drivers)
-
-
-def _require_running(running: list[Program]) -> None:
-    """Raise `StalledError` if a driver has ended by itself: nobody would take over."""
-    for program in running:
-        if program.code() is not None:
-            raise StalledError(f"{program.name} ended with {program.code()}: {program.last_words()}")
 
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:

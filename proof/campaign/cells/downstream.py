@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import signal
 import time
+from typing import Any
 
 import redis
 
@@ -44,6 +45,7 @@ CELLS = CellTable(path="downstream", limit_s=900.0)
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
 _TOTALS_BOUND_S = 20.0
+_THREE_KILLS: dict[str, Any] = {"needed": {"kills": 3}, "bound_s": _TOTALS_BOUND_S}
 _ORDERS, _COUNTED = 160, 200  # per round of receivers, of totals
 _ROUNDS = 3
 _BETWEEN = "between batches"
@@ -198,12 +200,7 @@ def run_out(stage: CellEnvironment) -> None:
 
 
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
-    """
-    Check that the program ends with 3 and names the settings.
-
-    Raises:
-        StalledError: it ran.
-    """
+    """Check that the program ends with 3 and names the settings; raise `StalledError` if it ran."""
     ended(stage, program, ExitCode.REFUSED)
     if not all(word in program.last_words() for word in words):
         raise StalledError(f"refused without naming {', '.join(words)}: {program.last_words()}")
@@ -235,15 +232,9 @@ def _check_totals(consumer: Consumer) -> None:
     *("F33-before-commit", "SIGKILL", "totals", BEFORE),
     moment="before the changelog's commit",
     marks="prove",
-    needed={"kills": 3},
-    bound_s=_TOTALS_BOUND_S,
+    **_THREE_KILLS,
 )
-@CELLS(
-    *("F33-after-commit", "SIGKILL", "totals", AFTER),
-    moment="behind the changelog's commit",
-    needed={"kills": 3},
-    bound_s=_TOTALS_BOUND_S,
-)
+@CELLS("F33-after-commit", "SIGKILL", "totals", AFTER, moment="behind the changelog's commit", **_THREE_KILLS)
 def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> None:
     """The program dies at one of the points, repeatedly; each restart wipes the state and restores it."""
     with _counting(stage) as consumer:

@@ -338,11 +338,11 @@ def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
     """Wait until the ledger advances in every partition, after the members had time to join; record the seconds."""
     stage.pause(_MEET_S)
     since, before = time.time(), ledger.positions()
-    stage.until(
-        lambda: all(ledger.positions().get(p, 0) > offset for p, offset in before.items()),
-        "every partition going on",
-        60.0,
-    )
+
+    def all_moved() -> bool:
+        return all(ledger.positions().get(p, 0) > offset for p, offset in before.items())
+
+    stage.until(all_moved, "every partition going on", 60.0)
     stage.recovery_s.append(time.time() - since)
 
 

@@ -61,10 +61,8 @@ _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "py
 def descendants(writer: Program, word: str) -> list[psutil.Process]:
     """Return a writer's descendants whose command line contains ``word``, the oldest first."""
     below = [process for process in tree(psutil.Process(writer.pid)) if process.pid != writer.pid]
-    return sorted(
-        (process for process in below if any(word in part for part in _words(process))),
-        key=lambda process: process.create_time(),
-    )
+    found = (process for process in below if any(word in part for part in _words(process)))
+    return sorted(found, key=lambda process: process.create_time())
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -95,12 +93,9 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
 
 
 for _point in CrashPoint:
-    CELLS(
-        *(f"{ROWS[_point]}-{_point}-spark", "SIGKILL", "Spark's Python worker", _point),
-        moment=_point,
-        needed={"kills": 0},
-        limit_s=1800.0,
-    )(workers_crash)
+    _name = f"{ROWS[_point]}-{_point}-spark"
+    _fields: dict[str, Any] = {"moment": _point, "needed": {"kills": 0}, "limit_s": 1800.0}
+    CELLS(_name, "SIGKILL", "Spark's Python worker", _point, **_fields)(workers_crash)
 
 
 def deaths(stage: CellEnvironment) -> int:

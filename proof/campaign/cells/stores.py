@@ -107,12 +107,7 @@ class Consumer:
         return self.stage.other(name or self.pattern, *program, *self._line(), *options)
 
     def drain(self, *options: str) -> Program:
-        """
-        Run a member to the end of the log.
-
-        Raises:
-            StalledError: it did not get there.
-        """
+        """Run a member to the end of the log; raise `StalledError` if it does not get there."""
         return ended(self.stage, self.start(*options))
 
     def checked(self, option: str = "--check") -> dict[str, Any]:
@@ -152,12 +147,7 @@ def produce_orders(stage: CellEnvironment, count: int) -> None:
 
 
 def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
-    """
-    Wait until the program has ended with ``code``; return it.
-
-    Raises:
-        StalledError: it ended otherwise, or not at all.
-    """
+    """Wait until the program has ended with ``code``; return it, or raise `StalledError`."""
     try:
         exit_code = program.wait(Deadline(min(_END_S, max(0.1, stage.deadline.remaining_s()))))
     except BrewError as error:
@@ -287,12 +277,7 @@ def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
 
 
 def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
-    """
-    Return one row of the database.
-
-    Raises:
-        Refused: it can't be queried.
-    """
+    """Return one row of the database; raise `Refused` if it can't be queried."""
     try:
         with psycopg.connect(url, options=f"-c search_path={schema}", connect_timeout=_CONNECT_S) as session:
             row = session.execute(query.encode()).fetchone()

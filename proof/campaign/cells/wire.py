@@ -86,8 +86,7 @@ for _row, _word, _api in (
     ("F12", "produce", Api.PRODUCE),
 ):
     CELLS(
-        f"{_row}-late-{_word}",
-        f"{_word} held, its connection cut, released inside the next transaction",
+        *(f"{_row}-late-{_word}", f"{_word} held, its connection cut, released inside the next transaction"),
         *("wire", _api),
         moment="next transaction",
         needed={"late_frames": _ROUNDS},
@@ -121,13 +120,8 @@ for _word, _api in (
     )(lost_reply)
 
 
-_IN_COMMIT: dict[str, Any] = {
-    "moment": "commit-in-flight",
-    "needed": {"kills": 0},
-    "bound_s": 15.0,
-    "limit_s": 600.0,
-    "marks": "prove",
-}
+_IN_COMMIT: dict[str, Any] = {"moment": "commit-in-flight", "bound_s": 15.0, "limit_s": 600.0, "marks": "prove"}
+_IN_COMMIT["needed"] = {"kills": 0}
 
 
 @CELLS(

@@ -23,22 +23,17 @@ _PER_KILL = 1.5 * _PER_TRANSACTION / _PROBABILITY
 _RESERVE = 1000
 # Before the first record is in the log, and after the commit, there is nothing to abort.
 _LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
-ROWS = dict.fromkeys(CrashPoint, "F01") | {
-    CrashPoint.COMMIT_IN_FLIGHT: "F02",
-    CrashPoint.AFTER_COMMIT: "F03",
-    CrashPoint.BEFORE_REPORT: "F03",
-}
+ROWS = dict.fromkeys(CrashPoint, "F01") | dict.fromkeys((CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT), "F03")
+ROWS[CrashPoint.COMMIT_IN_FLIGHT] = "F02"
 
 
 def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
     """Restart the writer until it has died often enough at ``point``; each start recovers the last death."""
     stage.orders(int(_RESERVE + _PER_KILL * stage.kills), "--transactional")
     while stage.fired["kills"] < stage.kills:
-        writer = stage.writer(
-            *("--crash-prob", str(_PROBABILITY), "--crash-point", point, "--crash-mode", "worker"),
-            *("--crash-seed", str(stage.random.randrange(2**31))),
-            *("--max-records-per-transaction", str(_PER_TRANSACTION)),
-        )
+        seed, size = str(stage.random.randrange(2**31)), str(_PER_TRANSACTION)
+        crash = ("--crash-prob", str(_PROBABILITY), "--crash-point", point, "--crash-mode", "worker")
+        writer = stage.writer(*crash, "--crash-seed", seed, "--max-records-per-transaction", size)
         if (code := writer.wait(stage.deadline)) == -signal.SIGKILL:
             died(stage, writer)
         elif code == 0:
@@ -52,8 +47,8 @@ def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
 for _point in CrashPoint:
     CELLS(
         *(f"{ROWS[_point]}-{_point}-writer", "SIGKILL", "writer", _point),
-        moment=_point,
         needed={"kills": 0} | ({"aborted_records": 1} if _point in _LEAVES_RECORDS else {}),
+        moment=_point,
         bound_s=2.0,
         limit_s=600.0,
         marks="prove",
@@ -118,11 +113,11 @@ def zombie(moment: str, stage: CellEnvironment) -> None:
 for _moment in _MOMENTS:
     CELLS(
         *(f"F04-{_moment}", "SIGSTOP until another took over, then SIGCONT", "writer", _moment),
-        moment=_moment,
         needed=("pauses", "zombies_fenced"),
+        marks="prove" if _moment == "mid-produce" else "",
+        moment=_moment,
         bound_s=5.0,
         limit_s=180.0,
-        marks="prove" if _moment == "mid-produce" else "",
     )(zombie)
 
 
