@@ -20,7 +20,7 @@ import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeGuard
+from typing import Self
 
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
@@ -99,14 +99,10 @@ def _code(path: Path) -> bytes:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(_parsed(path)):
-        if _is_sentence(node):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             first, last = node.lineno - 1, node.end_lineno or node.lineno
             lines[first:last] = [""] * (last - first)
     return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
-
-
-def _is_sentence(node: ast.AST) -> TypeGuard[ast.Expr]:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _imports(path: Path) -> list[str]:

@@ -35,11 +35,9 @@ HOLDERS = "holders"
 """Event: writers seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
 
 _TRIES = 400
-_FENCED_S = 5.0
-_DIE_S = 10.0
-_LOOK_S = 0.03
+_FENCED_S, _DIE_S, _LOOK_S = 5.0, 10.0, 0.03
 _PYTHON = "python"
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 _PROCS = "cgroup.procs"
 _PIDFD_GETFD = 438  # the system call's number, the same on all architectures
 
@@ -139,12 +137,7 @@ def lines(writer: Program, holder: psutil.Process) -> set[tuple[int, int]]:
 
 
 def cut(holder: psutil.Process, descriptor: int) -> None:
-    """
-    Shut down a connection of another process in both directions, as a broken network does.
-
-    Raises:
-        OSError: the system does not provide the descriptor.
-    """
+    """Shut down a connection of another process in both directions, as a broken network does."""
     process = os.pidfd_open(holder.pid)
     try:
         mine = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, descriptor, 0)
@@ -219,18 +212,16 @@ class Freezer:
     """
 
     def __init__(self) -> None:
-        root = _root()
-        if root is None:
+        roots = [folder for folder in _CGROUPS if (folder / _PROCS).exists() and os.access(folder, os.W_OK)]
+        if not roots:
             raise PermissionError("no cgroup freezer is available; run as root")
-        self._root, self._group = root, root / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._root, self._group = roots[0], roots[0] / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._group.mkdir()
 
     def freeze(self, stopped: Iterable[psutil.Process]) -> None:
         """Freeze processes; those stopped by SIGSTOP are frozen instead."""
         held = [*stopped]
-        for process in held:
-            with contextlib.suppress(ProcessLookupError):
-                (self._group / _PROCS).write_text(str(process.pid))
+        self._move((process.pid for process in held), self._group)
         self._set(frozen=True)
         for process in held:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -238,18 +229,14 @@ class Freezer:
 
     def release(self, processes: Iterable[psutil.Process]) -> None:
         """Thaw some of the processes."""
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                (self._root / _PROCS).write_text(str(process.pid))
+        self._move((process.pid for process in processes), self._root)
 
     def close(self) -> None:
         """Thaw all processes, and remove the cgroup once the killed ones in it have died."""
         self._set(frozen=False)
         deadline = Deadline(_DIE_S)
         while True:
-            for pid in (self._group / _PROCS).read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    (self._root / _PROCS).write_text(pid)
+            self._move((self._group / _PROCS).read_text().split(), self._root)
             try:
                 self._group.rmdir()
             except OSError as error:
@@ -259,6 +246,12 @@ class Freezer:
             else:
                 return
 
+    @staticmethod
+    def _move(pids: Iterable[object], group: Path) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                (group / _PROCS).write_text(str(pid))
+
     def _set(self, *, frozen: bool) -> None:
         unified = self._group / "cgroup.freeze"
         if unified.exists():
@@ -267,21 +260,9 @@ class Freezer:
             (self._group / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
 
 
-def _root() -> Path | None:
-    for folder in (_CGROUPS / "freezer", _CGROUPS / "unified", _CGROUPS):
-        if (folder / _PROCS).exists() and os.access(folder, os.W_OK):
-            return folder
-    return None
-
-
 @contextlib.contextmanager
 def frozen(stopped: Iterable[psutil.Process]) -> Iterator[Freezer]:
-    """
-    Freeze processes for the duration of the block.
-
-    Raises:
-        PermissionError: this user may not use the freezer.
-    """
+    """Freeze processes for the duration of the block; raise `PermissionError` if this user may not."""
     freezer = Freezer()
     try:
         freezer.freeze(stopped)

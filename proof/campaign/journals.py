@@ -83,14 +83,8 @@ def first_commit(
 
     Processes in ``without`` don't count: one that outlives its driver for a moment has not recovered.
     """
-    times = (
-        entry.at
-        for entry in entries
-        if entry.at > after
-        and is_commit(entry)
-        and entry.pid not in without
-        and (partitions is None or entry.fields["partition"] in partitions)
-    )
+    commits = (entry for entry in entries if entry.at > after and is_commit(entry) and entry.pid not in without)
+    times = (entry.at for entry in commits if partitions is None or entry.fields["partition"] in partitions)
     return min(times, default=None)
 
 
@@ -120,7 +114,8 @@ def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
             continue
         for kill, partition, start in held:
             place = kill, partition, start
-            if kill.at < entry.at < held[place] and _holds(entry, partition, start):
+            received = ((source, offset + count) for _, source, offset, count in entry.fields.get("runs", ()))
+            if kill.at < entry.at < held[place] and any(s == partition and end > start for s, end in received):
                 held[place] = entry.at
     seconds = []
     for kill in kills:
@@ -149,10 +144,3 @@ def _open(entries: Iterable[Entry], kills: Iterable[Kill]) -> dict[Kill, dict[in
             elif entry.step in {Step.COMMIT, Step.ABORT} and entry.phase is Phase.DONE:
                 begun[kill].pop(entry.fields["partition"], None)
     return begun
-
-
-def _holds(read: Entry, partition: int, start: int) -> bool:
-    """Return whether a reader received a record of that partition, at or after ``start``."""
-    return any(
-        source == partition and offset + count > start for _, source, offset, count in read.fields.get("runs", ())
-    )

@@ -15,10 +15,8 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(moment="between runs")
 
-_ASK_S = 30.0
-_REFUSED_S = 60.0
-_HIJACKS = 10
-_FENCED_FAST = 33_000
+_ASK_S, _REFUSED_S = 30.0, 60.0
+_HIJACKS, _FENCED_FAST = 10, 33_000
 # An epoch has 15 bits; the last value is never assigned.
 _EPOCHS = 32_766
 _UNDER_LOAD: dict[str, Any] = {"moment": "under load", "bound_s": 15.0}
@@ -26,12 +24,7 @@ _OVERFLOW: dict[str, Any] = {"moment": "overflow", "partitions": 1, "properties"
 
 
 def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:
-    """
-    Run the writer: it must end with 3, print ``word``, and write nothing (to partition ``only``).
-
-    Raises:
-        StalledError: it ran, ended otherwise, or wrote.
-    """
+    """Run the writer: it must end with 3, print ``word``, and write nothing (to partition ``only``)."""
     before = _ends(stage)
     program = stage.writer(*options, "--patience", "30")
     code = program.wait(Deadline(_REFUSED_S))
@@ -124,9 +117,8 @@ def recreated(stage: CellEnvironment) -> None:
     stage.proven()
     client, deadline = stage.cluster.admin, Deadline(_ASK_S)
     cluster_admin.delete_topics(client, [stage.names.input], deadline)
-    stage.until(
-        lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the deletion of the input", 30.0
-    )
+    name = stage.names.input
+    stage.until(lambda: name not in topics.names(client, Deadline(_ASK_S)), "the deletion of the input", 30.0)
     topics.create(client, [topics.TopicSpec(stage.names.input, stage.cell.partitions, {})], deadline)
     topics.describe_all(client, [stage.names.input], deadline)
     stage.fire("recreations")

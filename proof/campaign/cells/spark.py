@@ -50,6 +50,7 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "1ms",
 }
 _NO_DISK = "/proc/brew-no-such-disk"
+_ADDRESS = re.compile(r"spark://[\d.]+:\d+")
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 # A task of the direct reader that Spark repeats does not kill itself, so a run has one death per slot.
 _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 2000)}
@@ -264,16 +265,11 @@ def standalone(stage: CellEnvironment) -> str:
     stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
     deploy = "org.apache.spark.deploy"
     master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *ports)
-    url = stage.until(lambda: _url(master), "Spark's master", _START_S * stage.slack)
+    address = stage.until(lambda: _ADDRESS.search(master.said()), "Spark's master", _START_S * stage.slack)
     for host in _HOSTS:
         words = ("--host", host, *ports, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
-        stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, url)
-    return url
-
-
-def _url(master: Program) -> str | None:
-    address = re.search(r"spark://[\d.]+:\d+", master.said())
-    return address and address.group()
+        stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, address[0])
+    return address[0]
 
 
 def executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
