@@ -84,9 +84,8 @@ def anomalies(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
     acknowledged = [a.until for a in tried.attempts if a.state is AttemptState.COMMITTED and a.until is not None]
     unknown = any(a.state is AttemptState.UNKNOWN for a in tried.attempts)
     if acknowledged and tried.position != acknowledged[-1] and not unknown:
-        name = (
-            "offset-regression" if tried.position is not None and tried.position < acknowledged[-1] else "offset-ahead"
-        )
+        behind = tried.position is not None and tried.position < acknowledged[-1]
+        name = "offset-regression" if behind else "offset-ahead"
         evidence = f"the group stands at {tried.position}, the last acknowledged commit was {acknowledged[-1]}"
         found.append(Anomaly(name, -1, -1, -1, evidence))
     return found

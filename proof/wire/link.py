@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from proof.wire.rules import Action, CaughtFrame, DelayedChannel, Side, Trap
 if TYPE_CHECKING:
     from proof.wire.proxy import Proxy
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _KEPT = 20_000
 
 
@@ -121,18 +123,12 @@ class Link:
     """A connection between a client and its broker."""
 
     def __init__(
-        self,
-        net: Proxy,
-        number: int,
-        node: int,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        line: Callable[[asyncio.StreamWriter], DelayedChannel],
+        self, net: Proxy, number: int, node: int, client: Streams, broker: Streams, chance: random.Random
     ) -> None:
         self._net, self._number, self._node = net, number, node
         self._from_client, self._client = client
         self._from_broker, self._broker = broker
-        self._to_client, self._to_broker = line(self._client), line(self._broker)
+        self._to_client, self._to_broker = (DelayedChannel(side, chance) for side in (self._client, self._broker))
         self._asked: dict[int, _PendingRequest] = {}
         self._late: asyncio.Future[None] | None = None
 

@@ -187,9 +187,8 @@ def _line(event: Event, began: float, *, is_late: bool) -> Text:
     fine = details.error == 0
     style = ("red bold" if fine else "green bold") if is_late else ("" if fine else "dim")
     tail = "  <- taken" if is_late and fine else "  <- refused" if is_late else ""
-    what = f"{name:<19}{producer:<9}"
-    if event.head.api == Api.PRODUCE:
-        what = f"{name:<19}{producer:<9}{details.text.partition(' to ')[0]}, "
+    records = f"{details.text.partition(' to ')[0]}, " if event.head.api == Api.PRODUCE else ""
+    what = f"{name:<19}{producer:<9}{records}"
     return Text.assemble((clock, "dim"), (f"{what}{error}{tail}", style))
 
 

@@ -24,7 +24,7 @@ from proof.campaign.stage import CellEnvironment, StalledError
 _THREE = frozenset({Need.SANDBOX, Need.THREE})
 CELLS = CellTable(needs=_THREE, limit_s=240.0)
 
-_WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S = 60.0, 20.0, 15.0, 20.0
+_WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S, _STORM_S = 60.0, 20.0, 15.0, 20.0, 60.0
 _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
 
 
@@ -162,10 +162,10 @@ def without_quorum(stage: CellEnvironment) -> None:
     bound_s=15.0,
     needed={"storms": 15, LEADERS_MOVED: 15},
 )
-def storm(stage: CellEnvironment, *, seconds: float = 60.0) -> None:
+def storm(stage: CellEnvironment) -> None:
     """Every two seconds, replicas are reassigned and a preferred leader is elected: leaders move all the time."""
     with running(stage):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + _STORM_S
         turn, led = 0, _leaders(stage)
         while time.monotonic() < end:
             stage.deadline.check("the storm")

@@ -72,10 +72,8 @@ def _words(process: psutil.Process) -> list[str]:
     return []
 
 
-def _at_work(
-    stage: CellEnvironment, *options: str, feed: int = 300, orders: int = 2000
-) -> contextlib.AbstractContextManager[Program]:
-    return stage.at_work(*options, feed=feed, orders=orders, seconds=_START_S * stage.slack)
+def _at_work(stage: CellEnvironment, *options: str, feed: int = 300) -> contextlib.AbstractContextManager[Program]:
+    return stage.at_work(*options, feed=feed, orders=2000, seconds=_START_S * stage.slack)
 
 
 def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
