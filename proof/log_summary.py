@@ -9,7 +9,7 @@ from brew.cluster import OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import cluster, offsets, topics
-from brew.kafka.clients import admin
+from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import open_transactions, raw_batches
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets
@@ -125,13 +125,18 @@ class GroupPosition:
         return sum(partition.behind_stable for partition in self.partitions)
 
 
+def topic_offsets(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, LogOffsets]:
+    """Return the offsets of every partition of a topic."""
+    partitions = range(topics.describe_one(client, topic, deadline).partitions)
+    return offsets.log_offsets(client, topic, partitions, deadline)
+
+
 def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
     """Read every partition of ``names`` once (if empty: of all topics except Kafka's own), and count its records."""
     client = admin(connection)
     partition_logs = []
     for name in names or topics.names(client, deadline):
-        partitions = range(topics.describe_one(client, name, deadline).partitions)
-        for partition, log in sorted(offsets.log_offsets(client, name, partitions, deadline).items()):
+        for partition, log in sorted(topic_offsets(client, name, deadline).items()):
             batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
             partition_logs.append(PartitionLog(name, partition, log, fold(batches, log)))
     return partition_logs

@@ -11,20 +11,18 @@ import ctypes
 import errno
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
 
 import psutil
 
 from brew.deadline import Deadline
 from brew.journal import Entry, Step
 from proof.campaign.journals import Kill, is_fenced, open_ranges
-from proof.campaign.programs import Program
+from proof.campaign.programs import Background, Program
 from proof.campaign.stage import CellEnvironment
 
 OPEN = "open_when_struck"
@@ -174,17 +172,17 @@ def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int
     return {(line.laddr.port, line.fd) for line in established if line.raddr and line.raddr.port in ports}
 
 
-class LeaseObserver(threading.Thread):
-    """A context manager that polls the running writers; ``seen`` are those that had a lease holder."""
+class LeaseObserver(Background):
+    """Polls the running writers; ``seen`` are those that had a lease holder."""
 
     def __init__(self, writers: Sequence[Program]) -> None:
-        super().__init__(name="witness", daemon=True)
-        self._writers, self._over = writers, threading.Event()
+        super().__init__("witness")
+        self._writers = writers
         self.seen: set[int] = set()
 
     def run(self) -> None:
         self._look()
-        while not self._over.wait(_LOOK_S):
+        while not self.over.wait(_LOOK_S):
             self._look()
         self._look()  # for a play that ended before the first poll saw its writers
 
@@ -192,14 +190,6 @@ class LeaseObserver(threading.Thread):
         for writer in list(self._writers):
             if writer.ended_at is None and writer.pid not in self.seen and holders(writer):
                 self.seen.add(writer.pid)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
 
 
 class Freezer:

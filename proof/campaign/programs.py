@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -151,6 +152,22 @@ class Program:
         """Send SIGKILL to the process alone; its group is killed when the cell ends."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait(Deadline(_ABORT_S))
+
+
+class Background(threading.Thread):
+    """A daemon thread that runs for the duration of a block, whose end sets ``over``."""
+
+    def __init__(self, name: str, join_s: float | None = None) -> None:
+        super().__init__(name=name, daemon=True)
+        self.over, self._join_s = threading.Event(), join_s
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join(self._join_s)
 
 
 class Programs:

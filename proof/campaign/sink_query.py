@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -29,7 +29,7 @@ from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import LogRecord, Row, scan
 from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
 from proof.campaign.effects import OPEN
-from proof.campaign.programs import ROOT, Program, repeated
+from proof.campaign.programs import ROOT, Background, Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 
@@ -47,16 +47,16 @@ _ATTEMPT = re.compile(
 )
 
 
-class Watcher(threading.Thread):
+class Watcher(Background):
     """Polls the output, and adds what becomes visible to a `BatchHistory`."""
 
     def __init__(self, stage: CellEnvironment) -> None:
-        super().__init__(name="watcher", daemon=True)
+        super().__init__("watcher", ASK_S)
         self._stage, self._history, self._read = stage, BatchHistory(), dict[int, int]()
-        self._stop_now, self._lock = threading.Event(), threading.Lock()
+        self._lock = threading.Lock()
 
     def run(self) -> None:
-        while not self._stop_now.wait(_LOOK_S):
+        while not self.over.wait(_LOOK_S):
             with contextlib.suppress(BrewError):  # a broker is down: the next poll reads everything
                 self.look()
 
@@ -80,14 +80,6 @@ class Watcher(threading.Thread):
         """Return the number of visible batches."""
         with self._lock:
             return len({row.batch for row in self._history.rows} - {NO_BATCH})
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_now.set()
-        self.join(ASK_S)
 
 
 def _row(record: LogRecord) -> SeenRow:

@@ -6,14 +6,13 @@ import contextlib
 import random
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from brew.cluster import OpenTransaction
 from brew.connection import Connection
@@ -27,7 +26,7 @@ from brew.names import READ_COMMITTED
 from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell, Names
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
-from proof.campaign.programs import Program, Programs
+from proof.campaign.programs import Background, Program, Programs
 from proof.seed import orders, spoiled
 
 _POLL_S = 0.005
@@ -45,19 +44,18 @@ class StalledError(BrewError):
     """The program under test did not continue in time: a finding."""
 
 
-class Feeder(threading.Thread):
+class Feeder(Background):
     """Writes ``rate`` orders per second to all partitions, one in fifty unreadable; lost ones are replaced."""
 
     def __init__(self, connection: Connection, topic: str, partitions: int, rate: int, seed: int) -> None:
-        super().__init__(name=f"feed {topic}", daemon=True)
+        super().__init__(f"feed {topic}", _FLUSH_S + 1)
         self._connection, self._topic, self.partitions, self._rate = connection, topic, partitions, rate
         self._orders, self._random = orders(seed), random.Random(seed)  # noqa: S311 - not for security
-        self._stop_now = threading.Event()
         self._number = _FIRST
 
     def run(self) -> None:
         client = self._client()
-        while not self._stop_now.wait(_EVERY_S):
+        while not self.over.wait(_EVERY_S):
             try:
                 self._write(client)
             except KafkaException:  # an idempotent producer may fail for good; the order numbers continue
@@ -79,14 +77,6 @@ class Feeder(threading.Thread):
             self._number += 1
             client.produce(self._topic, made[1], made[0], self._number % self.partitions)
         client.poll(0)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_now.set()
-        self.join(_FLUSH_S + 1)
 
 
 @dataclass

@@ -21,7 +21,6 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.journal import Journal, Phase, Step, runs
-from brew.kafka import offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.topic_reader import follow
@@ -66,10 +65,7 @@ def journal_records(
         Refused: a topic does not exist.
     """
     client, deadline = admin(connection), Deadline(_JOURNAL_S)
-    logs = {
-        name: offsets.log_offsets(client, name, range(topics.describe_one(client, name, deadline).partitions), deadline)
-        for name in names
-    }
+    logs = {name: log_summary.topic_offsets(client, name, deadline) for name in names}
     count = 0
     with closing(Journal(folder, "reader")) as journal:
         if following:
@@ -103,14 +99,11 @@ def _offsets_of(record: LogRecord) -> tuple[int, int, int]:
     return (record.offset(), -1, -1) if source is None else (record.offset(), source.partition, source.offset)
 
 
-_ASK_S = 30.0
-_READ_S = 3600.0
+_ASK_S, _READ_S = 30.0, 3600.0
 _ISOLATION = [names.READ_COMMITTED, names.READ_UNCOMMITTED]
 _FOLDER = click.Path(path_type=Path, file_okay=False)
-_THERE, _FOLDER_THERE = (
-    click.Path(path_type=Path, exists=True),
-    click.Path(path_type=Path, file_okay=False, exists=True),
-)
+_THERE = click.Path(path_type=Path, exists=True)
+_FOLDER_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
@@ -157,25 +150,15 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
 
 
 def _group_document(position: log_summary.GroupPosition) -> dict[str, object]:
-    return {
-        "group": position.group,
-        "topic": position.topic,
-        "state": position.state,
-        "members": position.members,
-        "partitions": [
-            {
-                "partition": partition.partition,
-                "committed": partition.committed,
-                **asdict(partition.offsets),
-                "lag": partition.lag,
-                "behind_stable": partition.behind_stable,
-            }
-            for partition in position.partitions
-        ],
-        "lag": position.lag,
-        "behind_stable": position.behind_stable,
-        "open_transactions": [asdict(blocker) for blocker in position.blockers],
-    }
+    names = ("group", "topic", "state", "members", "partitions", "lag", "behind_stable")
+    partitions = [
+        {"partition": of.partition, "committed": of.committed, **asdict(of.offsets)}
+        | {"lag": of.lag, "behind_stable": of.behind_stable}
+        for of in position.partitions
+    ]
+    blockers = [asdict(blocker) for blocker in position.blockers]
+    whole = {name: getattr(position, name) for name in names}
+    return {**whole, "partitions": partitions, "open_transactions": blockers}
 
 
 @click.command("end-offsets")
@@ -337,15 +320,9 @@ def _lines(report: Report, seconds: float) -> list[str]:
     lines += [f"{name}: {count} in all" for name, count in report.totals.items()]
     lines += [f"could not tell: {doubt}" for doubt in report.doubts]
     lines += [f"note: {note}" for note in report.notes]
-    lines.append(_transactions(report))
+    aborted = f"{counts['aborted_transactions']} aborted ({counts['aborted_records']} records)"
+    ended = f"{counts['committed_transactions']} transactions committed, {aborted}"
+    lines.append(f"{ended}, {counts['fences']} fenced or timed out")
     rate = (report.inputs + report.outputs + report.dead_letters) / seconds if seconds else 0.0
     lines.append(f"{report.verdict} ({seconds:.1f} s, {rate:,.0f} records/s)")
     return lines
-
-
-def _transactions(report: Report) -> str:
-    counts = report.counts
-    return (
-        f"{counts['committed_transactions']} transactions committed, {counts['aborted_transactions']} aborted "
-        f"({counts['aborted_records']} records), {counts['fences']} fenced or timed out"
-    )

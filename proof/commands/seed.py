@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import click
 from rich.console import Console
@@ -72,16 +72,13 @@ def create_topics(
     made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
     kafka_topics.describe_all(client, [source], deadline)
     room = {MAX_MESSAGE_BYTES: str(kafka_topics.max_message_bytes(client, source, deadline) + ROOM_BYTES)}
-    made |= kafka_topics.create(
-        client,
-        [
-            TopicSpec(named["output"], partitions, room),
-            TopicSpec(named["dead_letter"], partitions, room),
-            TopicSpec(named["customers"], partitions, {"cleanup.policy": "compact"}),
-            TopicSpec(named["claims"], messages.PARTITIONS, messages.CONFIG),
-        ],
-        deadline,
-    )
+    others = [
+        TopicSpec(named["output"], partitions, room),
+        TopicSpec(named["dead_letter"], partitions, room),
+        TopicSpec(named["customers"], partitions, {"cleanup.policy": "compact"}),
+        TopicSpec(named["claims"], messages.PARTITIONS, messages.CONFIG),
+    ]
+    made |= kafka_topics.create(client, others, deadline)
     there = kafka_topics.describe_all(client, list(made), deadline)
     asked = {name: messages.PARTITIONS if name == named["claims"] else partitions for name in made}
     return [TopicResult(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]
@@ -120,10 +117,6 @@ class Customers:
         return self.count + self.updates + self.tombstones
 
 
-def customer_id(number: int) -> bytes:
-    return b"c-%05d" % number
-
-
 def chunks(plan: Customers) -> Iterator[list[Profile]]:
     """Yield everything to write, in order, in chunks."""
     every = _profiles(plan)
@@ -135,15 +128,12 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
     rng = random.Random(plan.seed)  # noqa: S311 - example data
     tiers = [tier for tier, share in _SHARES.items() for _ in range(share)]
 
-    def of(number: int) -> Profile:
-        return customer_id(number), profile(customer_id(number).decode(), rng.choice(tiers))
-
-    for number in range(1, plan.count + 1):
-        yield of(number)
-    for _ in range(plan.updates):
-        yield of(rng.randint(1, plan.count))
-    for number in rng.sample(range(1, plan.count + 1), plan.tombstones):
-        yield customer_id(number), None
+    customers = range(1, plan.count + 1)
+    for number in chain(customers, (rng.randint(1, plan.count) for _ in range(plan.updates))):
+        customer = f"c-{number:05d}"
+        yield customer.encode(), profile(customer, rng.choice(tiers))
+    for number in rng.sample(customers, plan.tombstones):
+        yield b"c-%05d" % number, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +150,8 @@ class SeededCustomers:
 
     def __str__(self) -> str:
         size = f"{'created with ' if self.created else ''}{quantity(self.partitions, 'partition')}"
-        return (
-            f"{quantity(self.customers, 'customer')} on {self.topic} ({size}), "
-            f"{quantity(self.updates, 'update')}, {quantity(self.tombstones, 'deletion')}, {self.seconds:.1f} s"
-        )
+        changes = f"{quantity(self.updates, 'update')}, {quantity(self.tombstones, 'deletion')}"
+        return f"{quantity(self.customers, 'customer')} on {self.topic} ({size}), {changes}, {self.seconds:.1f} s"
 
 
 def write_customers(
