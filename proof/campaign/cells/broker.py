@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import psutil
 
@@ -103,9 +102,9 @@ for _role, _target in {
 }.items():
     _marks = "prove" if _role in {"output", "transactions"} else ""
     _killed, _paused = ("broker_kills", LEADERS_MOVED, OPEN), ("broker_pauses", LEADERS_MOVED, OPEN)
-    _bounds = {"bound_s": 15.0, "limit_s": 900.0}
-    CELLS(f"F14-{_role}-leader", "SIGKILL", _target, _role, needed=_killed, marks=_marks, **_bounds)(kill_leader)
-    CELLS(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role, needed=_paused, **_bounds)(pause_leader)
+    _cells = partial(CELLS, bound_s=15.0, limit_s=900.0)
+    _cells(f"F14-{_role}-leader", "SIGKILL", _target, _role, needed=_killed, marks=_marks)(kill_leader)
+    _cells(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role, needed=_paused)(pause_leader)
 
 
 @CELLS(
@@ -202,14 +201,12 @@ def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
 
 HELD_UP = "commits_held_up"
 """Event: a cut during which nothing was committed in the partition that it targeted."""
-_NETWORKS: dict[str, Any] = {"needs": _THREE | {Need.NETWORKS}, "bound_s": 20.0, "limit_s": 180.0}
+cut_off = partial(CELLS, needs=_THREE | {Need.NETWORKS}, bound_s=20.0, limit_s=180.0)
 _CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 
-@CELLS(
-    *("F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator"),
-    needed=("cuts", OPEN, HELD_UP),
-    **_NETWORKS,
+@cut_off(
+    "F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator", needed=("cuts", OPEN, HELD_UP)
 )
 def cut_from_clients(stage: CellEnvironment) -> None:
     """The transaction coordinator is alive for its peers, but unreachable for every client."""
@@ -217,7 +214,7 @@ def cut_from_clients(stage: CellEnvironment) -> None:
     _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
 
 
-@CELLS("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed=("cuts", OPEN, HELD_UP), **_NETWORKS)
+@cut_off("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed=("cuts", OPEN, HELD_UP))
 def cut_everything(stage: CellEnvironment) -> None:
     """No client can reach any broker."""
     _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
@@ -238,8 +235,8 @@ for _name, _role, _target in (
     ("leader", "output", "the output's leader and the other brokers"),
     ("group", "group", "the group's coordinator and the other brokers"),
 ):
-    _seen = {"cuts": 1, OPEN: 1, LEADERS_MOVED: 1}
-    CELLS(f"F19-{_name}-peers", _CUT_OFF, _target, _role, needed=_seen, marks="prove", **_NETWORKS)(cut_from_peers)
+    _seen = ("cuts", OPEN, LEADERS_MOVED)
+    cut_off(f"F19-{_name}-peers", _CUT_OFF, _target, _role, needed=_seen, marks="prove")(cut_from_peers)
 
 
 def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
@@ -266,8 +263,9 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
 
 @CELLS(
     *("F21-disk-full", "no room on one broker's disk", "broker"),
+    needs=_THREE | {Need.DISK},
     needed=("full_disks",),
-    **{**_NETWORKS, "needs": _THREE | {Need.DISK}, "bound_s": 30.0},
+    bound_s=30.0, limit_s=180.0,
 )
 def disk_full(stage: CellEnvironment) -> None:
     """A broker's disk is full: it leaves, the other two continue, and it comes back once there is space."""

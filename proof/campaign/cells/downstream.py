@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import signal
 import time
-from typing import Any
+from functools import partial
 
 import redis
 
@@ -45,7 +45,7 @@ CELLS = CellTable(path="downstream", limit_s=900.0)
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
 _TOTALS_BOUND_S = 20.0
-_THREE_KILLS: dict[str, Any] = {"needed": {"kills": 3}, "bound_s": _TOTALS_BOUND_S}
+three_kills = partial(CELLS, needed={"kills": 3}, bound_s=_TOTALS_BOUND_S)
 _ORDERS, _COUNTED = 160, 200  # per round of receivers, of totals
 _ROUNDS = 3
 _BETWEEN = "between batches"
@@ -228,13 +228,8 @@ def _check_totals(consumer: Consumer) -> None:
     stage.notes.append(f"{orders} of {wanted.orders} orders and {cents} of {wanted.cents} cents in the results")
 
 
-@CELLS(
-    *("F33-before-commit", "SIGKILL", "totals", BEFORE),
-    moment="before the changelog's commit",
-    marks="prove",
-    **_THREE_KILLS,
-)
-@CELLS("F33-after-commit", "SIGKILL", "totals", AFTER, moment="behind the changelog's commit", **_THREE_KILLS)
+@three_kills(*("F33-before-commit", "SIGKILL", "totals", BEFORE), moment="before the changelog's commit", marks="prove")
+@three_kills("F33-after-commit", "SIGKILL", "totals", AFTER, moment="behind the changelog's commit")
 def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> None:
     """The program dies at one of the points, repeatedly; each restart wipes the state and restores it."""
     with _counting(stage) as consumer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from functools import partial
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin, offsets, topics
@@ -14,13 +14,14 @@ from proof.campaign.cell import CellTable
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(moment="between runs")
+unjudged = partial(CELLS, judged=False)
 
 _ASK_S, _REFUSED_S = 30.0, 60.0
 _HIJACKS, _FENCED_FAST = 10, 33_000
 # An epoch has 15 bits; the last value is never assigned.
 _EPOCHS = 32_766
-_UNDER_LOAD: dict[str, Any] = {"moment": "under load", "bound_s": 15.0}
-_OVERFLOW: dict[str, Any] = {"moment": "overflow", "partitions": 1, "properties": {}}
+under_load = partial(CELLS, moment="under load", bound_s=15.0)
+overflow = partial(CELLS, moment="overflow", partitions=1, properties={})
 
 
 def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:
@@ -87,11 +88,7 @@ def _restored(stage: CellEnvironment) -> None:
     stage.drain("--on-missing-position", "restore")
 
 
-@CELLS(
-    *("F24-retention", "retention passes the committed offset", "input"),
-    needed=("records_lost", "refusals"),
-    judged=False,
-)
+@unjudged("F24-retention", "retention passes the committed offset", "input", needed=("records_lost", "refusals"))
 def retention(stage: CellEnvironment) -> None:
     """Retention deletes unprocessed records: stop and name them; whether to continue is the operator's decision."""
     stage.orders(500, "--transactional")
@@ -107,9 +104,7 @@ def retention(stage: CellEnvironment) -> None:
     stage.drain()
 
 
-@CELLS(
-    *("F25-recreated", "input deleted and made again", "input"), needed={"recreations": 1, "refusals": 2}, judged=False
-)
+@unjudged("F25-recreated", "input deleted and made again", "input", needed={"recreations": 1, "refusals": 2})
 def recreated(stage: CellEnvironment) -> None:
     """The input is a new topic of the same name: no position of the old one may be used for it."""
     stage.orders(500)
@@ -127,11 +122,7 @@ def recreated(stage: CellEnvironment) -> None:
     refused(stage, "topic-recreated", "--on-missing-position", "restore")
 
 
-@CELLS(
-    *("F26-more-partitions", "partitions added", "input"),
-    needed={"partitions_added": 2},
-    **{**_UNDER_LOAD, "bound_s": 30.0},
-)
+@under_load("F26-more-partitions", "partitions added", "input", needed={"partitions_added": 2}, bound_s=30.0)
 def more_partitions(stage: CellEnvironment) -> None:
     """Partitions are added under load: the new ones are read from their start."""
     with stage.feeding() as feeder:
@@ -145,11 +136,10 @@ def more_partitions(stage: CellEnvironment) -> None:
         stage.recovered(added, [old + 1])
 
 
-@CELLS(
+@under_load(
     *("F27-hijacked-id", "somebody else inits our transactional id", "transactional id"),
     needed={"hijacks": _HIJACKS, "fences": 1},
     marks="prove",
-    **_UNDER_LOAD,
 )
 def hijacked_id(stage: CellEnvironment) -> None:
     """Another client takes our transactional id, ten times: the writer is fenced, and takes it back."""
@@ -171,9 +161,7 @@ def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
             thief.init_transactions(_ASK_S)
 
 
-@CELLS(
-    *("F27-foreign-member", "somebody else subscribes with our group", "group"), needed=("strangers",), **_UNDER_LOAD
-)
+@under_load("F27-foreign-member", "somebody else subscribes with our group", "group", needed=("strangers",))
 def foreign_member(stage: CellEnvironment) -> None:
     """Another client subscribes with our group, which is allowed by name: the writer's positions stay its own."""
     stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
@@ -195,11 +183,10 @@ def _joined(stranger: Consumer) -> bool:
     return bool(stranger.assignment())
 
 
-@CELLS(
+@overflow(
     *("F28-33000-transactions", "33,000 transactions on one id", "producer epoch"),
     needed={"transactions": _FENCED_FAST},
     limit_s=1800.0,
-    **_OVERFLOW,
 )
 def epochs(stage: CellEnvironment) -> None:
     """33,000 transactions under one id: the epoch overflows, and the id continues with another producer id."""
@@ -208,11 +195,10 @@ def epochs(stage: CellEnvironment) -> None:
     stage.fire("transactions", stage.commits())
 
 
-@CELLS(
+@overflow(
     *("F28-overflow-short", "32,000 fences and 600 transactions on one id", "producer epoch"),
     needed={"transactions": 600},
     limit_s=300.0,
-    **_OVERFLOW,
 )
 def epochs_short(stage: CellEnvironment) -> None:
     """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Self
 from urllib.parse import urlsplit
 
 from proof.campaign.cell import CellTable
@@ -112,7 +113,7 @@ class ReplyDroppingProxy:
 
 
 AROUND, BACK_S = "around the commit", 10.0
-_INSIDE: dict[str, Any] = {"moment": "between INSERT and COMMIT", "bound_s": BACK_S, "needed": {"database_kills": 2}}
+inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, needed={"database_kills": 2})
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
 SCHEMA = "cell"
 BATCH = 20
@@ -173,7 +174,7 @@ def offsets_afterwards(stage: CellEnvironment) -> None:
         ledger.check()
 
 
-@CELLS("F29-backend", "SIGKILL of its backend", "ledger", **_INSIDE)
+@inside("F29-backend", "SIGKILL of its backend", "ledger")
 def backend_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the session's backend between INSERT and COMMIT; the server ends all others and recovers."""
 
@@ -184,7 +185,7 @@ def backend_killed(stage: CellEnvironment) -> None:
     _database_killed(stage, kill)
 
 
-@CELLS("F29-postmaster", "SIGKILL of the server", "ledger", **_INSIDE)
+@inside("F29-postmaster", "SIGKILL of the server", "ledger")
 def server_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is restarted."""
 

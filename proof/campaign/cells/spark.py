@@ -9,9 +9,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -38,6 +38,7 @@ from proof.campaign.programs import Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0)
+bounded = partial(CELLS, bound_s=30.0)
 
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
@@ -92,9 +93,8 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
 
 
 for _point in CrashPoint:
-    _name = f"{ROWS[_point]}-{_point}-spark"
-    _fields: dict[str, Any] = {"moment": _point, "needed": {"kills": 0}, "limit_s": 1800.0}
-    CELLS(_name, "SIGKILL", "Spark's Python worker", _point, **_fields)(workers_crash)
+    _cells, _name = partial(CELLS, moment=_point, limit_s=1800.0), f"{ROWS[_point]}-{_point}-spark"
+    _cells(_name, "SIGKILL", "Spark's Python worker", _point, needed={"kills": 0})(workers_crash)
 
 
 def deaths(stage: CellEnvironment) -> int:
@@ -115,7 +115,7 @@ def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> l
     return []
 
 
-@CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed=("kills", OPEN))
+@bounded("F06-executor", "SIGKILL", "executor JVM", needed=("kills", OPEN))
 def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid-batch; Spark gives its tasks to the other one."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
@@ -131,7 +131,7 @@ def executor_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS("F06-driver", "SIGKILL", "driver JVM and program", bound_s=30.0, needed=("kills", OPEN))
+@bounded("F06-driver", "SIGKILL", "driver JVM and program", needed=("kills", OPEN))
 def driver_killed(stage: CellEnvironment) -> None:
     """The driver's JVM and program die; a new driver resumes from the group's offset."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
@@ -146,11 +146,7 @@ def driver_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(
-    *("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM"),
-    bound_s=30.0,
-    needed=("killed_together", OPEN),
-)
+@bounded("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM", needed=("killed_together", OPEN))
 def driver_and_executor_killed(stage: CellEnvironment) -> None:
     """Driver and one of two executors die at the same moment; the other is orphaned, and a new run continues."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
@@ -167,11 +163,7 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(
-    *("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker"),
-    bound_s=30.0,
-    needed=("pauses", "zombies_fenced", OPEN),
-)
+@bounded("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker", needed=("pauses", "zombies_fenced", OPEN))
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
@@ -302,7 +294,7 @@ _LEASE_S = 3.0
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
 _SLOTS = 2
 _LET_GO_S = 30.0
-_LEASE: dict[str, Any] = {"moment": "open transaction", "bound_s": 20.0, "limit_s": 1200.0}
+leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
 
 
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
@@ -329,9 +321,7 @@ def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], objec
     stage.until(lambda: not connected(), what, _LET_GO_S * stage.slack)
 
 
-@CELLS(
-    *("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder"), needed=("holders_frozen", OPEN), **_LEASE
-)
+@leased("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder", needed=("holders_frozen", OPEN))
 def holder_frozen(stage: CellEnvironment) -> None:
     """A holder hangs in a transaction for longer than its lease; others take over its partitions, and it wakes up."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
@@ -349,9 +339,7 @@ def holder_frozen(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(
-    *("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver"), needed=("drivers_frozen", OPEN), **_LEASE
-)
+@leased("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver", needed=("drivers_frozen", OPEN))
 def driver_frozen(stage: CellEnvironment) -> None:
     """The driver is stopped past all leases: its holders release everything by themselves; then it continues."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
@@ -370,7 +358,7 @@ def driver_frozen(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(*("F07-lease-lost", "the line to the driver breaks", "holder"), needed=("leases_lost", OPEN), **_LEASE)
+@leased("F07-lease-lost", "the line to the driver breaks", "holder", needed=("leases_lost", OPEN))
 def lease_lost(stage: CellEnvironment) -> None:
     """The connection between a holder in a transaction and its driver breaks; its partitions are granted again."""
     with _at_work(stage, *_LEASED, feed=600) as writer:

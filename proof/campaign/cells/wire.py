@@ -120,20 +120,18 @@ for _word, _api in (
     )(lost_reply)
 
 
-_IN_COMMIT: dict[str, Any] = {"moment": "commit-in-flight", "bound_s": 15.0, "limit_s": 600.0, "marks": "prove"}
-_IN_COMMIT["needed"] = {"kills": 0}
+in_commit = partial(CELLS, moment="commit-in-flight", needed={"kills": 0}, limit_s=600.0, marks="prove")
 
 
-@CELLS(
+@in_commit(
     "F02-commit-released-control",  # its position is not part of the records' transaction: they are written again
     "SIGKILL, then the commit is released",
     *("a writer that sends offsets in a transaction of their own (control)", True),
     bug="offset-in-a-transaction-of-its-own",
     breaks="duplicate-output",
-    **{**_IN_COMMIT, "bound_s": None},
 )
-@CELLS("F02-commit-dropped", "SIGKILL, then the commit is dropped", "writer", False, **_IN_COMMIT)
-@CELLS("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, **_IN_COMMIT)
+@in_commit("F02-commit-dropped", "SIGKILL, then the commit is dropped", "writer", False, bound_s=15.0)
+@in_commit("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, bound_s=15.0)
 def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
     """The writer dies with its commit in flight; the commit arrives, or does not: the next one sees which."""
     ours = stage.names.transactional_id(stage.partition)

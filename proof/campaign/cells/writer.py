@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
+from functools import partial
 
 from brew.journal import Entry, Phase, Step
 from brew.names import CrashPoint
@@ -140,11 +140,11 @@ def overslept(stage: CellEnvironment) -> None:
         stage.recovered(woken, frozen or None)
 
 
-_RIVALS: dict[str, Any] = {"moment": "always", "needed": {"rivals": 2, "fences": 1}}
+rivals = partial(CELLS, moment="always", needed={"rivals": 2, "fences": 1})
 
 
-@CELLS("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0, **_RIVALS)
-@CELLS("F08-two-writers-short", "two writers, one group, 15 s", "writer", 15.0, marks="prove", **_RIVALS)
+@rivals("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0)
+@rivals("F08-two-writers-short", "two writers, one group, 15 s", "writer", 15.0, marks="prove")
 def two_writers(seconds: float, stage: CellEnvironment) -> None:
     """Two writers follow with one group; they fence each other, and everything comes out once."""
     with stage.feeding(600):
