@@ -17,20 +17,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from proof.wire.codec import (
-    TRANSACTIONAL,
-    WITH_ADDRESSES,
-    Api,
-    Details,
-    Head,
-    Malformed,
-    correlation_id,
-    error_name,
-    reply_details,
-    request_details,
-    request_head,
-    without_unsupported_versions,
-)
+from proof.wire import codec
+from proof.wire.codec import Api, Details, Head, Malformed
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, Side, Trap
 
 if TYPE_CHECKING:
@@ -60,7 +48,7 @@ class Event:
         place = {"at": round(self.at, 6), "connection": self.connection, "node": self.node, "what": self.what}
         head = dataclasses.asdict(self.head) | {"api": self.head.title}
         details = {name: getattr(self.details, name) for name in ("transactional_id", "producer_id", "epoch", "text")}
-        error = None if self.details.error is None else error_name(self.details.error)
+        error = None if self.details.error is None else codec.error_name(self.details.error)
         return {**place, **head, **details, "error": error}
 
 
@@ -176,11 +164,11 @@ class Link:
     def _read(self, frame: bytes) -> _PendingRequest | None:
         """Decode a request; return None if it is none, such as the raw tokens of an old SASL handshake."""
         try:
-            head = request_head(frame)
+            head = codec.request_head(frame)
         except Malformed:
             return None
         self._net.timeline.count(head)
-        asked = _PendingRequest(head, request_details(head, frame))
+        asked = _PendingRequest(head, codec.request_details(head, frame))
         self._note("request", asked)
         return asked
 
@@ -196,7 +184,7 @@ class Link:
             await self._to_client.put(reply, self._net.shape)
 
     def _pair(self, reply: bytes) -> _PendingRequest | None:
-        number = correlation_id(reply)
+        number = codec.correlation_id(reply)
         if number not in self._asked:
             return None
         # Replies arrive in the order of requests: older requests expect no reply (acks=0).
@@ -207,8 +195,8 @@ class Link:
     async def _seen(self, asked: _PendingRequest, frame: bytes) -> bytes:
         """Record a reply, pass it to the trap that waits for it, and return it as the client should see it."""
         head = asked.head
-        if head.api in TRANSACTIONAL:
-            reply = reply_details(head, frame)
+        if head.api in codec.TRANSACTIONAL:
+            reply = codec.reply_details(head, frame)
             known = {name: getattr(reply, name) for name in ("producer_id", "epoch") if getattr(reply, name) >= 0}
             details = dataclasses.replace(asked.details, error=reply.error, **known)
             self._note("reply", dataclasses.replace(asked, details=details))
@@ -217,8 +205,8 @@ class Link:
                 if self._late is not None and not self._late.done():
                     self._late.set_result(None)
         if head.api == Api.API_VERSIONS:
-            return without_unsupported_versions(head, frame)
-        if head.api in WITH_ADDRESSES:
+            return codec.without_unsupported_versions(head, frame)
+        if head.api in codec.WITH_ADDRESSES:
             return await self._net.behind(head, frame)
         return frame
 
@@ -247,5 +235,5 @@ class Link:
         return goes_on
 
     def _note(self, what: str, asked: _PendingRequest) -> None:
-        if asked.head.api in TRANSACTIONAL or what not in {"request", "reply"}:
+        if asked.head.api in codec.TRANSACTIONAL or what not in {"request", "reply"}:
             self._net.timeline.add(self._number, self._node, what, asked.head, asked.details)

@@ -265,7 +265,8 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
     *("F21-disk-full", "no room on one broker's disk", "broker"),
     needs=_THREE | {Need.DISK},
     needed=("full_disks",),
-    bound_s=30.0, limit_s=180.0,
+    bound_s=30.0,
+    limit_s=180.0,
 )
 def disk_full(stage: CellEnvironment) -> None:
     """A broker's disk is full: it leaves, the other two continue, and it comes back once there is space."""

@@ -18,25 +18,9 @@ import redis
 from brew.errors import Refused
 from brew.names import CrashPoint, ExitCode
 from proof.campaign.cell import CellTable
+from proof.campaign.cells import stores
 from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, MOMENTS, SCHEMA, ledger_on
-from proof.campaign.cells.stores import (
-    DIES,
-    REDIS,
-    Consumer,
-    Servers,
-    add_check_findings,
-    compare,
-    compare_receiver,
-    dying,
-    ended,
-    kill_repeatedly,
-    output_sums,
-    produce_orders,
-    query_row,
-    require_progress,
-    stopped,
-    totals,
-)
+from proof.campaign.cells.stores import DIES, REDIS, Consumer, Servers, ended, produce_orders, require_progress
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
@@ -74,13 +58,13 @@ def _kill_receivers(stage: CellEnvironment, moments: tuple[str, ...], bug: str) 
 
         def claimed() -> int:
             with contextlib.suppress(Refused):
-                return int(query_row(receiver.url, SCHEMA, _CLAIMED)[0])
+                return int(stores.query_row(receiver.url, SCHEMA, _CLAIMED)[0])
             return -1
 
-        kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
+        stores.kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
         consumer.drain(*consumer.all_partitions)
-        add_check_findings(stage, consumer.checked())
-        compare_receiver(consumer, receiver.url, SCHEMA)
+        stores.add_check_findings(stage, consumer.checked())
+        stores.compare_receiver(consumer, receiver.url, SCHEMA)
 
 
 def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Consumer:
@@ -92,8 +76,8 @@ def _check(consumer: Consumer) -> None:
     stage = consumer.stage
     consumer.drain(*consumer.all_partitions)
     report = consumer.checked()
-    add_check_findings(stage, report)
-    outputs = output_sums(stage).orders
+    stores.add_check_findings(stage, report)
+    outputs = stores.output_sums(stage).orders
     stage.notes.append(f"{report['effects']} effects of {outputs} outputs, {report['duplicates']} of them duplicates")
 
 
@@ -103,8 +87,8 @@ def redis_killed(stage: CellEnvironment) -> None:
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         for _ in range(_ROUNDS):
             produce_orders(stage, _ORDERS)
-            member = consumer.start(*consumer.all_partitions, *dying(stage, "before-commit", "stop"))
-            if not stopped(stage, member):
+            member = consumer.start(*consumer.all_partitions, *stores.dying(stage, "before-commit", "stop"))
+            if not stores.stopped(stage, member):
                 continue
             servers.run("kill", REDIS)
             stage.fire("store_kills")
@@ -118,7 +102,7 @@ def redis_killed(stage: CellEnvironment) -> None:
 def script_killed(stage: CellEnvironment) -> None:
     """Consumers die before and after their script, repeatedly."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
-        kill_repeatedly(consumer, ("before-commit", "after-commit"), consumer.position, per_kill=50)
+        stores.kill_repeatedly(consumer, ("before-commit", "after-commit"), consumer.position, per_kill=50)
         _check(consumer)
 
 
@@ -127,7 +111,7 @@ def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim is separate from the effect, with deaths after the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, require_progress():
-        kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
+        stores.kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
         _check(consumer)
 
 
@@ -196,7 +180,7 @@ def run_out(stage: CellEnvironment) -> None:
             stage.pause(_RUN_OUT_S)
             stage.fire("expiries")
             consumer.drain(*consumer.all_partitions, "--again")
-            add_check_findings(stage, consumer.checked())
+            stores.add_check_findings(stage, consumer.checked())
 
 
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
@@ -222,8 +206,8 @@ def _check_totals(consumer: Consumer) -> None:
     for drift in consumer.checked("--recompute")["first"]:
         name = "state-drift" if drift["where"].startswith("state") else "changelog-drift"
         stage.find(name, f"{drift}")
-    wanted, results = output_sums(stage), totals(stage, consumer.made[0])
-    compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
+    wanted, results = stores.output_sums(stage), stores.totals(stage, consumer.made[0])
+    stores.compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
     orders, cents = results
     stage.notes.append(f"{orders} of {wanted.orders} orders and {cents} of {wanted.cents} cents in the results")
 

@@ -17,23 +17,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from proof.campaign.cell import CellTable
-from proof.campaign.cells.stores import (
-    DIES,
-    POSTGRES,
-    Consumer,
-    Servers,
-    add_check_findings,
-    compare_ledger,
-    dying,
-    ended,
-    kill_repeatedly,
-    moved,
-    positions,
-    produce_orders,
-    query_row,
-    require_progress,
-    stopped,
-)
+from proof.campaign.cells import stores
+from proof.campaign.cells.stores import DIES, POSTGRES, Consumer, Servers, ended, produce_orders, require_progress
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="downstream", limit_s=900.0)
@@ -137,16 +122,16 @@ class Ledger:
 
     def positions(self) -> dict[int, int]:
         """Return the next offset of each partition; empty while the database does not respond."""
-        return positions(self.url, SCHEMA)
+        return stores.positions(self.url, SCHEMA)
 
     def kill_repeatedly(self, moments: Sequence[str]) -> None:
-        kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
+        stores.kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
 
     def check(self) -> None:
         """Drain the input, then compare: by the ledger's own check, and by the campaign's sums."""
         self.consumer.drain(*self.consumer.all_partitions)
-        add_check_findings(self.consumer.stage, self.consumer.checked())
-        compare_ledger(self.consumer, self.url, SCHEMA)
+        stores.add_check_findings(self.consumer.stage, self.consumer.checked())
+        stores.compare_ledger(self.consumer, self.url, SCHEMA)
 
 
 @contextlib.contextmanager
@@ -179,7 +164,7 @@ def backend_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the session's backend between INSERT and COMMIT; the server ends all others and recovers."""
 
     def kill(ledger: Ledger) -> float:
-        os.kill(int(query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
+        os.kill(int(stores.query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
         return time.time()
 
     _database_killed(stage, kill)
@@ -202,15 +187,15 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
         for _ in range(_ROUNDS):
             produce_orders(stage, ORDERS)
             member = ledger.consumer.start(
-                *ledger.consumer.all_partitions, *dying(stage, "before-commit", "stop"), "--json"
+                *ledger.consumer.all_partitions, *stores.dying(stage, "before-commit", "stop"), "--json"
             )
-            if not stopped(stage, member):
+            if not stores.stopped(stage, member):
                 continue
             before = ledger.position()
             since = kill(ledger)
             stage.fire("database_kills")
             member.signal(signal.SIGCONT)
-            moved(stage, ledger.position, since, before)
+            stores.moved(stage, ledger.position, since, before)
             ended(stage, member)
         ledger.check()
 
@@ -254,8 +239,8 @@ def row_locked(stage: CellEnvironment) -> None:
         for killed in (False, True):
             produce_orders(stage, ORDERS)
             alone = ledger.consumer.all_partitions
-            sleeper = ledger.consumer.start(*alone, *dying(stage, "before-commit", "stop", 1.0), "--json")
-            if not stopped(stage, sleeper):
+            sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "before-commit", "stop", 1.0), "--json")
+            if not stores.stopped(stage, sleeper):
                 continue
             since = time.time()
             stage.fire("pauses")
@@ -285,8 +270,8 @@ def row_unguarded(stage: CellEnvironment) -> None:
     with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
         produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
-        sleeper = ledger.consumer.start(*alone, *dying(stage, "after-commit", "stop", 1.0))
-        if stopped(stage, sleeper):
+        sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "after-commit", "stop", 1.0))
+        if stores.stopped(stage, sleeper):
             stage.fire("pauses")
         ended(stage, ledger.consumer.start(*alone, name="rival"))
         sleeper.signal(signal.SIGCONT)

@@ -17,22 +17,10 @@ import psutil
 
 from brew.journal import Phase, Step
 from brew.names import CrashPoint
+from proof.campaign import effects
 from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need, nothing
 from proof.campaign.cells.writer import ROWS
-from proof.campaign.effects import (
-    COPIES,
-    OPEN,
-    caught_open,
-    copies,
-    cut,
-    fenced_since,
-    frozen,
-    holders,
-    kill_all,
-    lines,
-    signal_all,
-    tree,
-)
+from proof.campaign.effects import COPIES, OPEN, fenced_since, kill_all, lines, signal_all, tree
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
@@ -109,7 +97,7 @@ def deaths(stage: CellEnvironment) -> int:
 def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> list[psutil.Process]:
     """Stop and return processes with all descendants while the brokers hold a transaction of theirs open; or none."""
     victims = tree(*roots)
-    if caught_open(stage, victims):
+    if effects.caught_open(stage, victims):
         return victims
     stage.doubts.append("nothing was caught with a transaction that the brokers know as open")
     return []
@@ -173,7 +161,7 @@ def orphan(stage: CellEnvironment) -> None:
                 return
             # Their daemon is not woken: it would end them as soon as it noticed that the JVM is gone.
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
-            with frozen(workers) as freezer:
+            with effects.frozen(workers) as freezer:
                 stage.fire("pauses", len(orphans))
                 kill_all(descendants(writer, _DRIVER))
                 writer.kill()
@@ -230,7 +218,7 @@ def speculation(stage: CellEnvironment) -> None:
             signal_all(victims, stop=False)
         stage.await_commits(8)
         stage.journals.look()
-        stage.fire(COPIES, copies(stage.journals.entries))
+        stage.fire(COPIES, effects.copies(stage.journals.entries))
 
 
 def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
@@ -301,7 +289,7 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
     """Return all active lease holders, without the driver."""
 
     def others() -> list[psutil.Process] | None:
-        found = [process for process in holders(writer) if process.pid != writer.pid]
+        found = [process for process in effects.holders(writer) if process.pid != writer.pid]
         return found if len(found) >= _SLOTS else None
 
     return stage.until(others, "a lease holder on each slot", _START_S * stage.slack)
@@ -310,7 +298,7 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
 def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
     """Stop a lease holder that has a transaction open; return it and the partitions, or None."""
     holder = stage.random.choice(_workers(stage, writer))
-    partitions = caught_open(stage, [holder])
+    partitions = effects.caught_open(stage, [holder])
     if not partitions:
         stage.doubts.append("no holder was caught with a transaction that the brokers know as open")
         return None
@@ -346,7 +334,7 @@ def driver_frozen(stage: CellEnvironment) -> None:
         driver = psutil.Process(writer.pid)
         for _ in range(stage.times):
             workers = _workers(stage, writer)
-            if not caught_open(stage, [driver], at_work=workers):
+            if not effects.caught_open(stage, [driver], at_work=workers):
                 stage.doubts.append("no holder had a transaction open when the driver was stopped")
                 return
             try:
@@ -369,7 +357,7 @@ def lease_lost(stage: CellEnvironment) -> None:
             try:
                 had = lines(writer, holder)
                 for _, descriptor in had:
-                    cut(holder, descriptor)
+                    effects.cut(holder, descriptor)
             finally:
                 signal_all([holder], stop=False)
             _await_gone(stage, "the end of the connection to the driver", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round
