@@ -166,9 +166,7 @@ def _visible(plan: Seeding, homes: list[int]) -> Iterator[Record]:
         yield homes[number % len(homes)], made
 
 
-_MESSAGE_BYTES = 1_000_000
-_POLL_S = 0.02
-_ABORT_TIMEOUT_S = 3.0
+_MESSAGE_BYTES, _POLL_S, _ABORT_TIMEOUT_S = 1_000_000, 0.02, 3.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
 
 ROOT = Path(__file__).resolve().parents[2]
-_POLL_S = 0.002
-_LAST_LINES = 6
-_ABORT_S = 3.0
+_POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
 _KILLED_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
 """A command prefix with which the kernel kills the process when the campaign dies."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}

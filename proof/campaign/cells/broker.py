@@ -42,12 +42,11 @@ def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[],
         signal_all([process], stop=False)
 
 
+Leader = Callable[[str], int]
+
+
 def moved(
-    stage: CellEnvironment,
-    role: str,
-    victim: int,
-    leader: Callable[[str], int] | None = None,
-    seconds: float = _WHOLE_S,
+    stage: CellEnvironment, role: str, victim: int, leader: Leader | None = None, seconds: float = _WHOLE_S
 ) -> None:
     """Wait until ``role`` has moved to another broker: for this stage's partition, or as ``leader`` reports it."""
     ask = leader or stage.leader

@@ -25,9 +25,7 @@ CELLS = CellTable(path="downstream", limit_s=900.0)
 
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
-_CHUNK = 65_536
-_CONNECT_S = 5.0
-_HOST = "127.0.0.1"
+_CHUNK, _CONNECT_S, _HOST = 65_536, 5.0, "127.0.0.1"
 
 
 class ReplyDroppingProxy:
@@ -100,10 +98,7 @@ class ReplyDroppingProxy:
 AROUND, BACK_S = "around the commit", 10.0
 inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, needed={"database_kills": 2})
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
-SCHEMA = "cell"
-BATCH = 20
-ORDERS = 240
-_ROUNDS = 3
+SCHEMA, BATCH, ORDERS, _ROUNDS = "cell", 20, 240, 3
 _IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
 
 
@@ -186,9 +181,8 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
     with ledger_on(stage) as ledger:
         for _ in range(_ROUNDS):
             produce_orders(stage, ORDERS)
-            member = ledger.consumer.start(
-                *ledger.consumer.all_partitions, *stores.dying(stage, "before-commit", "stop"), "--json"
-            )
+            dies = stores.dying(stage, "before-commit", "stop")
+            member = ledger.consumer.start(*ledger.consumer.all_partitions, *dies, "--json")
             if not stores.stopped(stage, member):
                 continue
             before = ledger.position()

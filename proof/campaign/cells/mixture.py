@@ -19,10 +19,8 @@ from proof.campaign.stage import CellEnvironment
 
 CELLS = CellTable(moment="always", needs={Need.SANDBOX, Need.THREE, Need.NETWORKS})
 
-_ROUND_S = 30.0
-_BEAT_S = 2.0
-_QUIET = 0.25
-_MOST = 3
+_ROUND_S, _BEAT_S = 30.0, 2.0
+_QUIET, _MOST = 0.25, 3
 
 
 @dataclass

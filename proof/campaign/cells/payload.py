@@ -202,10 +202,8 @@ KINDS: tuple[Callable[[Random], bytes | None], ...] = (
 CELLS = CellTable(moment="always", limit_s=600.0)
 
 _LARGEST = 16 * 1024 * 1024
-_FLUSH_S = 120.0
-_ASK_S = 60.0
-_RSS_MIB = 600
-_MOST_SHOWN = 5
+_FLUSH_S, _ASK_S = 120.0, 60.0
+_RSS_MIB, _MOST_SHOWN = 600, 5
 # Two thirds of the payloads are unreadable; for most of these, only parsing shows it.
 _PARSED_OF = 2
 

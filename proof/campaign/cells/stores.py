@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 import psycopg
@@ -66,12 +66,8 @@ def _copy(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=_COMMAND_S)  # noqa: S607 - coreutils
 
 
-_POLL_S = 0.02
-_CONNECT_S = 5
-_ASK_S = 30.0
-_END_S = 60.0
-_ROOM = 1.5
-DIES = 0.4
+_POLL_S, _CONNECT_S, _ASK_S, _END_S = 0.02, 5, 30.0, 60.0
+_ROOM, DIES = 1.5, 0.4
 
 
 @dataclass(frozen=True)
@@ -184,12 +180,7 @@ def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: f
 
 
 def kill_repeatedly(
-    consumer: Consumer,
-    moments: Sequence[str],
-    position: Callable[[], int],
-    *,
-    per_kill: int,
-    probability: float = DIES,
+    consumer: Consumer, moments: Sequence[str], position: Callable[[], int], *, per_kill: int, probability: float = DIES
 ) -> None:
     """
     Let members die until `stage.kills` have; each start recovers the last death, and orders are added as they run out.
@@ -248,8 +239,7 @@ def require_progress() -> Iterator[None]:
         raise ProgramFailedError(f"the control stalled before it could show its violation: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """Number of orders, and the cents and cups in them."""
 
     orders: int
@@ -263,8 +253,7 @@ def output_sums(stage: CellEnvironment) -> Sums:
     for _partition, _offset, _key, value, *_ in stage.records(stage.names.output):
         order = json.loads(value or b"")
         orders, cents, cups = orders + 1, cents + order["total_cents"], cups + order["quantity"]
-    stage.counts["orders"] = orders
-    stage.counts["cents"] = cents
+    stage.counts |= {"orders": orders, "cents": cents}
     return Sums(orders, cents, cups)
 
 
