@@ -106,12 +106,8 @@ def test_the_percentile_is_a_value_that_was_measured() -> None:
 @pytest.mark.parametrize(
     ("name", "home"),
     [
-        ("a", 97 % 50),
-        ("hello", 99162322 % 50),
-        ("polygenelubricants", 0),
-        ("brew-enricher", 17),
-        ("", 0),
-        ("ä", 228 % 50),
+        *(("a", 97 % 50), ("hello", 99162322 % 50), ("polygenelubricants", 0)),
+        *(("brew-enricher", 17), ("", 0), ("ä", 228 % 50)),
     ],
 )
 def test_a_name_is_kept_where_javas_hash_says(name: str, home: int) -> None:
