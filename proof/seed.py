@@ -6,7 +6,7 @@ import functools
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -197,15 +197,18 @@ class Seeded:
 class Writer:
     """A producer that reports delivery errors only, so that successful deliveries cost no callback."""
 
-    def __init__(self, connection: Connection, topic: str, transactional_id: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, name: str | None, timeout_s: float, most_bytes: int = _MESSAGE_BYTES
+    ) -> None:
+        """``name``: the transactional id, or None; ``most_bytes``: the largest message."""
         self._topic = topic
         self._timeout_s = timeout_s
-        self._transactional = transactional_id is not None
+        self._transactional = name is not None
         self._failed: KafkaError | None = None
         settings: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._undelivered}
-        settings |= {"timeout_s": timeout_s, "message_max_bytes": _MESSAGE_BYTES}
-        self._client: Producer = producer(connection, transactional_id, **settings)
-        if transactional_id is not None:
+        settings |= {"timeout_s": timeout_s, "message_max_bytes": most_bytes}
+        self._client: Producer = producer(connection, name, **settings)
+        if name is not None:
             fenced(self._client, Deadline(timeout_s))
         else:
             connect_early(self._client, topic)
@@ -222,7 +225,7 @@ class Writer:
 
         retry_until(ask, name, deadline)
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, records: Iterable[tuple[int, tuple[bytes | None, bytes | None]]]) -> None:
         """Queue records, waiting for room; `produce_batch` takes one partition per call."""
         by_partition: dict[int, list[dict[str, object]]] = {}
         for partition, (key, value) in records:

@@ -7,13 +7,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from brew.deadline import Deadline
-from brew.errors import Refused
 from brew.kafka import cluster_admin, topics
-from brew.kafka.clients import Producer, producer
 from brew.offsets import SourcePosition
 from brew.orders import Reason
 from brew.records import ERROR_REASON
@@ -22,6 +21,7 @@ from proof.campaign.cell import CellTable
 from proof.campaign.programs import digest, parsed, watching
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.oracle import beyond
+from proof.seed import Writer
 
 MAX_BYTES = 4096
 MAX_DEPTH = 20
@@ -201,7 +201,7 @@ KINDS: tuple[Callable[[Random], bytes | None], ...] = (
 
 CELLS = CellTable(moment="always", limit_s=600.0)
 
-_LARGEST = 16 * 1024 * 1024
+_LARGEST, _CHUNK = 16 * 1024 * 1024, 1000
 _FLUSH_S, _ASK_S = 120.0, 60.0
 _RSS_MIB, _MOST_SHOWN = 600, 5
 # Two thirds of the payloads are unreadable; for most of these, only parsing shows it.
@@ -212,11 +212,11 @@ def poison(count: int, stage: CellEnvironment) -> None:
     """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays bounded."""
     for name in stage.names.topics():
         cluster_admin.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
-    client = producer(stage.cluster.connection, None, timeout_s=_FLUSH_S, message_max_bytes=_LARGEST)
-    for number, (key, value) in enumerate(payloads(count, stage.seed)):
-        _produce(client, stage.names.input, value, key, number % stage.cell.partitions)
-    if client.flush(_FLUSH_S):
-        raise Refused("the payloads could not all be written; look at the brokers' logs")
+    made = ((number % stage.cell.partitions, some) for number, some in enumerate(payloads(count, stage.seed)))
+    with Writer(stage.cluster.connection, stage.names.input, None, _FLUSH_S, _LARGEST) as client:
+        while some := [*islice(made, _CHUNK)]:
+            client.write(some)
+        client.flush()
     stage.fire("payloads", count)
     watched = stage.folder / "parsed"
     limits = ("--max-record-bytes", str(MAX_BYTES), "--max-record-depth", str(MAX_DEPTH), "--max-rejected", "1")
@@ -237,9 +237,8 @@ def poison(count: int, stage: CellEnvironment) -> None:
 
 for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 5_000, "prove")):
     _needed: dict[str, int] = {"payloads": _count, "parsed": _count // _PARSED_OF, **dict.fromkeys(Reason, 1)}
-    CELLS(_cell, f"{_count:,} fuzzed payloads, records of 1 and 10 MB", "writer", _count, needed=_needed, marks=_marks)(
-        poison
-    )
+    _fault = f"{_count:,} fuzzed payloads, records of 1 and 10 MB"
+    CELLS(_cell, _fault, "writer", _count, needed=_needed, marks=_marks)(poison)
 
 
 def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
@@ -282,17 +281,6 @@ def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tup
     if wanted is not None and was_parsed:
         return "parsed-over-limit", f"{wanted}, and parsed all the same: {value[:40]!r}"
     return None
-
-
-def _produce(client: Producer, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
-    while True:
-        try:
-            client.produce(topic, value, key, partition)
-        except BufferError:
-            client.poll(0.1)
-        else:
-            client.poll(0)
-            return
 
 
 def _peak_kib(pid: int) -> int:
