@@ -24,6 +24,8 @@ from proof.checking.input_partition import Row
 # Inputs are read this far ahead, so that an output's input has been read although partitions take turns.
 _AHEAD = 50_000
 _OFFSET_BATCHES = 200
+TakeBatches = Callable[[str, int, Iterable[RawBatch]], None]
+_SETTLE_S, _COMMITTED_S, _PAUSE_S = 5.0, 10.0, 0.1
 
 
 class Feed(Protocol):
@@ -86,9 +88,6 @@ class Records:
         self._batches.close()
 
 
-TakeBatches = Callable[[str, int, Iterable[RawBatch]], None]
-
-
 class Batches:
     """The raw batches of one topic, passed to the checker by partition, as far as they are needed."""
 
@@ -135,9 +134,6 @@ class Offsets:
 
     def close(self) -> None:
         """Do nothing: nothing is open between steps."""
-
-
-_SETTLE_S, _COMMITTED_S, _PAUSE_S = 5.0, 10.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)

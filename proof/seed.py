@@ -28,6 +28,11 @@ _VARIANTS = 1024
 _OPENING_DAY = datetime(2026, 1, 1, 6, 0, tzinfo=UTC)
 
 Order = tuple[bytes, bytes | None]
+_CHUNK = 10_000
+_MOST_PER_TRANSACTION = 100
+Record = tuple[int, Order]
+"""Partition and order."""
+_MESSAGE_BYTES, _POLL_S, _ABORT_TIMEOUT_S = 1_000_000, 0.02, 3.0
 
 
 def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
@@ -73,13 +78,6 @@ def spoiled(order: Order, kind: int) -> Order:
     text = value or b""
     variants = (text[:-9], b"[" + text + b"]", text.replace(b'"customer_id"', b'"somebody"'), None)
     return key, variants[kind % len(variants)]
-
-
-_CHUNK = 10_000
-_MOST_PER_TRANSACTION = 100
-
-Record = tuple[int, Order]
-"""Partition and order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +162,6 @@ def _visible(plan: Seeding, homes: list[int]) -> Iterator[Record]:
         if bad_every and nth % bad_every == 0:
             made = spoiled(made, nth // bad_every - 1)
         yield homes[number % len(homes)], made
-
-
-_MESSAGE_BYTES, _POLL_S, _ABORT_TIMEOUT_S = 1_000_000, 0.02, 3.0
 
 
 @dataclass(frozen=True, slots=True)

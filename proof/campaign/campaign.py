@@ -67,6 +67,7 @@ NO_READER = {
 }
 """Cells that start no reader of the pipeline, and the reason."""
 _SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short", "F35-poison-short"}
+Round = tuple[Cell, int]
 
 
 def cells() -> list[Cell]:
@@ -115,9 +116,6 @@ def over(reader: str, cell: Cell) -> Cell:
         needed={**cell.needed, **({HOLDERS: 1} if reader == DIRECT else {})},
         marks=marks | {reader},
     )
-
-
-Round = tuple[Cell, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
 
 Play = Callable[..., None]
 """Injects faults into a `proof.campaign.stage.CellEnvironment`, its last argument, and heals them all."""
+PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
+LINES, WHOLE = "results.jsonl", "results.json"
+_PERCENTILE = 0.95
 
 
 class Need(enum.StrEnum):
@@ -119,11 +122,6 @@ class CellTable(list[Cell]):
 
 def nothing(_stage: object) -> None:
     """Do nothing: the play of experiments and of cells that are not applicable."""
-
-
-PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
-LINES, WHOLE = "results.jsonl", "results.json"
-_PERCENTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ _POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
 _KILLED_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
 """A command prefix with which the kernel kills the process when the campaign dies."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
+_SIZE = 16
+_SUFFIX = ".parsed"
 
 
 class ProgramFailedError(BrewError):
@@ -204,10 +206,6 @@ class Programs:
 def repeated(option: str, values: Mapping[str, object]) -> list[str]:
     """Return an option repeated for each NAME=VALUE."""
     return [word for name, value in values.items() for word in (option, f"{name}={value}")]
-
-
-_SIZE = 16
-_SUFFIX = ".parsed"
 
 
 def digest(document: bytes) -> bytes:

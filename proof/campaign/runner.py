@@ -33,6 +33,8 @@ from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
 _WHOLE_S = 90.0
 _NOT_APPLICABLE = "not applicable: "
+_READ_S = 120.0
+_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,6 @@ def _result(stage: CellEnvironment, judged: Judgement, began: datetime) -> Resul
         note="; ".join(stage.notes),
         expected=INCONCLUSIVE if cell.not_applicable else cell.expected,
     )
-
-
-_READ_S = 120.0
-_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 
 
 @dataclass

@@ -27,6 +27,9 @@ from proof.claims.history import Belief, History, broken, uncovered
 
 _JOIN_S, _TURN_S, _LEAVE_S, _AGAIN_S = 30.0, 3.0, 3.0, 0.2
 _LOOKS_PER_INTERVAL = 10
+_LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
+_RACE_S, _JITTER_S = 60.0, 0.004
+_INTERVAL_S = 60.0  # long enough that no member becomes stale while it waits for the others
 
 
 class _SkewedWriter:
@@ -123,9 +126,6 @@ def _join(member: Member, stop: threading.Event) -> None:
             return
 
 
-_LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
-
-
 class ClaimsFollower:
     """Follows a log from its first record, in a thread; creates the topic."""
 
@@ -161,10 +161,6 @@ class ClaimsFollower:
             if kind is None:
                 self._take({0: self._log.bounds(Deadline(_READ_S))[0][1]})
         self._log.close()
-
-
-_RACE_S, _JITTER_S = 60.0, 0.004
-_INTERVAL_S = 60.0  # long enough that no member becomes stale while it waits for the others
 
 
 @dataclass

@@ -42,6 +42,10 @@ _run_options = options(
     ),
     plain_option("--writer", "Command to test  [default: python -m pipeline run]", "COMMAND"),
 )
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_SIZE = "1280,1800"
+_TOLD = 400
+_PICTURE_S = 60.0
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
@@ -177,12 +181,6 @@ def _code(done: Sequence[Result]) -> int:
     if VIOLATED in wrong or PROVEN in wrong:  # a control that is not violated is as bad as a violation
         return ExitCode.VIOLATION
     return ExitCode.REFUSED if wrong else ExitCode.DONE
-
-
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_SIZE = "1280,1800"
-_TOLD = 400
-_PICTURE_S = 60.0
 
 
 def picture(page: Path, into: Path, deadline: Deadline) -> None:

@@ -50,6 +50,12 @@ from proof.verify import VerifyOptions
 from proof.verify import verify as judge
 
 _JOURNAL_S = 60.0
+_ASK_S, _READ_S = 30.0, 3600.0
+_ISOLATION = [names.READ_COMMITTED, names.READ_UNCOMMITTED]
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_THERE = click.Path(path_type=Path, exists=True)
+_FOLDER_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
+_VERIFY_ASK_S = 60.0
 
 
 def journal_records(
@@ -97,13 +103,6 @@ def _journal_batch(journal: Journal, topic: str, isolation: str, batch: Iterable
 def _offsets_of(record: LogRecord) -> tuple[int, int, int]:
     source = SourcePosition.of(record.headers())
     return (record.offset(), -1, -1) if source is None else (record.offset(), source.partition, source.offset)
-
-
-_ASK_S, _READ_S = 30.0, 3600.0
-_ISOLATION = [names.READ_COMMITTED, names.READ_UNCOMMITTED]
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-_THERE = click.Path(path_type=Path, exists=True)
-_FOLDER_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
@@ -220,9 +219,6 @@ def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path,
             raise
         return
     click.echo(f"{quantity(count, 'record')} read from {', '.join(asked)}")
-
-
-_VERIFY_ASK_S = 60.0
 
 
 def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable[str]) -> dict[str, int]:

@@ -39,6 +39,8 @@ _NATURAL, _COUNT, _PARTITIONS = click.IntRange(0), click.IntRange(0, 100_000_000
 _TIMEOUT_S = click.FloatRange(1, 900)
 _SHARES = {"gold": 5, "silver": 15, "bronze": 30, "standard": 50}
 _WAIT_S = _WRITE_S = 60.0
+Profile = tuple[bytes, bytes | None]
+"""Customer id and value; None removes the customer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,6 @@ def create_topics(
     there = kafka_topics.describe_all(client, list(made), deadline)
     asked = {name: messages.PARTITIONS if name == named["claims"] else partitions for name in made}
     return [TopicResult(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]
-
-
-Profile = tuple[bytes, bytes | None]
-"""Customer id and value; None removes the customer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from proof.wire.torn import F11, SCRIPT_DESCRIPTIONS, Result, conclusion, experi
 
 _ORDERS = ("release", "drop", "cut", "remove")
 _AMOUNT, _SHARE = click.FloatRange(0), click.FloatRange(0, 1)
+_speaking = threading.Lock()
+_NARROW, _WIDE = 100, 144
 
 
 @click.command()
@@ -134,15 +136,9 @@ def _object(text: str) -> dict[str, Any]:
     return document
 
 
-_speaking = threading.Lock()
-
-
 def _say(message: Mapping[str, object]) -> None:
     with _speaking:
         print(json.dumps(message), flush=True)
-
-
-_NARROW, _WIDE = 100, 144
 
 
 @click.command()

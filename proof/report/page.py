@@ -40,6 +40,10 @@ _PARTS = (
     ("proven", "Proven cells", Standing.PROVEN, "Open a cell for its figures and the command that runs it again."),
     ("senseless", "Not applicable", Standing.NOT_APPLICABLE, _SENSELESS),
 )
+_LEGEND = (
+    "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, "
+    "◌ held with another kernel than today's, ○ not applicable."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +290,6 @@ def _strip(strip: Strip) -> dict[str, object]:
     shares = {"p50": times.quantile(0.50), "p95": times.quantile(0.95), "max": times.longest}
     finite = {name: value if math.isfinite(value) else None for name, value in shares.items()}
     return {**counts, **finite, "bounds_s": list(strip.bounds)}
-
-
-_LEGEND = (
-    "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, "
-    "◌ held with another kernel than today's, ○ not applicable."
-)
 
 
 def markdown(summary: Summary) -> str:

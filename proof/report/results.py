@@ -79,6 +79,9 @@ MATRIX: dict[str, dict[str, str]] = {
 
 TITLES = {row: title for rows in MATRIX.values() for row, title in rows.items()}
 UNKNOWN = "unknown"
+# Worst first.
+_RANK = ("violated", "inconclusive", "outdated", "control", "proven", "not-applicable")
+_REPAIR = "run the cell again, or remove it from the file"
 
 
 class Standing(enum.StrEnum):
@@ -100,10 +103,6 @@ class Standing(enum.StrEnum):
     def sign(self) -> str:
         """A sign that can be read without its colour."""
         return {"proven": "✓", "violated": "✗", "inconclusive": "?", "control": "✗", "outdated": "◌"}.get(self, "○")
-
-
-# Worst first.
-_RANK = ("violated", "inconclusive", "outdated", "control", "proven", "not-applicable")
 
 
 def worst(standings: list[Standing]) -> Standing:
@@ -246,9 +245,6 @@ class Provenance:
     commit: str
     kernel: str
     versions: dict[str, str]
-
-
-_REPAIR = "run the cell again, or remove it from the file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,24 @@ from brew.names import CrashPoint
 from proof.findings import Verdict
 from proof.report.results import TITLES, UNKNOWN, Provenance, Result, Standing, worst
 
+_KILL = "SIGKILL"
+CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
+"""Paths of results written by commands other than the campaign."""
+_STORES = ("ledger", "postgres", "redis-script", "redis")
+_READERS = ("connector", "direct")
+_LATE_TRIES = 1000
+_WRITER_KILLS, _SPARK_KILLS, _POINT_KILLS, _TIMES, _STORE_KILLS = 200, 20, 100, 20, 200
+_SINKS = {"tasks": "tasks write", "one": "one task writes"}
+"""End of a sink cell's name, and how its rows are written."""
+_SPARK_S = {"connector": 10.0, "direct": 6.0}
+_TO_COMMIT, _RESTARTED = "Writer killed, until the first new commit, {} reader", "Spark killed and restarted, {} reader"
+_HELD = {
+    "Lease lost": "leases_lost",
+    "Holder frozen past its lease": "holders_frozen",
+    "Driver frozen past all leases": "drivers_frozen",
+}
+_STRUCK = {"Driver and executor killed together": "killed_together", "Two drivers on one group": "meetings"}
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -56,18 +74,6 @@ def say_seconds(value: float | None) -> str:
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
-
-
-_KILL = "SIGKILL"
-CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
-"""Paths of results written by commands other than the campaign."""
-_STORES = ("ledger", "postgres", "redis-script", "redis")
-_READERS = ("connector", "direct")
-_LATE_TRIES = 1000
-_WRITER_KILLS, _SPARK_KILLS, _POINT_KILLS, _TIMES, _STORE_KILLS = 200, 20, 100, 20, 200
-_SINKS = {"tasks": "tasks write", "one": "one task writes"}
-"""End of a sink cell's name, and how its rows are written."""
-_SPARK_S = {"connector": 10.0, "direct": 6.0}
 
 
 class CriterionResult(enum.StrEnum):
@@ -141,15 +147,6 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
         _often("Rounds of eight claimants racing", "rounds", 1000, [r for r in mine if r.path == CLAIMS_RACES]),
         *(_often(f"Kills around the commit, {store}", "kills", _STORE_KILLS, _store(mine, store)) for store in _STORES),
     ]
-
-
-_TO_COMMIT, _RESTARTED = "Writer killed, until the first new commit, {} reader", "Spark killed and restarted, {} reader"
-_HELD = {
-    "Lease lost": "leases_lost",
-    "Holder frozen past its lease": "holders_frozen",
-    "Driver frozen past all leases": "drivers_frozen",
-}
-_STRUCK = {"Driver and executor killed together": "killed_together", "Two drivers on one group": "meetings"}
 
 
 def _of(reader: str, path: str) -> set[str]:

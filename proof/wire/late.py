@@ -21,6 +21,9 @@ from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side, Trap
 from proof.wire.writers import STEP_S, PositionReader, Writer
 
+# How far a try may move the group's offset; a script uses one offset per transaction.
+OFFSETS_PER_TRY = 10
+
 
 class AttemptState(enum.StrEnum):
     """
@@ -146,10 +149,6 @@ def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: 
             clean += 1
     troubles = [f"try {tried.number}: {tried.trouble}" for tried in tries if tried.trouble]
     return Tally(len(tries), clean, broken, inconclusive, names, late, first[:20], troubles[:20])
-
-
-# How far a try may move the group's offset; a script uses one offset per transaction.
-OFFSETS_PER_TRY = 10
 
 
 class _TryRun:

@@ -21,11 +21,13 @@ from proof.wire import codec
 from proof.wire.codec import Api, Details, Head, Malformed
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, Side, Trap
 
-if TYPE_CHECKING:
-    from proof.wire.proxy import Proxy
-
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _KEPT = 20_000
+_FRAME_MAX, _SETTLE_S = 1 << 29, 30.0
+_DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
+
+if TYPE_CHECKING:
+    from proof.wire.proxy import Proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,6 @@ class Timeline:
         with self._lock:
             self._events.clear()
             self._counts.clear()
-
-
-_FRAME_MAX, _SETTLE_S = 1 << 29, 30.0
-_DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,17 @@ from proof.wire.torn import F11, Result, experiment
 
 _RANGE, _SPARE = 20, 50  # orders of a transaction, transactions
 _STEP_S, _PROGRAM_S = 60.0, 300.0
+TRIES = 30
+# With a smaller share of broken tries, the control has not shown the fault, and a clean strict writer proves nothing.
+BELIEVED_FROM = 0.95
+TARGETS = {
+    "strict": "writer",
+    "reuse": "a writer that reuses its producer (control)",
+    "plain": "a writer without sequence numbers (control)",
+}
+_HELD = "held, connection cut, released inside the next transaction"
+FAULTS = {"F11": _HELD, "F12": _HELD, "F13": "written, their reply lost, connection cut"}
+MOMENTS = {"F11": "next transaction", "F12": "next transaction", "F13": "reply"}
 
 
 @dataclass
@@ -145,19 +156,6 @@ def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
                 process.wait(_STEP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-TRIES = 30
-# With a smaller share of broken tries, the control has not shown the fault, and a clean strict writer proves nothing.
-BELIEVED_FROM = 0.95
-TARGETS = {
-    "strict": "writer",
-    "reuse": "a writer that reuses its producer (control)",
-    "plain": "a writer without sequence numbers (control)",
-}
-_HELD = "held, connection cut, released inside the next transaction"
-FAULTS = {"F11": _HELD, "F12": _HELD, "F13": "written, their reply lost, connection cut"}
-MOMENTS = {"F11": "next transaction", "F12": "next transaction", "F13": "reply"}
 
 
 def _cell(

@@ -26,6 +26,8 @@ _BUFFER = 4 * 1024 * 1024
 _CONNECT_S = 30.0
 # An accepted connection reaches its handler in the loop's third turn; an aborted one frees its socket in the next.
 _CLOSING_TURNS = 8
+_START_S = _CALL_S = 15.0
+_Result = TypeVar("_Result")
 
 
 class Proxy:
@@ -155,10 +157,6 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
         except (OSError, ValueError) as error:  # a time-out is one, too
             last = error
     raise Unreachable(f"no Kafka broker answered at {bootstrap!r} ({last}); start one with `make up`, or name another")
-
-
-_START_S = _CALL_S = 15.0
-_Result = TypeVar("_Result")
 
 
 class WireProxy:

@@ -17,6 +17,7 @@ from brew.errors import DeadlineExceeded, UsageError
 from proof.wire.codec import Api, Details, Head
 
 _Result = TypeVar("_Result")
+_QUEUED, _LEAVE_S, _GONE_S = 1000, 5.0, 1.0
 
 
 class Side(enum.StrEnum):
@@ -182,9 +183,6 @@ def _result(future: Future[_Result], deadline: Deadline, step: str) -> _Result:
         return future.result(max(0.001, deadline.remaining_s()))
     except FutureTimeoutError as error:
         raise DeadlineExceeded(f"{step}: no end within {deadline.budget_s:g} s") from error
-
-
-_QUEUED, _LEAVE_S, _GONE_S = 1000, 5.0, 1.0
 
 
 @dataclass(frozen=True)

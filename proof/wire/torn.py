@@ -31,6 +31,17 @@ from proof.wire.writers import WRITERS, PositionReader
 F11 = ("late-commit", "late-abort")
 _ASK_S = 60.0
 _FRAMES_KEPT = 4
+TITLES = {
+    "reuse": "one producer for all transactions (as in every tutorial)",
+    "strict": "a producer per transaction (ours)",
+}
+_AGAIN = "The client sends it again, is answered, and goes on. The old frame arrives inside transaction 2;"
+SCRIPT_DESCRIPTIONS = {
+    "late-commit": f"The COMMIT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then ABORTED.",
+    "late-abort": f"The ABORT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then COMMITTED.",
+}
+_WIDTH = 69
+_UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
 @dataclass(frozen=True)
@@ -121,19 +132,6 @@ def experiment(
     log = stage.log()
     names = defaultdict(str, {tried.late: error_name(tried.late) for tried in done if tried.late is not None})
     return Result(writer, tally(done, log, names), done, log, frames, time.monotonic() - began)
-
-
-TITLES = {
-    "reuse": "one producer for all transactions (as in every tutorial)",
-    "strict": "a producer per transaction (ours)",
-}
-_AGAIN = "The client sends it again, is answered, and goes on. The old frame arrives inside transaction 2;"
-SCRIPT_DESCRIPTIONS = {
-    "late-commit": f"The COMMIT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then ABORTED.",
-    "late-abort": f"The ABORT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then COMMITTED.",
-}
-_WIDTH = 69
-_UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
 def timelines(first: Result, second: Result, number: int) -> Table:

@@ -25,6 +25,11 @@ CELLS = CellTable(needs=_THREE, limit_s=240.0)
 
 _WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S, _STORM_S = 60.0, 20.0, 15.0, 20.0, 60.0
 _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
+Leader = Callable[[str], int]
+HELD_UP = "commits_held_up"
+"""Event: a cut during which nothing was committed in the partition that it targeted."""
+cut_off = partial(CELLS, needs=_THREE | {Need.NETWORKS}, bound_s=20.0, limit_s=180.0)
+_CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 
 def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program]:
@@ -40,9 +45,6 @@ def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[],
         return strike()
     finally:
         signal_all([process], stop=False)
-
-
-Leader = Callable[[str], int]
 
 
 def moved(
@@ -196,12 +198,6 @@ def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
     rotated = {p: [*brokers[start:], *brokers[:start]] for p, start in starts.items()}
     with contextlib.suppress(KafkaFailure, DeadlineExceeded):  # the last reassignment may still be in progress
         reassign(stage.cluster.connection, topic, rotated, deadline)
-
-
-HELD_UP = "commits_held_up"
-"""Event: a cut during which nothing was committed in the partition that it targeted."""
-cut_off = partial(CELLS, needs=_THREE | {Need.NETWORKS}, bound_s=20.0, limit_s=180.0)
-_CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 
 @cut_off(

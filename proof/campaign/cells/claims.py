@@ -26,6 +26,13 @@ _NEW_LEADER_S = 15.0  # as in rows F14 and F17
 CELLS = CellTable(path="claims", bound_s=_TAKEN_S, limit_s=900.0, judged=False)
 
 _SHOWN, _SPREAD_S = 5, 40.0
+_ROUNDS_PER_KILL = 10
+_SHORT, _LONG = 2, 8
+_ASK_S, _START_S = 20.0, 60.0
+_SNAPSHOT_RECORDS, _KEPT = 200, 100
+_SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate", "1.6"))
+_TWO_STAND_BY = "the one of two drivers that works is killed, the other stands by"
+_TWO_SHARE = "one of two drivers that share by claims is killed"
 
 
 class Claimants:
@@ -137,13 +144,6 @@ def _views(program: Program) -> Iterator[MemberView]:
         if line.endswith("\n") and line.startswith("["):
             client, position, held = json.loads(line)
             yield MemberView(client, position, {int(partition): token for partition, token in held.items()})
-
-
-_ROUNDS_PER_KILL = 10
-_SHORT, _LONG = 2, 8
-_ASK_S, _START_S = 20.0, 60.0
-_SNAPSHOT_RECORDS, _KEPT = 200, 100
-_SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate", "1.6"))
 
 
 def _times(stage: CellEnvironment) -> int:
@@ -290,8 +290,6 @@ def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
     cluster_admin.delete_topics(stage.cluster.admin, [f"{stage.names.stem}.claims"], Deadline(_ASK_S))
 
 
-_TWO_STAND_BY = "the one of two drivers that works is killed, the other stands by"
-_TWO_SHARE = "one of two drivers that share by claims is killed"
 for _name, _fault, _mode, _master, _more in (
     ("F08-stand-by", _TWO_STAND_BY, "--stand-by", (), {}),
     ("F08-share", _TWO_SHARE, "--share", (), {"marks": "prove"}),

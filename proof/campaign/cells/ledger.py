@@ -26,6 +26,19 @@ CELLS = CellTable(path="downstream", limit_s=900.0)
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
 _CHUNK, _CONNECT_S, _HOST = 65_536, 5.0, "127.0.0.1"
+AROUND, BACK_S = "around the commit", 10.0
+inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, needed={"database_kills": 2})
+MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
+SCHEMA, BATCH, ORDERS, _ROUNDS = "cell", 20, 240, 3
+_IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
+_IDLE_S, _LOCK_S = 3.0, 0.5
+_SESSION_S = 6.0
+LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
+"""Time for a stopped member's session to end, which frees its lock, and for the next member to try again."""
+_WAITS_S = 1.0
+_MEET_S = 2.0
+REBALANCED_S = 2 * _SESSION_S + 3.0
+"""Time for a dead or stopped member's session to expire, and for its partitions to be reassigned."""
 
 
 class ReplyDroppingProxy:
@@ -93,13 +106,6 @@ class ReplyDroppingProxy:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
-
-
-AROUND, BACK_S = "around the commit", 10.0
-inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, needed={"database_kills": 2})
-MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
-SCHEMA, BATCH, ORDERS, _ROUNDS = "cell", 20, 240, 3
-_IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
 
 
 @dataclass(frozen=True)
@@ -204,16 +210,6 @@ def reply_lost(stage: CellEnvironment) -> None:
         stage.fire("lost_replies", proxy.lost)
         stage.recovery_s += proxy.recovery_s
         ledger.check()
-
-
-_IDLE_S, _LOCK_S = 3.0, 0.5
-_SESSION_S = 6.0
-LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
-"""Time for a stopped member's session to end, which frees its lock, and for the next member to try again."""
-_WAITS_S = 1.0
-_MEET_S = 2.0
-REBALANCED_S = 2 * _SESSION_S + 3.0
-"""Time for a dead or stopped member's session to expire, and for its partitions to be reassigned."""
 
 
 @CELLS(

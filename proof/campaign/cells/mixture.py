@@ -21,6 +21,8 @@ CELLS = CellTable(moment="always", needs={Need.SANDBOX, Need.THREE, Need.NETWORK
 
 _ROUND_S, _BEAT_S = 30.0, 2.0
 _QUIET, _MOST = 0.25, 3
+# Effects of all kinds of faults: some transactions are fenced, some aborted with records in the log.
+_ABORTED = {"fences": 1, "aborted_records": 1}
 
 
 @dataclass
@@ -155,8 +157,6 @@ def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: flo
         stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
 
 
-# Effects of all kinds of faults: some transactions are fenced, some aborted with records in the log.
-_ABORTED = {"fences": 1, "aborted_records": 1}
 for _name, _minutes, _marks, _needed in (
     ("F38-mixture", 5.0, "", {"rounds": 5, **_ABORTED}),
     ("F38-mixture-short", 1.0, "prove", {"rounds": 2}),

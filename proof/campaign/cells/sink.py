@@ -50,6 +50,7 @@ _FAILED, _FENCED = "attempts_failed", "attempts_fenced"
 _THREE = {Need.SPARK, Need.SANDBOX, Need.THREE}
 _ROW_BY_ROW = ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=1")
 """Row by row, so that a writer in the middle of its rows has rows left to write."""
+_KILLED = ("SIGKILL", "sink's driver and its JVM")
 
 
 def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
@@ -89,7 +90,6 @@ def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: Cell
             stage.fire("kills")
 
 
-_KILLED = ("SIGKILL", "sink's driver and its JVM")
 for _point in CrashPoint:
     both(f"F39-{_point}", *_KILLED, COUNT, _point, moment=_point, needed={"kills": 0}, limit_s=6000.0)(driver_crash)
 for _query in (COPY, JOIN, RAND):

@@ -46,6 +46,11 @@ _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 20
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
+_LEASE_S = 3.0
+_LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
+_SLOTS = 2
+_LET_GO_S = 30.0
+leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
 
 
 def descendants(writer: Program, word: str) -> list[psutil.Process]:
@@ -277,12 +282,6 @@ def no_local_disk(stage: CellEnvironment) -> None:
 
 
 # Leases, which only the direct reader has: lost ones, and holders and drivers stopped for longer than one.
-
-_LEASE_S = 3.0
-_LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
-_SLOTS = 2
-_LET_GO_S = 30.0
-leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
 
 
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:

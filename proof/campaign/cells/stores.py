@@ -28,6 +28,8 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 _COMMAND_S = 90.0
 POSTGRES, REDIS = "postgres", "redis"
+_POLL_S, _CONNECT_S, _ASK_S, _END_S = 0.02, 5, 30.0, 60.0
+_ROOM, DIES = 1.5, 0.4
 
 
 class Servers(SandboxFolder):
@@ -64,10 +66,6 @@ class Servers(SandboxFolder):
 def _copy(source: Path, target: Path) -> None:
     """Copy a directory with owners and permissions, which PostgreSQL checks."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=_COMMAND_S)  # noqa: S607 - coreutils
-
-
-_POLL_S, _CONNECT_S, _ASK_S, _END_S = 0.02, 5, 30.0, 60.0
-_ROOM, DIES = 1.5, 0.4
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ _SLOW_START_S = 120.0
 _SLOW_S, _NOTICED_S = 20.0, 0.025
 SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
+in_commit = partial(CELLS, moment="commit-in-flight", needed={"kills": 0}, limit_s=600.0, marks="prove")
 
 
 @contextmanager
@@ -116,9 +117,6 @@ for _word, _api in (
         needed={"lost_replies": _ROUNDS},
         bound_s=20.0,
     )(lost_reply)
-
-
-in_commit = partial(CELLS, moment="commit-in-flight", needed={"kills": 0}, limit_s=600.0, marks="prove")
 
 
 @in_commit(

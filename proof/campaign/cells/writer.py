@@ -25,6 +25,16 @@ _RESERVE = 1000
 _LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 ROWS = dict.fromkeys(CrashPoint, "F01") | dict.fromkeys((CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT), "F03")
 ROWS[CrashPoint.COMMIT_IN_FLIGHT] = "F02"
+_TRIES = 2000
+_ROUNDS = 8
+_RANGES = ("--max-records-per-transaction", "1000")
+# The last journal line of a partition that shows how far its transaction is.
+_MOMENTS = {
+    "mid-produce": {(Step.BEGIN, Phase.DONE), (Step.FLUSH, Phase.INTENT)},
+    "sending-offsets": {(Step.SEND_OFFSETS, Phase.INTENT)},
+    "committing": {(Step.COMMIT, Phase.INTENT)},
+}
+rivals = partial(CELLS, moment="always", needed={"rivals": 2, "fences": 1})
 
 
 def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
@@ -60,17 +70,6 @@ def died(stage: CellEnvironment, writer: Program) -> None:
     assert writer.ended_at is not None
     stage.killed.append(Kill(writer.ended_at, writer.pid))
     stage.fire("kills")
-
-
-_TRIES = 2000
-_ROUNDS = 8
-_RANGES = ("--max-records-per-transaction", "1000")
-# The last journal line of a partition that shows how far its transaction is.
-_MOMENTS = {
-    "mid-produce": {(Step.BEGIN, Phase.DONE), (Step.FLUSH, Phase.INTENT)},
-    "sending-offsets": {(Step.SEND_OFFSETS, Phase.INTENT)},
-    "committing": {(Step.COMMIT, Phase.INTENT)},
-}
 
 
 def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, float]:
@@ -138,9 +137,6 @@ def overslept(stage: CellEnvironment) -> None:
         woken = time.time()
         writer.signal(signal.SIGCONT)
         stage.recovered(woken, frozen or None)
-
-
-rivals = partial(CELLS, moment="always", needed={"rivals": 2, "fences": 1})
 
 
 @rivals("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0)
