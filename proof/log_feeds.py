@@ -152,7 +152,6 @@ class PipelineUnderTest:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """All topics that the pipeline writes."""
         return (*self.outputs, self.dead_letter)
 
 

@@ -126,7 +126,6 @@ class GroupPosition:
 
 
 def topic_offsets(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, LogOffsets]:
-    """Return the offsets of every partition of a topic."""
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
     return offsets.log_offsets(client, topic, partitions, deadline)
 

@@ -141,7 +141,6 @@ class Plan:
         return [(cell, seed) for seed in self.seeds for cell in self.cells]
 
     def left(self, done: Sequence[Result]) -> list[Round]:
-        """Return the cells and seeds without a result."""
         known = {(result.cell, result.seed) for result in done}
         return [(cell, seed) for cell, seed in self.rounds() if (cell.name, seed) not in known]
 

@@ -167,7 +167,6 @@ def p95(values: Sequence[float]) -> float:
 
 
 def append_result(folder: Path, result: Result) -> None:
-    """Append one line to the file of finished cells."""
     with (folder / LINES).open("a") as file:
         file.write(json.dumps(asdict(result)) + "\n")
 
@@ -240,7 +239,6 @@ class Names:
         return [self.input, self.output, self.dead_letter]
 
     def transactional_id(self, partition: int) -> str:
-        """Return the pipeline's transactional id for an input partition."""
         return str(TransactionalId(self.group, self.input, partition))
 
     def options(self) -> list[str]:

@@ -81,7 +81,6 @@ class SandboxFolder:
         return status
 
     def close(self) -> None:
-        """Stop all servers and remove the folder."""
         with contextlib.suppress(Refused, subprocess.TimeoutExpired):
             self.run("down", "--wipe")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -206,7 +205,6 @@ class Sandbox(SandboxFolder, ExternalCluster):
         return time.time()
 
     def down(self) -> list[int]:
-        """Return the brokers that are not running."""
         return [int(node["broker"]) for node in self.status()["brokers"] if not node["running"]]
 
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:

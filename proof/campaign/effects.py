@@ -162,7 +162,6 @@ def holders(writer: Program) -> list[psutil.Process]:
 
 
 def _listening(process: psutil.Process) -> set[int]:
-    """Return the ports that a process listens on."""
     return {line.laddr.port for line in process.net_connections("tcp") if line.status == psutil.CONN_LISTEN}
 
 
@@ -218,7 +217,6 @@ class Freezer:
                 process.resume()
 
     def release(self, processes: Iterable[psutil.Process]) -> None:
-        """Thaw some of the processes."""
         self._move((process.pid for process in processes), self._root)
 
     def close(self) -> None:

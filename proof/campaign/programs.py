@@ -116,7 +116,6 @@ class Program:
         return self._out.read_text(errors="replace")
 
     def said(self) -> str:
-        """Return its output on both streams."""
         return self.printed() + self._err.read_text(errors="replace")
 
     def last_words(self) -> str:
@@ -188,7 +187,6 @@ class Programs:
         return [program for program in self._started if program.code() is None]
 
     def python(self, name: str, *words: str) -> Program:
-        """Start `python -m words...`."""
         return self.start(name, sys.executable, "-m", *words)
 
     def __enter__(self) -> Self:
@@ -198,18 +196,15 @@ class Programs:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all programs, and to what they started."""
         for program in self._started:
             program.kill()
 
 
 def repeated(option: str, values: Mapping[str, object]) -> list[str]:
-    """Return an option repeated for each NAME=VALUE."""
     return [word for name, value in values.items() for word in (option, f"{name}={value}")]
 
 
 def digest(document: bytes) -> bytes:
-    """Return a 16-byte hash of a document."""
     return hashlib.blake2b(document, digest_size=_SIZE).digest()
 
 

@@ -77,7 +77,6 @@ class Watcher(Background):
             return self._history
 
     def batches(self) -> int:
-        """Return the number of visible batches."""
         with self._lock:
             return len({row.batch for row in self._history.rows} - {NO_BATCH})
 
@@ -97,7 +96,6 @@ class Attempt(NamedTuple):
 
 
 def attempts(said: str) -> list[Attempt]:
-    """Return all attempts in a query's log."""
     found = _ATTEMPT.findall(said)
     return [Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in found]
 
@@ -155,7 +153,6 @@ class HeldBatch:
 
     @property
     def process(self) -> int:
-        """The pid of the held process."""
         return int(self.file.read_text().split()[0])
 
     @property
@@ -237,7 +234,6 @@ class SinkPlay:
         return program, hold
 
     def more(self, count: int = BATCHES) -> None:
-        """Wait for ``count`` more batches."""
         self.visible(self.watcher.batches() + count)
 
     def recovered(self, since: float) -> None:
@@ -291,7 +287,6 @@ class SinkPlay:
             stage.find("hanging-transaction", self.transactional_id)
 
     def _counts(self, rows: Iterable[Row]) -> Counter[bytes]:
-        """Count the input's records by the query's key."""
         if self.query == COUNT:
             return Counter((row[2] or b"").partition(b"-")[0] for row in rows)
         return Counter(b"%d-%d" % row[:2] for row in rows)

@@ -124,7 +124,6 @@ class CellEnvironment:
 
     @property
     def bound_s(self) -> float | None:
-        """The cell's bound on recoveries, times the slack."""
         return None if self.cell.bound_s is None else self.cell.bound_s * self.slack
 
     @property
@@ -154,7 +153,6 @@ class CellEnvironment:
         self.other("seed", "proof", *words).done(self.deadline)
 
     def feeding(self, rate: int = FEED_RATE) -> Feeder:
-        """Return a context manager that feeds orders."""
         return Feeder(self.cluster.connection, self.names.input, self.cell.partitions, rate, self.seed)
 
     def records(self, topic: str) -> Iterator[Row]:
@@ -193,7 +191,6 @@ class CellEnvironment:
             yield self.start_writer(*options, **started)
 
     def note_ended(self, *writers: Program) -> None:
-        """Note writers that should be running and have ended."""
         for writer in writers:
             if writer.code() is not None:
                 self.notes.append(writer.ending)
@@ -276,11 +273,9 @@ class CellEnvironment:
     # Moments.
 
     def fire(self, what: str, times: int = 1) -> None:
-        """Count an event."""
         self.fired[what] += times
 
     def find(self, name: str, evidence: str) -> None:
-        """Add a finding of the play itself."""
         self.findings.append({"name": name, "evidence": evidence})
 
     def until(self, condition: Callable[[], _Found | None], what: str, seconds: float | None = None) -> _Found:
@@ -303,12 +298,10 @@ class CellEnvironment:
         time.sleep(min(seconds, self.deadline.remaining_s()))
 
     def commits(self) -> int:
-        """Return the number of commits in the journals."""
         self.journals.look()
         return self.journals.commits
 
     def await_commits(self, count: int, seconds: float = 60.0) -> None:
-        """Wait for ``count`` more commits."""
         goal = self.commits() + count
         self.until(lambda: self.commits() >= goal, f"{count} commits", seconds)
 

@@ -146,7 +146,6 @@ class ClaimsFollower:
             self.history.add(entry.offset, entry.time_ms, entry.value)
 
     def snapshots_left(self) -> int:
-        """Return the number of snapshots left in the log."""
         deadline = Deadline(_READ_S)
         return sum(entry.key == b"Snapshot" for entry in self._log.history(self._log.bounds(deadline), deadline))
 

@@ -222,7 +222,6 @@ def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path,
 
 
 def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable[str]) -> dict[str, int]:
-    """Parse repeated NAME=N options."""
     counts = {}
     for pair in given:
         name, _, number = pair.partition("=")

@@ -116,7 +116,6 @@ class Customers:
 
 
 def chunks(plan: Customers) -> Iterator[list[Profile]]:
-    """Yield everything to write, in order, in chunks."""
     every = _profiles(plan)
     while chunk := list(islice(every, _CHUNK)):
         yield chunk

@@ -199,7 +199,6 @@ def _slowest(cells: Iterable[Cell]) -> list[tuple[float, float]]:
 
 
 def _scope(summary: Summary) -> str:
-    """Return the campaign's extent in one line."""
     totals, rows = summary.totals, len(TITLES)
     runs = f"{len(summary.results):,} runs"
     parts = (

@@ -164,7 +164,6 @@ class _TryRun:
         return self.result.attempts[-1]
 
     def write(self, attempt: Attempt, count: int) -> None:
-        """Deliver ``count`` more records of this transaction."""
         stem = f"{self.result.number}/{attempt.name}"
         keys = [f"{stem}/{len(attempt.keys) + n}" for n in range(count)]
         self.writer.write([(key, b"late frames") for key in keys])

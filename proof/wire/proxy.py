@@ -56,7 +56,6 @@ class Proxy:
             await self._listen(node, address, next(wanted, 0))
 
     def add(self, rule: Rule) -> Trap:
-        """Activate a rule; it sees frames from now on."""
         trap = Trap(rule, next(self._rules), asyncio.get_running_loop(), self._seed)
         self._traps.append(trap)
         return trap

@@ -79,7 +79,6 @@ class ExperimentTopics:
         }
 
     def _records(self, first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
-        """Yield offset and key of each record of the output."""
         for batch in scan(self.connection, self.output, {0: (first, until)}, isolation):
             for record in batch:
                 yield record.offset(), (record.key() or b"").decode()
@@ -212,7 +211,6 @@ def _seen(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
 
 
 def conclusion(results: Sequence[Result]) -> list[Text]:
-    """Return a line for each writer, summing up its tries."""
     lines = []
     for result in results:
         counts = result.tally

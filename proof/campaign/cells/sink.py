@@ -352,7 +352,6 @@ def _restored(play: SinkPlay) -> Path:
 
 
 def replaced(play: SinkPlay, copy: Path) -> None:
-    """Replace the checkpoint by this copy."""
     shutil.rmtree(play.checkpoint)
     shutil.copytree(copy, play.checkpoint)
 

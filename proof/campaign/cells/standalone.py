@@ -44,7 +44,6 @@ class _Cluster:
         return done.stdout
 
     def workers(self) -> list[psutil.Process]:
-        """Return the running workers."""
         found = json.loads(self.command("status", "--json"))["processes"]
         return [psutil.Process(pid) for name, pid in found.items() if name != "master" and pid]
 

@@ -56,7 +56,6 @@ class Servers(SandboxFolder):
         return copy
 
     def restore(self, name: str, copy: Path) -> None:
-        """Replace the server's data by an older copy."""
         self.run("down", name)
         shutil.rmtree(self.folder / name)
         _copy(copy, self.folder / name)
@@ -222,7 +221,6 @@ def _first_move(stage: CellEnvironment, program: Program, position: Callable[[],
 
 
 def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
-    """Add the findings of a program's own check."""
     for name, count in report["findings"].items():
         example = next((text for text in report["examples"] if text.startswith(name)), "no example")
         stage.find(name, f"{count}, the first: {example.removeprefix(f'{name}: ')}")
@@ -284,7 +282,6 @@ def positions(url: str, schema: str) -> dict[int, int]:
 
 
 def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted: object) -> None:
-    """Add a finding if a sum differs from the expected one."""
     if actual != wanted:
         stage.find(name, f"{what}: {actual} instead of {wanted}")
 
@@ -302,7 +299,6 @@ def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
 
 
 def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
-    """Compare effects and points in the database with the output."""
     stage, wanted = receiver.stage, output_sums(receiver.stage)
     effects, messages = query_row(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
     compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)

@@ -66,7 +66,6 @@ for _point in CrashPoint:
 
 
 def died(stage: CellEnvironment, writer: Program) -> None:
-    """Note that a writer was killed."""
     assert writer.ended_at is not None
     stage.killed.append(Kill(writer.ended_at, writer.pid))
     stage.fire("kills")
