@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch, RawBatch
 from brew.connection import Connection
@@ -28,20 +27,9 @@ TakeBatches = Callable[[str, int, Iterable[RawBatch]], None]
 _SETTLE_S, _COMMITTED_S, _PAUSE_S = 5.0, 10.0, 0.1
 
 
-class Feed(Protocol):
-    """A log to check: ``step`` passes more of it to the checker; ``fraction`` is the part passed so far."""
-
-    ended: bool
-
-    @property
-    def fraction(self) -> float: ...
-    def step(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Records:
     """
-    The visible records of one topic.
+    The visible records of one topic: ``step`` passes more of them to the checker; ``fraction``: the part passed so far.
 
     ``lead`` is called with partition and offset before records up to it are passed on; ``ahead`` reads this log ahead
     of the others.
@@ -134,6 +122,9 @@ class Offsets:
 
     def close(self) -> None:
         """Do nothing: nothing is open between steps."""
+
+
+Feed = Records | Offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from brew.jvm.dependencies import Part
 
 ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
-
 _KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
 _SINK = (*_KERNEL, "brew.sink.sink", "brew.sink.shared", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
 _BESIDE = ("brew.claims.", "brew.observability.")

@@ -22,11 +22,9 @@ from brew.kafka.transaction import connect_early, fenced
 from brew.names import quantity
 
 TIERS = (b"gold", b"silver", b"bronze", b"standard")
-
 _ITEMS = ("espresso", "flat white", "cortado", "cappuccino", "cold brew", "filter", "mocha", "chai latte")
 _VARIANTS = 1024
 _OPENING_DAY = datetime(2026, 1, 1, 6, 0, tzinfo=UTC)
-
 Order = tuple[bytes, bytes | None]
 _CHUNK = 10_000
 _MOST_PER_TRANSACTION = 100

@@ -136,13 +136,10 @@ class Plan:
     at_once: int = 1
     begin_within_s: float | None = None
 
-    def rounds(self) -> list[Round]:
-        """Return every cell with the first seed, then the next: an interrupted campaign covers most of the matrix."""
-        return [(cell, seed) for seed in self.seeds for cell in self.cells]
-
     def left(self, done: Sequence[Result]) -> list[Round]:
+        """Return what has no result: all cells of a seed, then the next one, so that most of the matrix is covered."""
         known = {(result.cell, result.seed) for result in done}
-        return [(cell, seed) for cell, seed in self.rounds() if (cell.name, seed) not in known]
+        return [(cell, seed) for seed in self.seeds for cell in self.cells if (cell.name, seed) not in known]
 
     def missing_in(self, done: Sequence[Result]) -> list[str]:
         """Return the cells and seeds without a result, each as the text `NAME with seed N`."""

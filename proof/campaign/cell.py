@@ -24,7 +24,6 @@ from proof.provenance import UNKNOWN, MadeWith
 
 CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
 """Readers of the pipeline; with `both` they alternate within one cell."""
-
 Play = Callable[..., None]
 """Injects faults into a `proof.campaign.stage.CellEnvironment`, its last argument, and heals them all."""
 PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"

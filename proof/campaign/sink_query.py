@@ -148,10 +148,6 @@ class HeldBatch:
     file: Path
 
     @property
-    def waits(self) -> bool:
-        return self.file.exists()
-
-    @property
     def process(self) -> int:
         return int(self.file.read_text().split()[0])
 
@@ -227,7 +223,7 @@ class SinkPlay:
         def waits() -> bool:
             if program.code() is not None:
                 raise StalledError(program.ending)
-            return hold.waits
+            return hold.file.exists()
 
         self.stage.until(waits, f"batch {at} at {point}", START_S * self.stage.slack)
         self.stage.fire(OPEN, int(self.is_open()))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Any
 
 import click
 from rich.console import Console
@@ -133,31 +134,14 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
         yield b"c-%05d" % number, None
 
 
-@dataclass(frozen=True, slots=True)
-class SeededCustomers:
-    """What was written; ``created``: this call created the topic."""
-
-    topic: str
-    created: bool
-    partitions: int
-    customers: int
-    updates: int
-    tombstones: int
-    seconds: float
-
-    def __str__(self) -> str:
-        size = f"{'created with ' if self.created else ''}{quantity(self.partitions, 'partition')}"
-        changes = f"{quantity(self.updates, 'update')}, {quantity(self.tombstones, 'deletion')}"
-        return f"{quantity(self.customers, 'customer')} on {self.topic} ({size}), {changes}, {self.seconds:.1f} s"
-
-
 def write_customers(
     connection: Connection, plan: Customers, partitions: int, *, deadline: Deadline, advance: Callable[[int], None]
-) -> SeededCustomers:
+) -> dict[str, Any]:
     """
     Write the planned profiles; call ``advance`` with the number of records written since the last call.
 
-    A topic created here keeps replaced profiles for a day, so that `verify` finds those that outputs were made with.
+    Return what was written; ``created``: this call created the topic. A topic created here keeps replaced profiles for
+    a day, so that `verify` finds those that outputs were made with.
 
     Raises:
         Refused: the topic can't be created, or a record could not be delivered.
@@ -175,7 +159,8 @@ def write_customers(
             advance(len(chunk))
         writer.flush()
     seconds = time.monotonic() - began
-    return SeededCustomers(plan.topic, created, there.partitions, plan.count, plan.updates, plan.tombstones, seconds)
+    counts = {"customers": plan.count, "updates": plan.updates, "tombstones": plan.tombstones}
+    return {"topic": plan.topic, "created": created, "partitions": there.partitions, **counts, "seconds": seconds}
 
 
 @click.command()
@@ -291,4 +276,6 @@ def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: obj
     connection = connected(bootstrap)
     with progress(plan.topic, plan.records) as advance:
         done = write_customers(connection, plan, partitions, deadline=Deadline(_WAIT_S), advance=advance)
-    say(dataclasses.asdict(done), str(done), as_json=as_json)
+    size = f"{'created with ' if done['created'] else ''}{quantity(done['partitions'], 'partition')}"
+    changes = f"{quantity(plan.updates, 'update')}, {quantity(plan.tombstones, 'deletion')}, {done['seconds']:.1f} s"
+    say(done, f"{quantity(plan.count, 'customer')} on {plan.topic} ({size}), {changes}", as_json=as_json)

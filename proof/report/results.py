@@ -76,7 +76,6 @@ MATRIX: dict[str, dict[str, str]] = {
     },
 }
 """Titles of the rows (kinds of faults), by the part they affect; a row's cells differ in target and moment."""
-
 TITLES = {row: title for rows in MATRIX.values() for row, title in rows.items()}
 UNKNOWN = "unknown"
 # Worst first.

@@ -70,9 +70,7 @@ NEWEST: dict[int, int] = {
     Api.FETCH: 15,
 }
 HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
-
 Address = tuple[str, int]
-
 _HEAD = struct.Struct(">hhih")
 # Position of producer id, epoch, first sequence and record count in a record batch, format 2.
 _BATCH_PRODUCER = struct.Struct(">qhii")

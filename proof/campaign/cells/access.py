@@ -20,14 +20,12 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
 CELLS = CellTable(bound_s=20.0, limit_s=300.0, secure=True)
-
 _ASK_S, _BOUND_S, _START_S = 20.0, 20.0, 60.0
 _USER = "pipeline"
 _PRINCIPAL = f"User:{_USER}"
 _COMMITS = 10
 _TIMED_OUT_S = 40.0
 """The writers' transaction time-out (20 s), plus the interval at which brokers look for expired transactions (10 s)."""
-
 _SPARK = ("--master", "local[2]")
 _JAVA_SAYS = "TopicAuthorizationException"
 # Rights that a run needs repeatedly; it needs the others only at its start.

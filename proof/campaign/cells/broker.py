@@ -22,7 +22,6 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 _THREE = frozenset({Need.SANDBOX, Need.THREE})
 CELLS = CellTable(needs=_THREE, limit_s=240.0)
-
 _WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S, _STORM_S = 60.0, 20.0, 15.0, 20.0, 60.0
 _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
 Leader = Callable[[str], int]

@@ -24,7 +24,6 @@ _DRIVERS, _DRIVER_S = 2, 1.0
 _TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
 _NEW_LEADER_S = 15.0  # as in rows F14 and F17
 CELLS = CellTable(path="claims", bound_s=_TAKEN_S, limit_s=900.0, judged=False)
-
 _SHOWN, _SPREAD_S = 5, 40.0
 _ROUNDS_PER_KILL = 10
 _SHORT, _LONG = 2, 8

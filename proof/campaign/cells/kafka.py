@@ -15,7 +15,6 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(moment="between runs")
 unjudged = partial(CELLS, judged=False)
-
 _ASK_S, _REFUSED_S = 30.0, 60.0
 _HIJACKS, _FENCED_FAST = 10, 33_000
 # An epoch has 15 bits; the last value is never assigned.

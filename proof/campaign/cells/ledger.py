@@ -22,7 +22,6 @@ from proof.campaign.cells.stores import DIES, POSTGRES, Consumer, Servers, ended
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="downstream", limit_s=900.0)
-
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
 _CHUNK, _CONNECT_S, _HOST = 65_536, 5.0, "127.0.0.1"
@@ -31,12 +30,9 @@ inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, need
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
 SCHEMA, BATCH, ORDERS, _ROUNDS = "cell", 20, 240, 3
 _IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
-_IDLE_S, _LOCK_S = 3.0, 0.5
-_SESSION_S = 6.0
+_IDLE_S, _LOCK_S, _SESSION_S, _WAITS_S, _MEET_S = 3.0, 0.5, 6.0, 1.0, 2.0
 LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
 """Time for a stopped member's session to end, which frees its lock, and for the next member to try again."""
-_WAITS_S = 1.0
-_MEET_S = 2.0
 REBALANCED_S = 2 * _SESSION_S + 3.0
 """Time for a dead or stopped member's session to expire, and for its partitions to be reassigned."""
 

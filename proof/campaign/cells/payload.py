@@ -26,15 +26,12 @@ from proof.seed import Writer
 MAX_BYTES = 4096
 MAX_DEPTH = 20
 """Limits set for the program under test, low enough for thousands of payloads around them."""
-
 _MIB = 1024 * 1024
 _MOST_NESTED = 6
 _MOST_MEMBERS = 5
 _GIANTS = (1, 10)
-
 Payload = tuple[bytes | None, bytes | None]
 Random = random.Random
-
 _TEXTS = (
     "", "c-1", "gold", "\u2028", "\U0001f9a7", "\x00", "\ud800", "\udc00\ud800", '"', "\\", "[" * 40, "}" * 40, "é" * 9,
 )  # fmt: skip
@@ -197,10 +194,7 @@ KINDS: tuple[Callable[[Random], bytes | None], ...] = (
     lambda rng: rng.choice((None, b"", b" ", b"{", b"}", b"[]", b"{}", b'"', b"nul", b"NaN", b"\xef\xbb\xbf")),
 )
 """The kinds, in turn, so that each is among the first few dozen."""
-
-
 CELLS = CellTable(moment="always", limit_s=600.0)
-
 _LARGEST, _CHUNK = 16 * 1024 * 1024, 1000
 _FLUSH_S, _ASK_S = 120.0, 60.0
 _RSS_MIB, _MOST_SHOWN = 600, 5

@@ -27,7 +27,6 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0)
 bounded = partial(CELLS, bound_s=30.0)
-
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
 _SMALL = ("--max-records-per-transaction", "500")
@@ -46,10 +45,8 @@ _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 20
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
-_LEASE_S = 3.0
+_LEASE_S, _LET_GO_S, _SLOTS = 3.0, 30.0, 2
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
-_SLOTS = 2
-_LET_GO_S = 30.0
 leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
 
 

@@ -17,7 +17,6 @@ from proof.campaign.programs import repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0, bound_s=60.0)
-
 _WORKERS = 3
 _START_S, _COMMAND_S = 240.0, 240.0
 # The driver declares an executor lost after 20 s of silence: the default is two minutes.

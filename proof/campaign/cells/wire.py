@@ -25,7 +25,6 @@ from proof.wire.proxy import WireProxy
 from proof.wire.rules import NO_DELAY, Action, NetworkConditions, Rule, Side
 
 CELLS = CellTable(path="proxy", limit_s=240.0)
-
 _ROUNDS, _TRIES_PER_KILL, _CAUGHT_S = 10, 10, 30.0
 # Of 20 s, the other cells' time-out, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")

@@ -15,7 +15,6 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable()
-
 _PER_TRANSACTION = 20
 _PROBABILITY = 0.1
 # How many orders a loop uses per kill, with a margin; missing ones are seeded on demand.
@@ -25,8 +24,7 @@ _RESERVE = 1000
 _LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 ROWS = dict.fromkeys(CrashPoint, "F01") | dict.fromkeys((CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT), "F03")
 ROWS[CrashPoint.COMMIT_IN_FLIGHT] = "F02"
-_TRIES = 2000
-_ROUNDS = 8
+_TRIES, _ROUNDS = 2000, 8
 _RANGES = ("--max-records-per-transaction", "1000")
 # The last journal line of a partition that shows how far its transaction is.
 _MOMENTS = {
