@@ -53,12 +53,7 @@ class MadeWith:
 
 
 def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
-    """
-    Return the files of the kernel's modules, by module name; with ``sink``, also the sink's.
-
-    Raises:
-        FileNotFoundError: one of the root modules is missing.
-    """
+    """Return the kernel's files by module name, with ``sink`` also the sink's."""
     modules: dict[str, Path] = {}
     begin = _SINK if sink else _KERNEL
     left = list(begin)

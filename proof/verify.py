@@ -62,12 +62,7 @@ class VerifyOptions:
 
 
 def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions) -> Report:
-    """
-    Check everything that is in the topics now, and return the report.
-
-    Raises:
-        Refused: a topic is missing, or the group's position can't be determined.
-    """
+    """Check all that is in the topics now; raise `Refused` if a topic is missing or the position is unknown."""
     oracle = None
     if asked.transform is not None:
         loaded = load(asked.transform, asked.py_files)

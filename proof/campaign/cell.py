@@ -1,8 +1,4 @@
-"""
-A cell of the fault matrix: the fault, its target and moment, and the effects required for it to count.
-
-Also its `Result`, and the files that store the results of a campaign.
-"""
+"""A cell of the fault matrix, its `Result`, and the files that store the results of a campaign."""
 
 from __future__ import annotations
 
@@ -171,11 +167,7 @@ def append_result(folder: Path, result: Result) -> None:
 
 
 def finished_results(folder: Path, kernels: Collection[str] | None = None) -> list[Result]:
-    """
-    Return the results of an earlier run of this campaign; a line truncated by a kill is skipped.
-
-    With ``kernels``, results from other kernels are skipped too.
-    """
+    """Return the results of an earlier run, of ``kernels`` if given; a line truncated by a kill is skipped."""
     path = folder / LINES
     if not path.exists():
         return []

@@ -57,11 +57,7 @@ class ExternalCluster:
 
 
 class SandboxFolder:
-    """
-    A context manager for a folder in which `python -m sandbox` runs servers; removed on exit, even after an error.
-
-    ``group``: the group of commands, if there is one.
-    """
+    """A folder for servers of `python -m sandbox`, or of its ``group``; removed on exit, even after an error."""
 
     def __init__(self, folder: Path, *group: str) -> None:
         self.folder, self._group = folder, group

@@ -114,11 +114,7 @@ class SparkEvents:
         return tuple(repeated("--conf", {f"spark.eventLog.{name}": value for name, value in known.items()}))
 
     def count(self, stage: int | None = None) -> Counter[str]:
-        """
-        Count `copies`, `tasks_repeated`, and `stages_repeated` after lost shuffle files, of one ``stage`` or of all.
-
-        Also `executors_lost`.
-        """
+        """Count `copies`, `tasks_repeated`, `stages_repeated` after lost shuffle files, and `executors_lost`."""
         found, lost = Counter[str](), set[int]()
         for event in self._events():
             kind, task, of = event["Event"], event.get("Task Info", {}), event.get("Stage Info", {})

@@ -279,11 +279,7 @@ class CellEnvironment:
         self.findings.append({"name": name, "evidence": evidence})
 
     def until(self, condition: Callable[[], _Found | None], what: str, seconds: float | None = None) -> _Found:
-        """
-        Wait for the program under test, or the brokers, to do something; return what ``condition`` found.
-
-        Raises `StalledError` if it does not happen within ``seconds`` or the cell's time, or if a writer crashes.
-        """
+        """Wait for and return what ``condition`` finds; raise `StalledError` if late, or if a writer crashes."""
         limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
         while not (found := condition()):
             if crashes := self.crashes():

@@ -1,8 +1,4 @@
-"""
-Render the summary as a page, as JSON and as Markdown; pure.
-
-The page is one HTML document, rendered by `page.html`, with the fault matrix and every cell in detail.
-"""
+"""Render the summary as a page (`page.html`), as JSON and as Markdown; pure."""
 
 from __future__ import annotations
 
@@ -239,11 +235,7 @@ def _facts(campaign: Provenance) -> list[tuple[str, Any]]:
 
 
 def document(summary: Summary) -> dict[str, object]:
-    """
-    Return the summary as a JSON object.
-
-    Infinite durations are null; `matrix` has the cells that were run, `rows` every row of the matrix.
-    """
+    """Return the summary as a JSON object; infinite durations are null, `rows` are all rows of the matrix."""
     return {
         "verdict": summary.verdict.value,
         "headline": summary.headline,

@@ -120,11 +120,7 @@ def error_name(code: int) -> str:
 
 
 def request_head(frame: bytes) -> Head:
-    """
-    Parse the header of a frame without length prefix, or raise `Malformed`.
-
-    The client id has an int16 length in all versions (KIP-482).
-    """
+    """Parse the header of a frame without length prefix (client id: int16 length, KIP-482), or raise `Malformed`."""
     try:
         api, version, correlation_id, length = _HEAD.unpack_from(frame)
     except struct.error as error:

@@ -1,10 +1,4 @@
-"""
-The scripts of F11 to F13, and the anomalies that a try leaves in the log.
-
-A script holds a frame, cuts the connection and releases the frame inside the next transaction, or loses a reply.
-
-It waits only for events: the frame is held, the client's retry is answered, the late frame is answered.
-"""
+"""The scripts of F11 to F13, which wait only for events, and the anomalies that a try leaves in the log."""
 
 from __future__ import annotations
 

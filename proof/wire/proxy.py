@@ -159,11 +159,7 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
 
 
 class WireProxy:
-    """
-    A proxy in its own thread, as a context manager; on exit it ends with all its connections.
-
-    Entering raises `Unreachable` if no broker answers at the bootstrap servers.
-    """
+    """A proxy in its own thread, as a context manager; entering raises `Unreachable` if no broker answers."""
 
     def __init__(
         self,

@@ -100,11 +100,7 @@ class CaughtFrame:
 
 
 class Trap:
-    """
-    An active rule of one proxy; the methods for the experiment are thread-safe.
-
-    `caught` waits for the frame, `answered` for the reply to a frame that was held and released.
-    """
+    """An active rule of one proxy; the methods for the experiment are thread-safe."""
 
     def __init__(self, rule: Rule, number: int, loop: asyncio.AbstractEventLoop, seed: int = 0) -> None:
         self.rule, self.number, self._loop = rule, number, loop

@@ -234,11 +234,7 @@ for _name, _role, _target in (
 
 
 def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
-    """
-    Cut during an open transaction, heal, continue.
-
-    Without a specific ``effect``, the cut must show in the partition: no commits there while it lasted.
-    """
+    """Cut during an open transaction, heal, continue; without ``effect``, nothing may be committed meanwhile."""
     with running(stage) as writer:
         began = in_transaction(stage, writer, cut)
         stage.fire("cuts")

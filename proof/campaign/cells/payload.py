@@ -262,11 +262,7 @@ def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
 
 
 def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tuple[str, str] | None:
-    """
-    Return how the handling of a payload violates the limits, as name and evidence, or None.
-
-    ``rejected`` is the reason on its dead letter, or None without one.
-    """
+    """Return how a payload, ``rejected`` for that reason, violates the limits: name and evidence, or None."""
     wanted = beyond(value, MAX_BYTES, MAX_DEPTH)
     held = {Reason.TOO_LARGE, Reason.TOO_DEEP}
     if rejected != wanted and (wanted is not None or rejected in held):
