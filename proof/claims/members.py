@@ -213,8 +213,7 @@ def race(
 
 def _run_races(members: list[Member], races: Races, advance: Callable[[], None], seed: int) -> list[Belief]:
     """Run all rounds: all members claim everything at once, compare their holdings, and release everything."""
-    gate = threading.Barrier(len(members))
-    beliefs: list[Belief] = []
+    gate, beliefs = threading.Barrier(len(members)), list[Belief]()
     taken: list[list[Belief]] = [[] for _ in members]
 
     def judge_round(began: float) -> None:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import threading
 import uuid
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -99,13 +100,9 @@ def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, 
 
 def result(races: Races, seed: int, began: datetime, made: MadeWith) -> Result:
     """Return the races as a result of row F34, for `proof report`."""
+    fault = f"{races.claimants} claimants race for {races.partitions} partitions"
     return Result(
-        cell="F34-claims-races",
-        row="F34",
-        fault=f"{races.claimants} claimants race for {races.partitions} partitions",
-        target="claimant",
-        moment="under load",
-        path=CLAIMS_RACES,
+        *("F34-claims-races", "F34", fault, "claimant", "under load", CLAIMS_RACES),
         seed=seed,
         verdict=VIOLATED if races.findings else PROVEN,
         began=began.isoformat(timespec="seconds"),
@@ -116,9 +113,7 @@ def result(races: Races, seed: int, began: datetime, made: MadeWith) -> Result:
         counts={"messages": races.messages, "grants": sum(races.wins.values())},
         anomalies=[{"name": "two-owners", "evidence": text} for text in races.findings],
         note=f"all owned after {_share(races, 0.5)} s (p50), {_share(races, 1.0)} s (longest)",
-        commit=made.commit,
-        kernel=made.kernel,
-        versions=made.versions,
+        **asdict(made),
     )
 
 

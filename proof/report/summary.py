@@ -88,9 +88,8 @@ class CriterionResult(enum.StrEnum):
     @property
     def mark(self) -> str:
         """The standing whose colour it shares."""
-        return {"met": "proven", "missed": "violated", "not shown": "inconclusive", "not measured": "idle"}.get(
-            self, "outdated"
-        )
+        marks = {"met": "proven", "missed": "violated", "not shown": "inconclusive", "not measured": "idle"}
+        return marks.get(self, "outdated")
 
     @property
     def sign(self) -> str:
@@ -249,7 +248,7 @@ def _volume(results: Sequence[Result]) -> AcceptanceCriterion:
 
 
 def _totals(results: Iterable[Result]) -> Counter[str]:
-    total: Counter[str] = Counter()
+    total = Counter[str]()
     for result in results:
         total.update(result.counts)
     return total
@@ -384,9 +383,7 @@ class Summary:
 
     @property
     def demands(self) -> list[Demand]:
-        fired: Counter[str] = Counter()
-        needed: Counter[str] = Counter()
-        short: Counter[str] = Counter()
+        fired, needed, short = Counter[str](), Counter[str](), Counter[str]()
         for result in self.results:
             fired.update(result.fired)
             needed.update(result.needed)

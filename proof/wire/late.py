@@ -126,9 +126,7 @@ class Tally:
 
 def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: Mapping[int, str]) -> Tally:
     """Count the tries; one without anomalies is inconclusive if it met trouble or its late frame got no reply."""
-    names: Counter[str] = Counter()
-    late: Counter[str] = Counter()
-    first: list[tuple[int, Anomaly]] = []
+    names, late, first = Counter[str](), Counter[str](), list[tuple[int, Anomaly]]()
     clean = broken = inconclusive = 0
     for tried in tries:
         found = anomalies(tried, log)
@@ -152,10 +150,13 @@ class _TryRun:
         self.writer = writer
         self.result = Try(number, script)
 
-    def begin(self, name: str) -> Attempt:
+    def begin(self, name: str, count: int = 0) -> Attempt:
+        """Begin a transaction, and deliver ``count`` records of it."""
         self.writer.begin()
-        self.result.attempts.append(Attempt(name))
-        return self.result.attempts[-1]
+        self.result.attempts.append(attempt := Attempt(name))
+        if count:
+            self.write(attempt, count)
+        return attempt
 
     def write(self, attempt: Attempt, count: int) -> None:
         stem = f"{self.result.number}/{attempt.name}"
@@ -192,6 +193,9 @@ class _TryRun:
     def _rest(self, attempt: Attempt, count: int, step: int) -> None:
         if count:
             self.write(attempt, count)
+        self.end(attempt, step)
+
+    def end(self, attempt: Attempt, step: int) -> None:
         self.send_offsets(attempt, step)
         self.commit(attempt)
 
@@ -203,13 +207,10 @@ class _TryRun:
 
 def late_commit(run: _TryRun, trap: Trap) -> None:
     """F11: the first transaction's commit arrives inside the second one, which is then aborted and repeated."""
-    first = run.begin("first")
-    run.write(first, 2)
-    run.send_offsets(first, 1)
-    run.commit(first)
+    first = run.begin("first", 2)
+    run.end(first, 1)
     trap.caught(_soon())
-    second = run.begin("second")
-    run.write(second, 1)
+    run.begin("second", 1)
     run.too_late(trap)
     run.give_up()
     run.finish(run.begin("third"), trap, 2, 2)
@@ -217,25 +218,21 @@ def late_commit(run: _TryRun, trap: Trap) -> None:
 
 def late_abort(run: _TryRun, trap: Trap) -> None:
     """F11: the first transaction's abort arrives inside the second one, which continues and commits."""
-    first = run.begin("first")
-    run.write(first, 1)
+    run.begin("first", 1)
     run.give_up()
     trap.caught(_soon())
-    second = run.begin("second")
-    run.write(second, 2)
+    second = run.begin("second", 2)
     run.too_late(trap)
     run.finish(second, trap, 0, 1)
 
 
 def late_offsets(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's offset arrives inside the second one, after the second one's own."""
-    first = run.begin("first")
-    run.write(first, 1)
+    first = run.begin("first", 1)
     run.send_offsets(first, 1)
     trap.caught(_soon())
     run.commit(first)
-    second = run.begin("second")
-    run.write(second, 1)
+    second = run.begin("second", 1)
     run.send_offsets(second, 2)
     run.too_late(trap)
     try:
@@ -246,25 +243,20 @@ def late_offsets(run: _TryRun, trap: Trap) -> None:
 
 def late_records(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's record batch arrives inside the second one, after one of its own batches."""
-    first = run.begin("first")
-    run.write(first, 1)
+    first = run.begin("first", 1)
     trap.caught(_soon())
-    run.send_offsets(first, 1)
-    run.commit(first)
-    second = run.begin("second")
-    run.write(second, 1)
+    run.end(first, 1)
+    second = run.begin("second", 1)
     run.too_late(trap)
     run.finish(second, trap, 1, 2)
 
 
 def lost_records_reply(run: _TryRun, trap: Trap) -> None:
     """F13: the broker writes the batch, but its reply is lost; the client sends the batch again."""
-    first = run.begin("first")
-    run.write(first, 2)
+    first = run.begin("first", 2)
     trap.caught(_soon())
     run.result.late = 0  # the broker replied, but the reply was lost
-    run.send_offsets(first, 1)
-    run.commit(first)
+    run.end(first, 1)
 
 
 Script = Callable[[_TryRun, Trap], None]

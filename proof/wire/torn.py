@@ -114,8 +114,7 @@ def experiment(
     """Run the scripts in turn, starting with number ``seed``, ``tries`` times in all, and evaluate them by the log."""
     began = time.monotonic()
     stage = ExperimentTopics.fresh(connection, writer)
-    done: list[Try] = []
-    frames: list[list[Event]] = []
+    done, frames = list[Try](), list[list[Event]]()
     with WireProxy(connection.bootstrap, seed=seed) as proxy:
         actor = WRITERS[writer](proxy.connection, stage.group, stage.source, stage.output)
         positions = PositionReader(connection, stage.group, stage.source)

@@ -50,11 +50,9 @@ class ReplyDroppingProxy:
         self._probability, self._rng = probability, rng
         self._listening = socket.create_server((_HOST, 0))
         self.url = target._replace(netloc=f"{target.username}@{_HOST}:{self._listening.getsockname()[1]}").geturl()
-        self.lost = 0
-        self.recovery_s: list[float] = []
+        self.lost, self.recovery_s = 0, list[float]()
         self._lost_at: float | None = None
-        self._open: list[socket.socket] = []
-        self._lock = threading.Lock()
+        self._open, self._lock = list[socket.socket](), threading.Lock()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="loses-replies", daemon=True).start()
