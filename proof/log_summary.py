@@ -31,14 +31,6 @@ class LogCounts:
     control: int = 0
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """The number of a producer's records since its last marker, below and from the last stable offset on."""
-
-    stable: int = 0
-    behind: int = 0
-
-
 def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
     """
     Count the records of `[log.first, log.end)`; batches come in log order.
@@ -47,28 +39,24 @@ def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
     transactions, not with the log.
     """
     visible = waiting = aborted = control = 0
-    running: dict[int, _Transaction] = {}
+    running: dict[int, list[int]] = {}  # by producer: records since its last marker, below and from the LSO on
     for batch in batches:
         records = _kept(batch, log)
         if batch.control:
             control += records
             ended = running.pop(batch.producer_id, None) if batch.marker else None
             if ended is not None and batch.marker == "commit":
-                visible += ended.stable
-                waiting += ended.behind
+                visible, waiting = visible + ended[0], waiting + ended[1]
             elif ended is not None:
-                aborted += ended.stable + ended.behind
+                aborted += sum(ended)
             continue
         stable = batch.base_offset < log.last_stable
         if batch.transactional:
-            transaction = running.setdefault(batch.producer_id, _Transaction())
-            transaction.stable += records * stable
-            transaction.behind += records * (not stable)
+            running.setdefault(batch.producer_id, [0, 0])[not stable] += records
         else:
             visible += records * stable
             waiting += records * (not stable)
-    still_open = sum(transaction.stable + transaction.behind for transaction in running.values())
-    return LogCounts(visible, waiting, aborted, still_open, control)
+    return LogCounts(visible, waiting, aborted, sum(map(sum, running.values())), control)
 
 
 def _kept(batch: RawBatch, log: LogOffsets) -> int:

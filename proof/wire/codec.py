@@ -65,10 +65,8 @@ _TO_TXN = {Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COM
 TRANSACTIONAL = frozenset({Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.END_TXN} | _TO_TXN)
 # The latest version offered to clients. From Fetch 16 on, a reply may name the new leader's address after all its
 # records, so clients must use 15.
-NEWEST: dict[int, int] = {
-    **{api: message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL},
-    Api.FETCH: 15,
-}
+NEWEST = {int(api): message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL}
+NEWEST[Api.FETCH] = 15
 HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
 Address = tuple[str, int]
 _HEAD = struct.Struct(">hhih")

@@ -19,25 +19,14 @@ from typing import Any
 import psutil
 
 from brew.names import CrashMode, CrashPoint
+from proof.campaign import sink_query
 from proof.campaign.cell import CellTable, Need, Play
 from proof.campaign.cells.broker import HELD_UP, moved
 from proof.campaign.cells.spark import SPECULATION, standalone
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import COPIES, LEADERS_MOVED, OPEN, signal_all, tree
 from proof.campaign.programs import Program, repeated
-from proof.campaign.sink_query import (
-    COPY,
-    COUNT,
-    JOIN,
-    KEYED,
-    MOST,
-    RAND,
-    START_S,
-    SinkPlay,
-    ancestor,
-    attempts,
-    sink_on,
-)
+from proof.campaign.sink_query import COPY, MOST, START_S, SinkPlay, ancestor, attempts, sink_on
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="sink", needs={Need.SPARK}, judged=False, limit_s=1500.0)
@@ -90,8 +79,10 @@ def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: Cell
 
 
 for _point in CrashPoint:
-    both(f"F39-{_point}", *_KILLED, COUNT, _point, moment=_point, needed={"kills": 0}, limit_s=6000.0)(driver_crash)
-for _query in (COPY, JOIN, RAND):
+    both(f"F39-{_point}", *_KILLED, sink_query.COUNT, _point, moment=_point, needed={"kills": 0}, limit_s=6000.0)(
+        driver_crash
+    )
+for _query in (COPY, sink_query.JOIN, sink_query.RAND):
     both(f"F39-{_query}", *_KILLED, _query, None, moment="any point", needed={"kills": 0}, limit_s=6000.0)(driver_crash)
 
 
@@ -155,7 +146,7 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     """
     disk = stage.folder / "local"
     conf = {"spark.default.parallelism": 2, "spark.sql.execution.arrow.maxRecordsPerBatch": 10, "spark.local.dir": disk}
-    with sink_on(stage, writers, KEYED, orders=2 * MOST) as play:
+    with sink_on(stage, writers, sink_query.KEYED, orders=2 * MOST) as play:
         wide = ("--master", "local[1]", "--width", "300000", *repeated("--conf", conf), *play.events.options)
         program, hold = play.held(CrashPoint.MID_PRODUCE, *wide, follow=False)
         for file in disk.rglob("shuffle_*"):

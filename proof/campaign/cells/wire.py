@@ -110,12 +110,8 @@ for _word, _api in (
     ("add-offsets", Api.ADD_OFFSETS_TO_TXN),
     ("end-txn", Api.END_TXN),
 ):
-    CELLS(
-        *(f"F13-lost-reply-{_word}", f"reply of {_word} lost, connection cut", "wire", _api),
-        moment="reply",
-        needed={"lost_replies": _ROUNDS},
-        bound_s=20.0,
-    )(lost_reply)
+    _cells = partial(CELLS, moment="reply", needed={"lost_replies": _ROUNDS}, bound_s=20.0)
+    _cells(f"F13-lost-reply-{_word}", f"reply of {_word} lost, connection cut", "wire", _api)(lost_reply)
 
 
 @in_commit(
@@ -193,10 +189,6 @@ def _experiment(name: str, bootstrap: str, seed: int, kills: int) -> dict[str, A
 
 for _name in product.CELLS:
     _row = _name.split("-", 1)[0]
-    CELLS(
-        *(_name, product.FAULTS[_row], product.TARGETS[product.WRITER_OF[_name]]),
-        moment=product.MOMENTS[_row],
-        limit_s=600.0,
-        marks="prove" if _row == "F11" else "",
-        experiment=partial(_experiment, _name),
-    )(nothing)
+    _cells = partial(CELLS, moment=product.MOMENTS[_row], limit_s=600.0, marks="prove" if _row == "F11" else "")
+    _target, _run = product.TARGETS[product.WRITER_OF[_name]], partial(_experiment, _name)
+    _cells(_name, product.FAULTS[_row], _target, experiment=_run)(nothing)

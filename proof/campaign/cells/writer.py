@@ -53,14 +53,9 @@ def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
 
 
 for _point in CrashPoint:
-    CELLS(
-        *(f"{ROWS[_point]}-{_point}-writer", "SIGKILL", "writer", _point),
-        needed={"kills": 0} | ({"aborted_records": 1} if _point in _LEAVES_RECORDS else {}),
-        moment=_point,
-        bound_s=2.0,
-        limit_s=600.0,
-        marks="prove",
-    )(crash_loop)
+    _needed = {"kills": 0} | ({"aborted_records": 1} if _point in _LEAVES_RECORDS else {})
+    _cells = partial(CELLS, moment=_point, needed=_needed, bound_s=2.0, limit_s=600.0, marks="prove")
+    _cells(f"{ROWS[_point]}-{_point}-writer", "SIGKILL", "writer", _point)(crash_loop)
 
 
 def died(stage: CellEnvironment, writer: Program) -> None:
@@ -107,14 +102,9 @@ def zombie(moment: str, stage: CellEnvironment) -> None:
 
 
 for _moment in _MOMENTS:
-    CELLS(
-        *(f"F04-{_moment}", "SIGSTOP until another took over, then SIGCONT", "writer", _moment),
-        needed=("pauses", "zombies_fenced"),
-        marks="prove" if _moment == "mid-produce" else "",
-        moment=_moment,
-        bound_s=5.0,
-        limit_s=180.0,
-    )(zombie)
+    _marks, _fault = "prove" if _moment == "mid-produce" else "", "SIGSTOP until another took over, then SIGCONT"
+    _cells = partial(CELLS, needed=("pauses", "zombies_fenced"), moment=_moment, bound_s=5.0, limit_s=180.0)
+    _cells(f"F04-{_moment}", _fault, "writer", _moment, marks=_marks)(zombie)
 
 
 @CELLS(
