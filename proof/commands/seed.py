@@ -44,28 +44,18 @@ Profile = tuple[bytes, bytes | None]
 """Customer id and value; None removes the customer."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicResult:
-    """Whether a topic was created, and its partitions and replicas."""
-
-    topic: str
-    created: bool
-    partitions: int
-    replicas: int
-    wanted_partitions: int
-
-    def __str__(self) -> str:
-        size = f"{quantity(self.partitions, 'partition')}, {quantity(self.replicas, 'replica')}"
-        if self.created:
-            return f"{self.topic}: created with {size}"
-        if self.partitions == self.wanted_partitions:
-            return f"{self.topic}: exists with {size}"
-        return f"{self.topic}: exists with {size}; not changed to {quantity(self.wanted_partitions, 'partition')}"
+def _topic_text(made: dict[str, Any]) -> str:
+    size = f"{quantity(made['partitions'], 'partition')}, {quantity(made['replicas'], 'replica')}"
+    if made["created"]:
+        return f"{made['topic']}: created with {size}"
+    wanted = made["wanted_partitions"]
+    unchanged = "" if made["partitions"] == wanted else f"; not changed to {quantity(wanted, 'partition')}"
+    return f"{made['topic']}: exists with {size}{unchanged}"
 
 
 def create_topics(
     connection: Connection, named: Mapping[str, str], partitions: int, deadline: Deadline
-) -> list[TopicResult]:
+) -> list[dict[str, Any]]:
     """
     Create missing topics; the output accepts the largest input record plus the fields and headers we add.
 
@@ -84,7 +74,11 @@ def create_topics(
     made |= kafka_topics.create(client, others, deadline)
     there = kafka_topics.describe_all(client, list(made), deadline)
     asked = {name: messages.PARTITIONS if name == named["claims"] else partitions for name in made}
-    return [TopicResult(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]
+    return [
+        {"topic": name, "created": created, "partitions": there[name].partitions, "replicas": there[name].replicas}
+        | {"wanted_partitions": asked[name]}
+        for name, created in made.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +174,7 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
       python -m proof topics --bootstrap broker:9092 --input my.orders --json
     """  # noqa: D301 - click's own mark
     made = create_topics(connected(bootstrap), named, partitions, Deadline(_WAIT_S))
-    say([dataclasses.asdict(topic) for topic in made], "\n".join(map(str, made)), as_json=as_json)
+    say(made, "\n".join(map(_topic_text, made)), as_json=as_json)
 
 
 @click.command()

@@ -44,44 +44,26 @@ _WIDTH = 69
 _UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
-@dataclass(frozen=True)
-class ExperimentTopics:
-    """Fresh topics and a group for one experiment."""
+def _log(connection: Connection, output: str) -> dict[str, RecordPlacement]:
+    """Return every record of the output by key."""
 
-    connection: Connection
-    source: str
-    output: str
-    group: str
-
-    @classmethod
-    def fresh(cls, connection: Connection, word: str) -> ExperimentTopics:
-        """Create the topics, with one partition each."""
-        stem = f"wire-{word}-{secrets.token_hex(4)}"
-        source, output, client = f"{stem}.in", f"{stem}.out", admin(connection)
-        names = [source, output]
-        topics.create(client, [topics.TopicSpec(name, 1, {}) for name in names], Deadline(_ASK_S))
-        topics.describe_all(client, names, Deadline(_ASK_S))
-        return cls(connection, source, output, f"{stem}.group")
-
-    def log(self) -> dict[str, RecordPlacement]:
-        """Return every record of the output by key."""
-        ends = log_offsets(admin(self.connection), self.output, [0], Deadline(_ASK_S))[0]
-        where = {key: offset for offset, key in self._records(ends.first, ends.end, READ_UNCOMMITTED)}
-        seen = list(self._records(ends.first, ends.last_stable, READ_COMMITTED))
-        visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
-        writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
-        for batch in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
-            of_batch = range(batch.base_offset, batch.last_offset + 1)
-            writers |= dict.fromkeys(of_batch, (batch.producer_id, batch.producer_epoch))
-        return {
-            key: RecordPlacement(offset, *writers[offset], visible=offset in visible, copies=max(1, copies[key]))
-            for key, offset in where.items()
-        }
-
-    def _records(self, first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
-        for batch in scan(self.connection, self.output, {0: (first, until)}, isolation):
+    def records(first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
+        for batch in scan(connection, output, {0: (first, until)}, isolation):
             for record in batch:
                 yield record.offset(), (record.key() or b"").decode()
+
+    ends = log_offsets(admin(connection), output, [0], Deadline(_ASK_S))[0]
+    where = {key: offset for offset, key in records(ends.first, ends.end, READ_UNCOMMITTED)}
+    seen = list(records(ends.first, ends.last_stable, READ_COMMITTED))
+    visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
+    writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
+    for batch in raw_batches(connection, output, 0, ends.first, ends.end, Deadline(_ASK_S)):
+        of_batch = range(batch.base_offset, batch.last_offset + 1)
+        writers |= dict.fromkeys(of_batch, (batch.producer_id, batch.producer_epoch))
+    return {
+        key: RecordPlacement(offset, *writers[offset], visible=offset in visible, copies=max(1, copies[key]))
+        for key, offset in where.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -113,11 +95,14 @@ def experiment(
 ) -> Result:
     """Run the scripts in turn, starting with number ``seed``, ``tries`` times in all, and evaluate them by the log."""
     began = time.monotonic()
-    stage = ExperimentTopics.fresh(connection, writer)
+    stem, client = f"wire-{writer}-{secrets.token_hex(4)}", admin(connection)
+    source, output, group = f"{stem}.in", f"{stem}.out", f"{stem}.group"
+    topics.create(client, [topics.TopicSpec(name, 1, {}) for name in (source, output)], Deadline(_ASK_S))
+    topics.describe_all(client, [source, output], Deadline(_ASK_S))
     done, frames = list[Try](), list[list[Event]]()
     with WireProxy(connection.bootstrap, seed=seed) as proxy:
-        actor = WRITERS[writer](proxy.connection, stage.group, stage.source, stage.output)
-        positions = PositionReader(connection, stage.group, stage.source)
+        actor = WRITERS[writer](proxy.connection, group, source, output)
+        positions = PositionReader(connection, group, source)
         with closing(positions), closing(actor):
             for number in range(tries):
                 proxy.timeline.clear()
@@ -127,7 +112,7 @@ def experiment(
                     frames.append(proxy.events())
         for failure in proxy.failures:
             done[-1].trouble = done[-1].trouble or failure
-    log = stage.log()
+    log = _log(connection, output)
     names = defaultdict(str, {tried.late: error_name(tried.late) for tried in done if tried.late is not None})
     return Result(writer, tally(done, log, names), done, log, frames, time.monotonic() - began)
 
