@@ -21,12 +21,8 @@ def told(*records: tuple[int, Message]) -> History:
 
 def test_owners_follow_each_other_and_each_position_has_one() -> None:
     history = told(
-        (0, claim("a")),
-        (10, claim("b")),
-        (100, beat("a", 0)),
-        (101 + 2 * INTERVAL, claim("b")),
-        (3000, beat("a", 0)),
-        (3100, release("b", 3)),
+        *((0, claim("a")), (10, claim("b")), (100, beat("a", 0))),
+        *((101 + 2 * INTERVAL, claim("b")), (3000, beat("a", 0)), (3100, release("b", 3))),
     )
     owners = [history.at(0, position) for position in range(7)]
     assert owners == [(None, -1), ("a", 0), ("a", 0), ("a", 0), ("b", 3), ("b", 3), (None, -1)]

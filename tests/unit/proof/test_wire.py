@@ -26,7 +26,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol import admin, metadata, producer
 
-
 FAR = ("broker.far.away", 19092)
 NEAR = ("127.0.0.1", 40001)
 TXN = "group:topic:0"
@@ -55,12 +54,8 @@ def each(api: Api, kind: Any) -> list[Any]:
     return [pytest.param(api, kind, version, id=f"{api.title}-v{version}") for version in versions]
 
 
-REQUESTS = [
-    *each(Api.INIT_PRODUCER_ID, producer.InitProducerIdRequest),
-    *each(Api.ADD_OFFSETS_TO_TXN, producer.AddOffsetsToTxnRequest),
-    *each(Api.END_TXN, producer.EndTxnRequest),
-    *each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitRequest),
-]
+TITLES = (Api.INIT_PRODUCER_ID, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN, Api.TXN_OFFSET_COMMIT)
+REQUESTS = [one for api in TITLES for one in each(api, getattr(producer, f"{api.title}Request"))]
 
 
 @pytest.mark.parametrize(("api", "kind", "version"), REQUESTS)
@@ -402,12 +397,8 @@ def test_the_position_is_the_last_acknowledged_one(position: int, name: str | No
 def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
     """It is inconclusive, however clean it looks; and so is one with trouble."""
     clean = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
-    tries = [
-        Try(0, "s", [clean], late=47, position=7),
-        Try(1, "s", [clean], late=None, position=7),
-        Try(2, "s", [clean], late=47, position=7, trouble="time-out"),
-        Try(3, "s", [clean], late=0, position=6),
-    ]
+    told_late = ((47, 7, ""), (None, 7, ""), (47, 7, "time-out"), (0, 6, ""))
+    tries = [Try(n, "s", [clean], late, position, why) for n, (late, position, why) in enumerate(told_late)]
     told = tally(tries, {"a": SEEN}, {47: "INVALID_PRODUCER_EPOCH", 0: "ok"})
     assert (told.tries, told.clean, told.inconclusive, told.broken) == (4, 1, 2, 1)
     assert told.late == {"INVALID_PRODUCER_EPOCH": 2, "no answer": 1, "ok": 1}
