@@ -6,23 +6,15 @@ import click
 
 from brew.cli import CONTEXT, LazyGroup, run
 
+_BY_MODULE = {
+    "campaign": ("campaign", "replay", "report"),
+    "claims": ("claims-member", "claims-races"),
+    "inspect": ("end-offsets", "group-describe", "read", "verify"),
+    "seed": ("resolve", "seed", "seed-customers", "topics"),
+    "wire": ("proxy", "torn", "wire-cell"),
+}
 COMMANDS = {
-    "campaign": "proof.commands.campaign:campaign",
-    "claims-member": "proof.commands.claims:claims_member",
-    "claims-races": "proof.commands.claims:claims_races",
-    "end-offsets": "proof.commands.inspect:end_offsets",
-    "group-describe": "proof.commands.inspect:group_describe",
-    "proxy": "proof.commands.wire:proxy",
-    "read": "proof.commands.inspect:read",
-    "replay": "proof.commands.campaign:replay",
-    "report": "proof.commands.campaign:report",
-    "resolve": "proof.commands.seed:resolve",
-    "seed": "proof.commands.seed:seed",
-    "seed-customers": "proof.commands.seed:seed_customers",
-    "topics": "proof.commands.seed:topics",
-    "torn": "proof.commands.wire:torn",
-    "verify": "proof.commands.inspect:verify",
-    "wire-cell": "proof.commands.wire:wire_cell",
+    name: f"proof.commands.{module}:{name.replace('-', '_')}" for module, names in _BY_MODULE.items() for name in names
 }
 
 

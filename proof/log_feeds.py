@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch, RawBatch
 from brew.connection import Connection
@@ -24,22 +23,13 @@ from proof.checking.input_partition import Row
 # Inputs are read this far ahead, so that an output's input has been read although partitions take turns.
 _AHEAD = 50_000
 _OFFSET_BATCHES = 200
-
-
-class Feed(Protocol):
-    """A log to check: ``step`` passes more of it to the checker; ``fraction`` is the part passed so far."""
-
-    ended: bool
-
-    @property
-    def fraction(self) -> float: ...
-    def step(self) -> None: ...
-    def close(self) -> None: ...
+TakeBatches = Callable[[str, int, Iterable[RawBatch]], None]
+_SETTLE_S, _COMMITTED_S, _PAUSE_S = 5.0, 10.0, 0.1
 
 
 class Records:
     """
-    The visible records of one topic.
+    The visible records of one topic: ``step`` passes more of them to the checker; ``fraction``: the part passed so far.
 
     ``lead`` is called with partition and offset before records up to it are passed on; ``ahead`` reads this log ahead
     of the others.
@@ -58,10 +48,9 @@ class Records:
         self._first = {p: log.first for p, log in logs.items()}
         self._ends = {p: log.end for p, log in logs.items()}
         self._done = dict.fromkeys(logs, 0)
-        self._total = max(1, sum(log.last_stable - log.first for log in logs.values()))
-        self._batches = scan_rows(
-            connection, topic, {p: (log.first, log.last_stable) for p, log in logs.items()}, READ_COMMITTED
-        )
+        ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
+        self._total = max(1, sum(last - first for first, last in ranges.values()))
+        self._batches = scan_rows(connection, topic, ranges, READ_COMMITTED)
         self._take, self._lead = take, lead
         self._ahead = _AHEAD if ahead else 0
         self.ended = False
@@ -90,13 +79,7 @@ class Records:
 class Batches:
     """The raw batches of one topic, passed to the checker by partition, as far as they are needed."""
 
-    def __init__(
-        self,
-        raw: RawLogs,
-        topic: str,
-        logs: dict[int, LogOffsets],
-        take: Callable[[str, int, Iterable[RawBatch]], None],
-    ) -> None:
+    def __init__(self, raw: RawLogs, topic: str, logs: dict[int, LogOffsets], take: TakeBatches) -> None:
         self._topic, self._take = topic, take
         self._left: dict[int, Iterator[RawBatch]] = {
             p: (batch for batch, _ in raw.batches(topic, p, log.first, log.end)) for p, log in logs.items()
@@ -141,9 +124,7 @@ class Offsets:
         """Do nothing: nothing is open between steps."""
 
 
-_SETTLE_S = 5.0
-_COMMITTED_S = 10.0
-_PAUSE_S = 0.1
+Feed = Records | Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +143,6 @@ class PipelineUnderTest:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """All topics that the pipeline writes."""
         return (*self.outputs, self.dead_letter)
 
 
@@ -188,15 +168,11 @@ class Snapshot:
             for partition, log in sorted(logs.items()):
                 place = f"{topic}[{partition}]"
                 if log.first > 0:
-                    gaps.append(
-                        f"{place} begins at offset {log.first} because of retention; "
-                        "verify earlier, or raise the topic's retention"
-                    )
+                    advice = "verify earlier, or raise the topic's retention"
+                    gaps.append(f"{place} begins at offset {log.first} because of retention; {advice}")
                 if log.last_stable < log.end:
-                    gaps.append(
-                        f"{place} has an open transaction at offset {log.last_stable}; "
-                        "run the pipeline again, which ends its own transactions, or wait for the time-out"
-                    )
+                    advice = "run the pipeline again, which ends its own transactions, or wait for the time-out"
+                    gaps.append(f"{place} has an open transaction at offset {log.last_stable}; {advice}")
         return gaps
 
 
@@ -226,10 +202,8 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
         if not moved and (not pending or patience.expired()):
             return found
         if moved and patience.expired():
-            raise Refused(
-                f"the position of group {claim.group!r} kept changing for {_SETTLE_S:g} s while it was read; "
-                "stop the pipeline, then verify again"
-            )
+            moved_on = f"the position of group {claim.group!r} kept changing for {_SETTLE_S:g} s while it was read"
+            raise Refused(f"{moved_on}; stop the pipeline, then verify again")
         time.sleep(min(_PAUSE_S, patience.remaining_s()))
 
 

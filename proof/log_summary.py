@@ -9,7 +9,7 @@ from brew.cluster import OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import cluster, offsets, topics
-from brew.kafka.clients import admin
+from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import open_transactions, raw_batches
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets
@@ -31,14 +31,6 @@ class LogCounts:
     control: int = 0
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """The number of a producer's records since its last marker, below and from the last stable offset on."""
-
-    stable: int = 0
-    behind: int = 0
-
-
 def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
     """
     Count the records of `[log.first, log.end)`; batches come in log order.
@@ -47,28 +39,24 @@ def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
     transactions, not with the log.
     """
     visible = waiting = aborted = control = 0
-    running: dict[int, _Transaction] = {}
+    running: dict[int, list[int]] = {}  # by producer: records since its last marker, below and from the LSO on
     for batch in batches:
         records = _kept(batch, log)
         if batch.control:
             control += records
             ended = running.pop(batch.producer_id, None) if batch.marker else None
             if ended is not None and batch.marker == "commit":
-                visible += ended.stable
-                waiting += ended.behind
+                visible, waiting = visible + ended[0], waiting + ended[1]
             elif ended is not None:
-                aborted += ended.stable + ended.behind
+                aborted += sum(ended)
             continue
         stable = batch.base_offset < log.last_stable
         if batch.transactional:
-            transaction = running.setdefault(batch.producer_id, _Transaction())
-            transaction.stable += records * stable
-            transaction.behind += records * (not stable)
+            running.setdefault(batch.producer_id, [0, 0])[not stable] += records
         else:
             visible += records * stable
             waiting += records * (not stable)
-    still_open = sum(transaction.stable + transaction.behind for transaction in running.values())
-    return LogCounts(visible, waiting, aborted, still_open, control)
+    return LogCounts(visible, waiting, aborted, sum(map(sum, running.values())), control)
 
 
 def _kept(batch: RawBatch, log: LogOffsets) -> int:
@@ -125,13 +113,17 @@ class GroupPosition:
         return sum(partition.behind_stable for partition in self.partitions)
 
 
+def topic_offsets(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, LogOffsets]:
+    partitions = range(topics.describe_one(client, topic, deadline).partitions)
+    return offsets.log_offsets(client, topic, partitions, deadline)
+
+
 def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
     """Read every partition of ``names`` once (if empty: of all topics except Kafka's own), and count its records."""
     client = admin(connection)
     partition_logs = []
     for name in names or topics.names(client, deadline):
-        partitions = range(topics.describe_one(client, name, deadline).partitions)
-        for partition, log in sorted(offsets.log_offsets(client, name, partitions, deadline).items()):
+        for partition, log in sorted(topic_offsets(client, name, deadline).items()):
             batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
             partition_logs.append(PartitionLog(name, partition, log, fold(batches, log)))
     return partition_logs
@@ -145,11 +137,6 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     blocked = [p for p, log in logs.items() if log.last_stable < log.end]
     state, members = cluster.group_state(connection, group, deadline)
-    return GroupPosition(
-        group,
-        topic,
-        state,
-        members,
-        [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions],
-        open_transactions(connection, topic, blocked, deadline) if blocked else [],
-    )
+    positions = [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions]
+    blockers = open_transactions(connection, topic, blocked, deadline) if blocked else []
+    return GroupPosition(group, topic, state, members, positions, blockers)

@@ -20,14 +20,13 @@ import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeGuard
+from typing import Self
 
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 
 ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
-
 _KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
 _SINK = (*_KERNEL, "brew.sink.sink", "brew.sink.shared", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
 _BESIDE = ("brew.claims.", "brew.observability.")
@@ -54,12 +53,7 @@ class MadeWith:
 
 
 def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
-    """
-    Return the files of the kernel's modules, by module name; with ``sink``, also the sink's.
-
-    Raises:
-        FileNotFoundError: one of the root modules is missing.
-    """
+    """Return the kernel's files by module name, with ``sink`` also the sink's."""
     modules: dict[str, Path] = {}
     begin = _SINK if sink else _KERNEL
     left = list(begin)
@@ -99,14 +93,10 @@ def _code(path: Path) -> bytes:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(_parsed(path)):
-        if _is_sentence(node):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             first, last = node.lineno - 1, node.end_lineno or node.lineno
             lines[first:last] = [""] * (last - first)
     return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
-
-
-def _is_sentence(node: ast.AST) -> TypeGuard[ast.Expr]:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _imports(path: Path) -> list[str]:

@@ -6,12 +6,12 @@ import functools
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, islice
-from typing import Self
+from typing import Any, Self
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
@@ -22,12 +22,15 @@ from brew.kafka.transaction import connect_early, fenced
 from brew.names import quantity
 
 TIERS = (b"gold", b"silver", b"bronze", b"standard")
-
 _ITEMS = ("espresso", "flat white", "cortado", "cappuccino", "cold brew", "filter", "mocha", "chai latte")
 _VARIANTS = 1024
 _OPENING_DAY = datetime(2026, 1, 1, 6, 0, tzinfo=UTC)
-
 Order = tuple[bytes, bytes | None]
+_CHUNK = 10_000
+_MOST_PER_TRANSACTION = 100
+Record = tuple[int, Order]
+"""Partition and order."""
+_MESSAGE_BYTES, _POLL_S, _ABORT_TIMEOUT_S = 1_000_000, 0.02, 3.0
 
 
 def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
@@ -73,13 +76,6 @@ def spoiled(order: Order, kind: int) -> Order:
     text = value or b""
     variants = (text[:-9], b"[" + text + b"]", text.replace(b'"customer_id"', b'"somebody"'), None)
     return key, variants[kind % len(variants)]
-
-
-_CHUNK = 10_000
-_MOST_PER_TRANSACTION = 100
-
-Record = tuple[int, Order]
-"""Partition and order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +146,8 @@ def ghost_records(plan: Seeding, mark: str, partitions: int) -> Iterator[Record]
 def _order_partitions(plan: Seeding, partitions: int) -> list[int]:
     only_markers = plan.markers_only_partition
     if only_markers is not None and not (0 <= only_markers < partitions and partitions > 1):
-        raise UsageError(
-            f"--markers-only-partition is {only_markers}, but topic {plan.topic!r} has {partitions} partition(s); "
-            "give a partition of a topic that has at least two"
-        )
+        wrong = f"{only_markers}, but topic {plan.topic!r} has {partitions} partition(s)"
+        raise UsageError(f"--markers-only-partition is {wrong}; give a partition of a topic that has at least two")
     return [p for p in range(partitions) if p != only_markers]
 
 
@@ -166,11 +160,6 @@ def _visible(plan: Seeding, homes: list[int]) -> Iterator[Record]:
         if bad_every and nth % bad_every == 0:
             made = spoiled(made, nth // bad_every - 1)
         yield homes[number % len(homes)], made
-
-
-_MESSAGE_BYTES = 1_000_000
-_POLL_S = 0.02
-_ABORT_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,29 +182,26 @@ class Seeded:
         if self.aborted:
             text += f"; {self.aborted} more in aborted transactions"
         if self.open_id is not None:
-            text += (
-                f"; {self.open_id} has a transaction open; abort it with "
-                f"`python -m proof resolve --transactional-id {self.open_id}`"
-            )
+            command = f"python -m proof resolve --transactional-id {self.open_id}"
+            text += f"; {self.open_id} has a transaction open; abort it with `{command}`"
         return text
 
 
 class Writer:
     """A producer that reports delivery errors only, so that successful deliveries cost no callback."""
 
-    def __init__(self, connection: Connection, topic: str, transactional_id: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, name: str | None, timeout_s: float, most_bytes: int = _MESSAGE_BYTES
+    ) -> None:
+        """``name``: the transactional id, or None; ``most_bytes``: the largest message."""
         self._topic = topic
         self._timeout_s = timeout_s
-        self._transactional = transactional_id is not None
+        self._transactional = name is not None
         self._failed: KafkaError | None = None
-        self._client: Producer = producer(
-            connection,
-            transactional_id,
-            timeout_s=timeout_s,
-            message_max_bytes=_MESSAGE_BYTES,
-            **{"delivery.report.only.error": True, "on_delivery": self._undelivered},
-        )
-        if transactional_id is not None:
+        settings: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._undelivered}
+        settings |= {"timeout_s": timeout_s, "message_max_bytes": most_bytes}
+        self._client: Producer = producer(connection, name, **settings)
+        if name is not None:
             fenced(self._client, Deadline(timeout_s))
         else:
             connect_early(self._client, topic)
@@ -232,7 +218,7 @@ class Writer:
 
         retry_until(ask, name, deadline)
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, records: Iterable[tuple[int, tuple[bytes | None, bytes | None]]]) -> None:
         """Queue records, waiting for room; `produce_batch` takes one partition per call."""
         by_partition: dict[int, list[dict[str, object]]] = {}
         for partition, (key, value) in records:

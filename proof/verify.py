@@ -15,7 +15,6 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from brew.journal import Entry, entries
-from brew.kafka import offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.kafka_python import RawLogs, open_transactions, raw_logs
 from brew.kafka.log_reader import scan_rows
@@ -29,6 +28,7 @@ from proof.checking.journals import Acknowledged, check_fired, check_readers, ch
 from proof.checking.transformed import Oracle
 from proof.findings import Name, Report
 from proof.log_feeds import Batches, Feed, Offsets, PipelineUnderTest, Records, Snapshot, snapshot
+from proof.log_summary import topic_offsets
 from proof.oracle import Profiles
 
 _CHUNK = 1024 * 1024
@@ -62,12 +62,7 @@ class VerifyOptions:
 
 
 def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions) -> Report:
-    """
-    Check everything that is in the topics now, and return the report.
-
-    Raises:
-        Refused: a topic is missing, or the group's position can't be determined.
-    """
+    """Check all that is in the topics now; raise `Refused` if a topic is missing or the position is unknown."""
     oracle = None
     if asked.transform is not None:
         loaded = load(asked.transform, asked.py_files)
@@ -105,9 +100,7 @@ def _uncollected() -> Iterator[None]:
 
 def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profiles:
     """Read the topic's visible profiles, including older ones that compaction has left."""
-    client = admin(connection)
-    count = topics.describe_one(client, topic, deadline).partitions
-    logs = offsets.log_offsets(client, topic, range(count), deadline)
+    logs = topic_offsets(admin(connection), topic, deadline)
     profiles = Profiles(topic, logs)
     ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
     for rows in scan_rows(connection, topic, ranges, READ_COMMITTED):
@@ -117,11 +110,7 @@ def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profile
 
 def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profiles: Profiles | None) -> BrokerFacts:
     return BrokerFacts(
-        input=claim.input,
-        output=claim.output,
-        dead_letter=claim.dead_letter,
-        logs=logs.input,
-        committed=logs.committed,
+        *(claim.input, claim.output, claim.dead_letter, logs.input, logs.committed),
         output_partitions=len(logs.downstream[claim.output]),
         doubts=tuple(logs.gaps),
         downstream=logs.downstream,
@@ -148,9 +137,8 @@ def _read(
         def downstream(topic: str, logs_of: dict[int, LogOffsets]) -> Records:
             lead = None if raw is None else Batches(raw, topic, logs_of, checker.batches).lead
             outputs = functools.partial(checker.output, topic=topic)
-            return Records(
-                connection, topic, logs_of, outputs if topic in claim.outputs else checker.dead_letters, lead
-            )
+            take = outputs if topic in claim.outputs else checker.dead_letters
+            return Records(connection, topic, logs_of, take, lead)
 
         upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
         read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream.items()], others)

@@ -1,10 +1,10 @@
 """
 The list of all cells for each applicable reader, and campaigns that run many of them, sequentially or in parallel.
 
-A theme is a module with a `CellTable` named `CELLS`; add new ones to `THEMES`. Each cell that starts the pipeline runs
-once with `--reader connector` and once with `direct`: the same fault, moment, play and verdict. Its name ends in the
-reader, followed by `-spark` if it runs on Spark. Without `-spark`, the pipeline runs in one process (`--master none`),
-where the connector's ranges are read without Spark.
+A theme is a module of `cells/` with a `CellTable` named `CELLS`; add new ones to `THEMES`. Each cell that starts the
+pipeline runs once with `--reader connector` and once with `direct`: the same fault, moment, play and verdict. Its name
+ends in the reader, followed by `-spark` if it runs on Spark. Without `-spark`, the pipeline runs in one process
+(`--master none`), where the connector's ranges are read without Spark.
 
 Results are saved, and a campaign can be resumed.
 """
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch, fnmatchcase
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -37,29 +37,15 @@ from proof.campaign.cell import (
     finished_results,
     write_file,
 )
-from proof.campaign.cells import (
-    access,
-    broker,
-    claims,
-    downstream,
-    kafka,
-    ledger,
-    mixture,
-    payload,
-    sink,
-    spark,
-    standalone,
-    wire,
-    writer,
-)
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.effects import HOLDERS
 from proof.campaign.runner import RunSettings, run
 from proof.campaign.stage import WRITER
 from proof.provenance import SINK_ROWS, MadeWith
 
-THEMES: Sequence[ModuleType] = (
-    *(writer, wire, broker, kafka, payload, spark, standalone, ledger, downstream, claims, access, sink, mixture),
+THEMES = (
+    *("writer", "wire", "broker", "kafka", "payload", "spark", "standalone", "ledger", "downstream", "claims"),
+    *("access", "sink", "mixture"),
 )
 SPARK = "-spark"
 ONE_READER = {
@@ -81,20 +67,17 @@ NO_READER = {
 }
 """Cells that start no reader of the pipeline, and the reason."""
 _SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short", "F35-poison-short"}
+Round = tuple[Cell, int]
 
 
 def cells() -> list[Cell]:
     """Return all cells in the order of the themes, for each applicable reader."""
-    return [variant for theme in THEMES for cell in theme.CELLS for variant in _over_readers(cell)]
+    themes = (import_module(f"proof.campaign.cells.{theme}") for theme in THEMES)
+    return [variant for theme in themes for cell in theme.CELLS for variant in _over_readers(cell)]
 
 
 def chosen(patterns: Iterable[str]) -> list[Cell]:
-    """
-    Return all cells, or those that match a pattern: a name with wildcards, a row, or a mark.
-
-    Raises:
-        UsageError: a pattern matches no cell.
-    """
+    """Return all cells, or those that match a pattern (a name with wildcards, a row, or a mark), which must exist."""
     everything, asked = cells(), list(patterns)
     for pattern in asked:
         if not any(_fits(cell, pattern) for cell in everything):
@@ -103,15 +86,9 @@ def chosen(patterns: Iterable[str]) -> list[Cell]:
 
 
 def named(name: str) -> Cell:
-    """
-    Return the cell with this name.
-
-    Raises:
-        UsageError: there is no such cell.
-    """
-    for cell in cells():
-        if cell.name == name:
-            return cell
+    """Return the cell with this name; raise `UsageError` if there is none."""
+    if cell := next((cell for cell in cells() if cell.name == name), None):
+        return cell
     raise UsageError(f"there is no cell {name!r}; `python -m proof campaign --list` lists all")
 
 
@@ -141,9 +118,6 @@ def over(reader: str, cell: Cell) -> Cell:
     )
 
 
-Round = tuple[Cell, int]
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
@@ -162,14 +136,10 @@ class Plan:
     at_once: int = 1
     begin_within_s: float | None = None
 
-    def rounds(self) -> list[Round]:
-        """Return every cell with the first seed, then the next: an interrupted campaign covers most of the matrix."""
-        return [(cell, seed) for seed in self.seeds for cell in self.cells]
-
     def left(self, done: Sequence[Result]) -> list[Round]:
-        """Return the cells and seeds without a result."""
+        """Return what has no result: all cells of a seed, then the next one, so that most of the matrix is covered."""
         known = {(result.cell, result.seed) for result in done}
-        return [(cell, seed) for cell, seed in self.rounds() if (cell.name, seed) not in known]
+        return [(cell, seed) for seed in self.seeds for cell in self.cells if (cell.name, seed) not in known]
 
     def missing_in(self, done: Sequence[Result]) -> list[str]:
         """Return the cells and seeds without a result, each as the text `NAME with seed N`."""
@@ -198,7 +168,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     finally:
         todo.left.clear()
         for lane in lanes:
-            lane.clusters.close()
+            lane.close()
         about = campaign_metadata(plan.command, began, time.monotonic() - clock, plan.seeds, _made_with(plan))
         write_file(folder / WHOLE, about, done)
     for lane in lanes:
@@ -246,36 +216,30 @@ class _Lane(threading.Thread):
 
     def __init__(self, todo: _CellQueue, number: int) -> None:
         super().__init__(name=f"lane {number}", daemon=True)
-        self.clusters = _LaneCluster(todo.plan.bootstrap)
         self.error: BaseException | None = None
         self._todo, self._from_the_end = todo, number % 2 == 1
+        bootstrap = todo.plan.bootstrap
+        self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
+        self._own: Sandbox | None = None
 
     def run(self) -> None:
         try:
             while (taken := self._todo.take(last=self._from_the_end)) is not None:
                 cell, seed = taken
-                cluster = ExternalCluster("") if cell.not_applicable else self.clusters.cluster()
+                cluster = ExternalCluster("") if cell.not_applicable else self._cluster()
                 plan = self._todo.plan
                 made_with = _made_with(plan, sink=cell.row in SINK_ROWS)
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
                 if not result.as_expected:
-                    self.clusters.close()  # its brokers may be in any state
+                    self.close()  # its brokers may be in any state
                 self._todo.finish(result)
         except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined
             self.error = error
             self._todo.left.clear()
         finally:
-            self.clusters.close()
+            self.close()
 
-
-class _LaneCluster:
-    """The cluster that the cells of a lane share; replaced after a cell that did not end as expected."""
-
-    def __init__(self, bootstrap: str | None) -> None:
-        self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
-        self._own: Sandbox | None = None
-
-    def cluster(self) -> ExternalCluster:
+    def _cluster(self) -> ExternalCluster:
         if self._foreign is not None:
             return self._foreign
         if self._own is None:
@@ -283,7 +247,7 @@ class _LaneCluster:
         return self._own
 
     def close(self) -> None:
-        """Stop the cluster; may be called from another thread while a cell uses it."""
+        """Stop the lane's own cluster; may be called from another thread while a cell uses it."""
         own, self._own = self._own, None
         if own is not None:
             own.close()

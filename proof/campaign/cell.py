@@ -1,8 +1,4 @@
-"""
-A cell of the fault matrix: the fault, its target and moment, and the effects required for it to count.
-
-Also its `Result`, and the files that store the results of a campaign.
-"""
+"""A cell of the fault matrix, its `Result`, and the files that store the results of a campaign."""
 
 from __future__ import annotations
 
@@ -24,9 +20,11 @@ from proof.provenance import UNKNOWN, MadeWith
 
 CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
 """Readers of the pipeline; with `both` they alternate within one cell."""
-
 Play = Callable[..., None]
 """Injects faults into a `proof.campaign.stage.CellEnvironment`, its last argument, and heals them all."""
+PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
+LINES, WHOLE = "results.jsonl", "results.json"
+_PERCENTILE = 0.95
 
 
 class Need(enum.StrEnum):
@@ -99,13 +97,15 @@ class CellTable(list[Cell]):
         """
         Return a decorator that adds the cell ``name``, whose row is the first word of the name.
 
-        ``args`` are passed to the play before the stage. ``marks`` are the words of one string. A cell whose name ends
-        in `-control` is expected to be violated, and has no bound.
+        ``args`` are passed to the play before the stage. ``marks`` are the words of one string. ``needed`` may be a
+        tuple of events, each needed once. A cell whose name ends in `-control` is expected to be violated, unbounded.
         """
         if name.endswith("-control"):
             fields = {"expected": "violated", "bound_s": None, **fields}
         known = {"row": name.partition("-")[0], **self._defaults, **fields}
         known |= {"needs": frozenset(known.get("needs", ())), "marks": frozenset(known.get("marks", "").split())}
+        if isinstance(events := known.get("needed"), tuple):
+            known["needed"] = dict.fromkeys(events, 1)
 
         def add(play: Play) -> Play:
             bound = partial(play, *args) if args else play
@@ -117,12 +117,6 @@ class CellTable(list[Cell]):
 
 def nothing(_stage: object) -> None:
     """Do nothing: the play of experiments and of cells that are not applicable."""
-
-
-PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
-
-LINES, WHOLE = "results.jsonl", "results.json"
-_PERCENTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +162,12 @@ def p95(values: Sequence[float]) -> float:
 
 
 def append_result(folder: Path, result: Result) -> None:
-    """Append one line to the file of finished cells."""
     with (folder / LINES).open("a") as file:
         file.write(json.dumps(asdict(result)) + "\n")
 
 
 def finished_results(folder: Path, kernels: Collection[str] | None = None) -> list[Result]:
-    """
-    Return the results of an earlier run of this campaign; a line truncated by a kill is skipped.
-
-    With ``kernels``, results from other kernels are skipped too.
-    """
+    """Return the results of an earlier run, of ``kernels`` if given; a line truncated by a kill is skipped."""
     path = folder / LINES
     if not path.exists():
         return []
@@ -200,18 +189,15 @@ def campaign_metadata(
     command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
 ) -> dict[str, object]:
     """Return the metadata of a results file: command, time, machine, versions."""
+    memory_gib = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
-        "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
+        "machine": f"{os.cpu_count()} cores, {memory_gib} GiB, {platform.system()} {platform.machine()}",
         **asdict(made_with),
         "seeds": list(seeds),
     }
-
-
-def _memory_gib() -> int:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +230,9 @@ class Names:
         return [self.input, self.output, self.dead_letter]
 
     def transactional_id(self, partition: int) -> str:
-        """Return the pipeline's transactional id for an input partition."""
         return str(TransactionalId(self.group, self.input, partition))
 
     def options(self) -> list[str]:
         """Return the options that pass these names, the same for the pipeline and the checker."""
-        named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
-        return [word for pair in [*named, ("--group", self.group)] for word in pair]
+        topics = ["--input", self.input, "--output", self.output, "--dead-letter", self.dead_letter]
+        return [*topics, "--group", self.group]

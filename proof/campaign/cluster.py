@@ -25,7 +25,6 @@ from proof.campaign.cell import Need
 from proof.campaign.programs import ROOT, repeated
 
 CLIENTS = "clients"
-
 _COMMAND_S = 90.0
 _POLL_S = 0.05
 _GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
@@ -56,16 +55,9 @@ class ExternalCluster:
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
         """Do nothing: an external cluster is never broken."""
 
-    def close(self) -> None:
-        """Do nothing: an external cluster keeps running."""
-
 
 class SandboxFolder:
-    """
-    A context manager for a folder in which `python -m sandbox` runs servers; removed on exit, even after an error.
-
-    ``group``: the group of commands, if there is one.
-    """
+    """A folder for servers of `python -m sandbox`, or of its ``group``; removed on exit, even after an error."""
 
     def __init__(self, folder: Path, *group: str) -> None:
         self.folder, self._group = folder, group
@@ -73,12 +65,7 @@ class SandboxFolder:
         self._guard = guard(folder, self._command("down", "--wipe"))
 
     def run(self, *words: str) -> None:
-        """
-        Run a command.
-
-        Raises:
-            Refused: it failed; the message contains its output.
-        """
+        """Run a command; raise `Refused` with its output if it fails."""
         done = self._run(*words)
         if done.returncode != 0:
             raise Refused(f"`python -m {' '.join(['sandbox', *self._group, *words])}` failed: {done.stderr.strip()}")
@@ -89,7 +76,6 @@ class SandboxFolder:
         return status
 
     def close(self) -> None:
-        """Stop all servers and remove the folder."""
         with contextlib.suppress(Refused, subprocess.TimeoutExpired):
             self.run("down", "--wipe")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -113,12 +99,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
     """A cluster started by the campaign, with additional broker settings."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        brokers: int = _ALL,
-        properties: Mapping[str, str] | None = None,
-        secure: bool = False,
+        self, directory: Path, brokers: int = _ALL, properties: Mapping[str, str] | None = None, *, secure: bool = False
     ) -> None:
         SandboxFolder.__init__(self, directory)
         self._touched = False
@@ -157,10 +138,8 @@ class Sandbox(SandboxFolder, ExternalCluster):
             raise Refused("this sandbox has no users; start it with --secure")
         return Path(self._secure["client_configs"][user])
 
-    def certify(self, *words: str) -> float:
-        """Run `sandbox certify`; return the time at which it finished."""
+    def certify(self, *words: str) -> None:
         self.run("certify", *words)
-        return time.time()
 
     @property
     def brokers(self) -> list[int]:
@@ -205,31 +184,26 @@ class Sandbox(SandboxFolder, ExternalCluster):
 
     def cut(self, number: int, *others: int | str) -> float:
         """Block all traffic between a broker and others; return the time at which it was blocked."""
-        self._touched = True
-        self.run("cut", str(number), *(word for other in others for word in ("--from", str(other))))
-        return time.time()
+        return self._broken("cut", str(number), *(word for other in others for word in ("--from", str(other))))
 
     def fill(self, number: int) -> float:
-        self._touched = True
-        self.run("fill", str(number))
-        return time.time()
+        return self._broken("fill", str(number))
 
     def heal(self) -> float:
         """Undo cuts and full disks; return the time at which it was done."""
         self.run("heal")
         return time.time()
 
+    def _broken(self, *words: str) -> float:
+        self._touched = True
+        self.run(*words)
+        return time.time()
+
     def down(self) -> list[int]:
-        """Return the brokers that are not running."""
         return [int(node["broker"]) for node in self.status()["brokers"] if not node["running"]]
 
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
-        """
-        Heal everything, and wait until each replica of ``topics`` and of Kafka's internal topics is in sync.
-
-        Raises:
-            DeadlineExceeded: the replicas did not get in sync.
-        """
+        """Heal everything, and wait until each replica of ``topics`` and of Kafka's internal topics is in sync."""
         if not self._touched and self._is_whole(topics, deadline):
             return  # no fault was injected, and nothing failed by itself
         self.run("heal")
@@ -247,13 +221,10 @@ class Sandbox(SandboxFolder, ExternalCluster):
     def _is_whole(self, topics: Sequence[str], deadline: Deadline) -> bool:
         deadline.check("all replicas in sync")
         with contextlib.suppress(KafkaFailure):
-            all_answer = len(cluster_admin.brokers(self.admin, deadline)) == len(self._nodes)
-            return all_answer and not self._behind(topics, deadline)
+            if len(cluster_admin.brokers(self.admin, deadline)) == len(self._nodes):
+                known = set(self.admin.list_topics(timeout=max(0.1, deadline.remaining_s())).topics)
+                return not cluster_admin.out_of_sync(self.admin, known.intersection([*topics, *_INTERNAL]), deadline)
         return False
-
-    def _behind(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
-        known = set(self.admin.list_topics(timeout=max(0.1, deadline.remaining_s())).topics)
-        return cluster_admin.out_of_sync(self.admin, known.intersection([*topics, *_INTERNAL]), deadline)
 
 
 def guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -11,20 +11,18 @@ import ctypes
 import errno
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
 
 import psutil
 
 from brew.deadline import Deadline
 from brew.journal import Entry, Step
 from proof.campaign.journals import Kill, is_fenced, open_ranges
-from proof.campaign.programs import Program
+from proof.campaign.programs import Background, Program
 from proof.campaign.stage import CellEnvironment
 
 OPEN = "open_when_struck"
@@ -33,13 +31,10 @@ COPIES = "copies"
 LEADERS_MOVED = "leaders_moved"
 HOLDERS = "holders"
 """Event: writers seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
-
 _TRIES = 400
-_FENCED_S = 5.0
-_DIE_S = 10.0
-_LOOK_S = 0.03
+_FENCED_S, _DIE_S, _LOOK_S = 5.0, 10.0, 0.03
 _PYTHON = "python"
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 _PROCS = "cgroup.procs"
 _PIDFD_GETFD = 438  # the system call's number, the same on all architectures
 
@@ -116,11 +111,8 @@ def copies(entries: Iterable[Entry]) -> int:
         place = entry.fields["partition"], entry.fields["start"], entry.fields["until"]
         began, _ = spans.setdefault(place, {}).get(entry.pid, (entry.at, entry.at))
         spans[place][entry.pid] = (began, entry.at)
-    return sum(_overlap(sorted(by_pid.values())) for by_pid in spans.values())
-
-
-def _overlap(spans: Sequence[tuple[float, float]]) -> bool:
-    return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+    in_order = (sorted(by_pid.values()) for by_pid in spans.values())
+    return sum(any(later[0] < earlier[1] for earlier, later in pairwise(some)) for some in in_order)
 
 
 def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0.0) -> bool:
@@ -142,12 +134,7 @@ def lines(writer: Program, holder: psutil.Process) -> set[tuple[int, int]]:
 
 
 def cut(holder: psutil.Process, descriptor: int) -> None:
-    """
-    Shut down a connection of another process in both directions, as a broken network does.
-
-    Raises:
-        OSError: the system does not provide the descriptor.
-    """
+    """Shut down a connection of another process in both directions, as a broken network does."""
     process = os.pidfd_open(holder.pid)
     try:
         mine = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, descriptor, 0)
@@ -174,7 +161,6 @@ def holders(writer: Program) -> list[psutil.Process]:
 
 
 def _listening(process: psutil.Process) -> set[int]:
-    """Return the ports that a process listens on."""
     return {line.laddr.port for line in process.net_connections("tcp") if line.status == psutil.CONN_LISTEN}
 
 
@@ -184,17 +170,17 @@ def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int
     return {(line.laddr.port, line.fd) for line in established if line.raddr and line.raddr.port in ports}
 
 
-class LeaseObserver(threading.Thread):
-    """A context manager that polls the running writers; ``seen`` are those that had a lease holder."""
+class LeaseObserver(Background):
+    """Polls the running writers; ``seen`` are those that had a lease holder."""
 
     def __init__(self, writers: Sequence[Program]) -> None:
-        super().__init__(name="witness", daemon=True)
-        self._writers, self._over = writers, threading.Event()
+        super().__init__("witness")
+        self._writers = writers
         self.seen: set[int] = set()
 
     def run(self) -> None:
         self._look()
-        while not self._over.wait(_LOOK_S):
+        while not self.over.wait(_LOOK_S):
             self._look()
         self._look()  # for a play that ended before the first poll saw its writers
 
@@ -202,14 +188,6 @@ class LeaseObserver(threading.Thread):
         for writer in list(self._writers):
             if writer.ended_at is None and writer.pid not in self.seen and holders(writer):
                 self.seen.add(writer.pid)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
 
 
 class Freezer:
@@ -222,37 +200,30 @@ class Freezer:
     """
 
     def __init__(self) -> None:
-        root = _root()
-        if root is None:
+        roots = [folder for folder in _CGROUPS if (folder / _PROCS).exists() and os.access(folder, os.W_OK)]
+        if not roots:
             raise PermissionError("no cgroup freezer is available; run as root")
-        self._root, self._group = root, root / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._root, self._group = roots[0], roots[0] / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._group.mkdir()
 
     def freeze(self, stopped: Iterable[psutil.Process]) -> None:
         """Freeze processes; those stopped by SIGSTOP are frozen instead."""
         held = [*stopped]
-        for process in held:
-            with contextlib.suppress(ProcessLookupError):
-                (self._group / _PROCS).write_text(str(process.pid))
+        self._move((process.pid for process in held), self._group)
         self._set(frozen=True)
         for process in held:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
     def release(self, processes: Iterable[psutil.Process]) -> None:
-        """Thaw some of the processes."""
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                (self._root / _PROCS).write_text(str(process.pid))
+        self._move((process.pid for process in processes), self._root)
 
     def close(self) -> None:
         """Thaw all processes, and remove the cgroup once the killed ones in it have died."""
         self._set(frozen=False)
         deadline = Deadline(_DIE_S)
         while True:
-            for pid in (self._group / _PROCS).read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    (self._root / _PROCS).write_text(pid)
+            self._move((self._group / _PROCS).read_text().split(), self._root)
             try:
                 self._group.rmdir()
             except OSError as error:
@@ -262,6 +233,12 @@ class Freezer:
             else:
                 return
 
+    @staticmethod
+    def _move(pids: Iterable[object], group: Path) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                (group / _PROCS).write_text(str(pid))
+
     def _set(self, *, frozen: bool) -> None:
         unified = self._group / "cgroup.freeze"
         if unified.exists():
@@ -270,21 +247,9 @@ class Freezer:
             (self._group / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
 
 
-def _root() -> Path | None:
-    for folder in (_CGROUPS / "freezer", _CGROUPS / "unified", _CGROUPS):
-        if (folder / _PROCS).exists() and os.access(folder, os.W_OK):
-            return folder
-    return None
-
-
 @contextlib.contextmanager
 def frozen(stopped: Iterable[psutil.Process]) -> Iterator[Freezer]:
-    """
-    Freeze processes for the duration of the block.
-
-    Raises:
-        PermissionError: this user may not use the freezer.
-    """
+    """Freeze processes for the duration of the block; raise `PermissionError` if this user may not."""
     freezer = Freezer()
     try:
         freezer.freeze(stopped)

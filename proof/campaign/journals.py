@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -41,7 +42,7 @@ class Journals:
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._read[path] = begin + len(whole)
-            fresh += [_entry(orjson.loads(line)) for line in whole.splitlines()]
+            fresh += [_entry(**orjson.loads(line)) for line in whole.splitlines()]
         self.entries += fresh
         self.commits += sum(map(is_commit, fresh))
         return fresh
@@ -62,9 +63,8 @@ def is_fenced(entry: Entry) -> bool:
     return entry.phase is Phase.FAILED and str(entry.fields.get("detail")).startswith("Fenced")
 
 
-def _entry(fields: dict[str, object]) -> Entry:
-    at, who, pid = fields.pop("at"), fields.pop("who"), fields.pop("pid")
-    return Entry(at, who, pid, Step(str(fields.pop("step"))), Phase(str(fields.pop("phase"))), fields)  # type: ignore[arg-type]
+def _entry(at: float, who: str, pid: int, step: str, phase: str, **fields: Any) -> Entry:
+    return Entry(at, who, pid, Step(step), Phase(phase), fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,8 @@ def first_commit(
 
     Processes in ``without`` don't count: one that outlives its driver for a moment has not recovered.
     """
-    times = (
-        entry.at
-        for entry in entries
-        if entry.at > after
-        and is_commit(entry)
-        and entry.pid not in without
-        and (partitions is None or entry.fields["partition"] in partitions)
-    )
+    commits = (entry for entry in entries if entry.at > after and is_commit(entry) and entry.pid not in without)
+    times = (entry.at for entry in commits if partitions is None or entry.fields["partition"] in partitions)
     return min(times, default=None)
 
 
@@ -120,7 +114,8 @@ def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
             continue
         for kill, partition, start in held:
             place = kill, partition, start
-            if kill.at < entry.at < held[place] and _holds(entry, partition, start):
+            received = ((source, offset + count) for _, source, offset, count in entry.fields.get("runs", ()))
+            if kill.at < entry.at < held[place] and any(s == partition and end > start for s, end in received):
                 held[place] = entry.at
     seconds = []
     for kill in kills:
@@ -149,10 +144,3 @@ def _open(entries: Iterable[Entry], kills: Iterable[Kill]) -> dict[Kill, dict[in
             elif entry.step in {Step.COMMIT, Step.ABORT} and entry.phase is Phase.DONE:
                 begun[kill].pop(entry.fields["partition"], None)
     return begun
-
-
-def _holds(read: Entry, partition: int, start: int) -> bool:
-    """Return whether a reader received a record of that partition, at or after ``start``."""
-    return any(
-        source == partition and offset + count > start for _, source, offset, count in read.fields.get("runs", ())
-    )

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,10 +24,12 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
 
 ROOT = Path(__file__).resolve().parents[2]
-_POLL_S = 0.002
-_LAST_LINES = 6
-_ABORT_S = 3.0
+_POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
+_KILLED_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
+"""A command prefix with which the kernel kills the process when the campaign dies."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
+_SIZE = 16
+_SUFFIX = ".parsed"
 
 
 class ProgramFailedError(BrewError):
@@ -48,7 +51,7 @@ class Program:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
-                [*_kill_with_parent(), *command],
+                [*_KILLED_WITH_PARENT, *command],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -92,33 +95,27 @@ class Program:
         return f"{self.name} ended with {signal.Signals(-code).name}: {self.last_words()}"
 
     def wait(self, deadline: Deadline) -> int:
-        """
-        Wait for the process; return its exit code.
-
-        Raises:
-            DeadlineExceeded: it is still running.
-        """
+        """Wait for the process; return its exit code, or raise `DeadlineExceeded` if it is still running."""
         while (code := self.code()) is None:
             deadline.check(f"the end of {self.name}")
             time.sleep(_POLL_S)
         return code
 
     def done(self, deadline: Deadline) -> str:
-        """
-        Wait until the process has succeeded; return its output.
-
-        Raises:
-            ProgramFailedError: it failed.
-        """
+        """Wait until the process has succeeded; return its output, or raise `ProgramFailedError` if it failed."""
         if (code := self.wait(deadline)) != 0:
             raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; see {self._err}")
         return self.printed()
+
+    @property
+    def ending(self) -> str:
+        """Its name, exit code and last words, for messages."""
+        return f"{self.name} ended with {self.code()}: {self.last_words()}"
 
     def printed(self) -> str:
         return self._out.read_text(errors="replace")
 
     def said(self) -> str:
-        """Return its output on both streams."""
         return self.printed() + self._err.read_text(errors="replace")
 
     def last_words(self) -> str:
@@ -156,6 +153,22 @@ class Program:
         self.wait(Deadline(_ABORT_S))
 
 
+class Background(threading.Thread):
+    """A daemon thread that runs for the duration of a block, whose end sets ``over``."""
+
+    def __init__(self, name: str, join_s: float | None = None) -> None:
+        super().__init__(name=name, daemon=True)
+        self.over, self._join_s = threading.Event(), join_s
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join(self._join_s)
+
+
 class Programs:
     """All programs of a cell; exiting the block kills those that still run."""
 
@@ -174,7 +187,6 @@ class Programs:
         return [program for program in self._started if program.code() is None]
 
     def python(self, name: str, *words: str) -> Program:
-        """Start `python -m words...`."""
         return self.start(name, sys.executable, "-m", *words)
 
     def __enter__(self) -> Self:
@@ -184,27 +196,15 @@ class Programs:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all programs, and to what they started."""
         for program in self._started:
             program.kill()
 
 
-def _kill_with_parent() -> list[str]:
-    """Return a command prefix with which the kernel kills the process when the campaign dies."""
-    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
-
-
 def repeated(option: str, values: Mapping[str, object]) -> list[str]:
-    """Return an option repeated for each NAME=VALUE."""
     return [word for name, value in values.items() for word in (option, f"{name}={value}")]
 
 
-_SIZE = 16
-_SUFFIX = ".parsed"
-
-
 def digest(document: bytes) -> bytes:
-    """Return a 16-byte hash of a document."""
     return hashlib.blake2b(document, digest_size=_SIZE).digest()
 
 

@@ -33,6 +33,8 @@ from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
 _WHOLE_S = 90.0
 _NOT_APPLICABLE = "not applicable: "
+_READ_S = 120.0
+_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,8 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with Programs(folder) as programs:
-        stage = CellEnvironment(
-            *(cell, seed, cluster, folder, programs, clock),
-            kills=settings.kills,
-            program=settings.program,
-            minutes=settings.minutes,
-            slack=settings.slack,
-        )
+        given = {name: getattr(settings, name) for name in ("kills", "program", "minutes", "slack")}
+        stage = CellEnvironment(cell, seed, cluster, folder, programs, clock, **given)
         judged = Judgement()
         lacking = [need.value for need in sorted(cell.needs) if cluster.lacks(need)]
         if cell.not_applicable:
@@ -77,12 +74,24 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
         elif lacking:
             judged.doubts.append(f"not run here: it needs {', '.join(lacking)}")
         else:
-            with _Watchdog(cell.limit_s * settings.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
+            with _killed_after(cell.limit_s * settings.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
                 _play(stage, judged)
     result = _result(stage, judged, began)
     if result.verdict == PROVEN and not settings.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+@contextlib.contextmanager
+def _killed_after(seconds: float, programs: Programs) -> Iterator[None]:
+    """Kill all programs of a cell that is far over its time, so that whatever waits for them continues."""
+    timer = threading.Timer(seconds, programs.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager
@@ -134,7 +143,6 @@ def break_it(stage: CellEnvironment) -> None:
     if stage.cell.reader != DIRECT:
         stage.cell.play(stage)
         return
-
     observer = LeaseObserver(stage.writers)
     try:
         with observer:
@@ -169,12 +177,7 @@ def _run_phase(call: Callable[[], None], judged: Judgement) -> bool:
 def _result(stage: CellEnvironment, judged: Judgement, began: datetime) -> Result:
     cell = stage.cell
     return Result(
-        cell=cell.name,
-        row=cell.row,
-        fault=cell.fault,
-        target=cell.target,
-        moment=cell.moment,
-        path=cell.path,
+        *(cell.name, cell.row, cell.fault, cell.target, cell.moment, cell.path),
         seed=stage.seed,
         verdict=judged.verdict,
         began=began.isoformat(timespec="seconds"),
@@ -190,24 +193,6 @@ def _result(stage: CellEnvironment, judged: Judgement, began: datetime) -> Resul
         note="; ".join(stage.notes),
         expected=INCONCLUSIVE if cell.not_applicable else cell.expected,
     )
-
-
-class _Watchdog(threading.Timer):
-    """Kills all programs of a cell that is far over its time, so that whatever waits for them continues."""
-
-    def __init__(self, seconds: float, programs: Programs) -> None:
-        super().__init__(seconds, programs.kill)
-        self.daemon = True
-
-    def __enter__(self) -> None:
-        self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.cancel()
-
-
-_READ_S = 120.0
-_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 
 
 @dataclass

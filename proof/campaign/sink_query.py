@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -29,7 +29,7 @@ from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import LogRecord, Row, scan
 from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
 from proof.campaign.effects import OPEN
-from proof.campaign.programs import ROOT, Program, repeated
+from proof.campaign.programs import ROOT, Background, Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 
@@ -47,16 +47,16 @@ _ATTEMPT = re.compile(
 )
 
 
-class Watcher(threading.Thread):
+class Watcher(Background):
     """Polls the output, and adds what becomes visible to a `BatchHistory`."""
 
     def __init__(self, stage: CellEnvironment) -> None:
-        super().__init__(name="watcher", daemon=True)
+        super().__init__("watcher", ASK_S)
         self._stage, self._history, self._read = stage, BatchHistory(), dict[int, int]()
-        self._stop_now, self._lock = threading.Event(), threading.Lock()
+        self._lock = threading.Lock()
 
     def run(self) -> None:
-        while not self._stop_now.wait(_LOOK_S):
+        while not self.over.wait(_LOOK_S):
             with contextlib.suppress(BrewError):  # a broker is down: the next poll reads everything
                 self.look()
 
@@ -77,17 +77,8 @@ class Watcher(threading.Thread):
             return self._history
 
     def batches(self) -> int:
-        """Return the number of visible batches."""
         with self._lock:
             return len({row.batch for row in self._history.rows} - {NO_BATCH})
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_now.set()
-        self.join(ASK_S)
 
 
 def _row(record: LogRecord) -> SeenRow:
@@ -105,10 +96,8 @@ class Attempt(NamedTuple):
 
 
 def attempts(said: str) -> list[Attempt]:
-    """Return all attempts in a query's log."""
-    return [
-        Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in _ATTEMPT.findall(said)
-    ]
+    found = _ATTEMPT.findall(said)
+    return [Attempt(float(at), int(batch), status, detail or "") for at, batch, status, detail in found]
 
 
 class SparkEvents:
@@ -125,11 +114,7 @@ class SparkEvents:
         return tuple(repeated("--conf", {f"spark.eventLog.{name}": value for name, value in known.items()}))
 
     def count(self, stage: int | None = None) -> Counter[str]:
-        """
-        Count `copies`, `tasks_repeated`, and `stages_repeated` after lost shuffle files, of one ``stage`` or of all.
-
-        Also `executors_lost`.
-        """
+        """Count `copies`, `tasks_repeated`, `stages_repeated` after lost shuffle files, and `executors_lost`."""
         found, lost = Counter[str](), set[int]()
         for event in self._events():
             kind, task, of = event["Event"], event.get("Task Info", {}), event.get("Stage Info", {})
@@ -159,12 +144,7 @@ class HeldBatch:
     file: Path
 
     @property
-    def waits(self) -> bool:
-        return self.file.exists()
-
-    @property
     def process(self) -> int:
-        """The pid of the held process."""
         return int(self.file.read_text().split()[0])
 
     @property
@@ -206,32 +186,17 @@ class SinkPlay:
         return program
 
     def ended(self, program: Program, code: int = 0) -> None:
-        """
-        Wait for the query's end.
-
-        Raises:
-            StalledError: it ended with another exit code.
-        """
+        """Wait for the query's end; raise `StalledError` if it ended with another exit code."""
         if (found := program.wait(Deadline(END_S * self.stage.slack))) != code:
             raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_words()}")
 
     def stopped(self, program: Program) -> None:
-        """
-        Stop a query that follows.
-
-        Raises:
-            StalledError: it had already ended, or does not end cleanly.
-        """
+        """Stop a query that follows; raise `StalledError` if it had already ended, or does not end cleanly."""
         if (found := self.stage.stop(program, END_S)) != 0:
             raise StalledError(f"{program.name} ended with {found}: {program.last_words()}")
 
     def refused(self, program: Program, reason: str) -> None:
-        """
-        Wait for a query to end because the sink refuses.
-
-        Raises:
-            StalledError: it was not refused for that reason.
-        """
+        """Wait for a query to end because the sink refuses; raise `StalledError` if not for that reason."""
         code = program.wait(Deadline(END_S * self.stage.slack))
         if code == 0 or reason not in program.said():
             raise StalledError(f"{program.name} should have been refused ({reason}), but ended with {code}")
@@ -252,16 +217,15 @@ class SinkPlay:
         program = self.start(*place, *(["--follow"] if follow else []), *options)
 
         def waits() -> bool:
-            if (code := program.code()) is not None:
-                raise StalledError(f"{program.name} ended with {code}: {program.last_words()}")
-            return hold.waits
+            if program.code() is not None:
+                raise StalledError(program.ending)
+            return hold.file.exists()
 
         self.stage.until(waits, f"batch {at} at {point}", START_S * self.stage.slack)
         self.stage.fire(OPEN, int(self.is_open()))
         return program, hold
 
     def more(self, count: int = BATCHES) -> None:
-        """Wait for ``count`` more batches."""
         self.visible(self.watcher.batches() + count)
 
     def recovered(self, since: float) -> None:
@@ -276,8 +240,7 @@ class SinkPlay:
             if all(program.code() is not None for program in self.started):
                 self.watcher.look()
                 if self.watcher.batches() < goal:
-                    last = self.started[-1]
-                    raise StalledError(f"{last.name} ended with {last.code()}: {last.last_words()}")
+                    raise StalledError(self.started[-1].ending)
             return self.watcher.batches() >= goal
 
         self.stage.until(there, f"batch {goal - 1}", START_S * self.stage.slack)
@@ -294,19 +257,15 @@ class SinkPlay:
 
     def leader(self, role: str) -> int:
         """Return the broker that coordinates the sink's `transactions` or `group`, or leads an `output` partition."""
-        stage, deadline = self.stage, Deadline(ASK_S)
-        if role == "output":
-            return stage.leader(role)
-        kind, name = {
-            "transactions": (cluster_admin.TRANSACTIONS, self.transactional_id),
-            "group": (cluster_admin.OFFSETS, stage.names.group),
-        }[role]
-        return cluster_admin.coordinator(stage.cluster.admin, kind, name, deadline)
+        if role != "transactions":
+            return self.stage.leader(role)
+        client, name = self.stage.cluster.admin, self.transactional_id
+        return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, Deadline(ASK_S))
 
-    def fire_attempts(self, program: Program, name: str, word: str = "", status: str = "failed") -> None:
-        """Count the attempts of a run that ended with ``status`` and whose detail contains ``word``."""
-        found = [attempt for attempt in attempts(program.said()) if attempt.status == status and word in attempt.detail]
-        self.stage.fire(name, len(found))
+    def fire_attempts(self, program: Program, name: str, word: str = "") -> None:
+        """Count the failed attempts of a run whose detail contains ``word``."""
+        failed = [attempt for attempt in attempts(program.said()) if attempt.status == "failed"]
+        self.stage.fire(name, sum(word in attempt.detail for attempt in failed))
 
     def check(self) -> None:
         """Drain the input, and compare what was seen with it."""
@@ -320,7 +279,6 @@ class SinkPlay:
             stage.find("hanging-transaction", self.transactional_id)
 
     def _counts(self, rows: Iterable[Row]) -> Counter[bytes]:
-        """Count the input's records by the query's key."""
         if self.query == COUNT:
             return Counter((row[2] or b"").partition(b"-")[0] for row in rows)
         return Counter(b"%d-%d" % row[:2] for row in rows)

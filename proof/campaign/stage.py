@@ -6,14 +6,13 @@ import contextlib
 import random
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from brew.cluster import OpenTransaction
 from brew.connection import Connection
@@ -27,7 +26,7 @@ from brew.names import READ_COMMITTED
 from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell, Names
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
-from proof.campaign.programs import Program, Programs
+from proof.campaign.programs import Background, Program, Programs
 from proof.seed import orders, spoiled
 
 _POLL_S = 0.005
@@ -35,13 +34,9 @@ _ASK_S, _OPEN_S = 30.0, 20.0
 WRITER = (sys.executable, "-m", "pipeline", "run")
 FEED_RATE = 300
 _KILLS_PER_TIME = 5
-_EVERY_S = 0.05
+_EVERY_S, _FLUSH_S, _TIMEOUT_S = 0.05, 20.0, 120.0
 _FIRST = 10_000_000
 _BAD_EVERY = 50
-_FLUSH_S = 20.0
-_TIMEOUT_S = 120.0
-
-
 _Found = TypeVar("_Found")
 
 
@@ -49,19 +44,18 @@ class StalledError(BrewError):
     """The program under test did not continue in time: a finding."""
 
 
-class Feeder(threading.Thread):
+class Feeder(Background):
     """Writes ``rate`` orders per second to all partitions, one in fifty unreadable; lost ones are replaced."""
 
     def __init__(self, connection: Connection, topic: str, partitions: int, rate: int, seed: int) -> None:
-        super().__init__(name=f"feed {topic}", daemon=True)
+        super().__init__(f"feed {topic}", _FLUSH_S + 1)
         self._connection, self._topic, self.partitions, self._rate = connection, topic, partitions, rate
         self._orders, self._random = orders(seed), random.Random(seed)  # noqa: S311 - not for security
-        self._stop_now = threading.Event()
         self._number = _FIRST
 
     def run(self) -> None:
         client = self._client()
-        while not self._stop_now.wait(_EVERY_S):
+        while not self.over.wait(_EVERY_S):
             try:
                 self._write(client)
             except KafkaException:  # an idempotent producer may fail for good; the order numbers continue
@@ -72,13 +66,8 @@ class Feeder(threading.Thread):
         client.flush(_FLUSH_S)
 
     def _client(self) -> Producer:
-        return producer(
-            self._connection,
-            None,
-            timeout_s=_TIMEOUT_S,
-            message_max_bytes=1_000_000,
-            **{"enable.idempotence": True, "linger.ms": 1},
-        )
+        settings = {"enable.idempotence": True, "linger.ms": 1}
+        return producer(self._connection, None, timeout_s=_TIMEOUT_S, message_max_bytes=1_000_000, **settings)
 
     def _write(self, client: Producer) -> None:
         for _ in range(max(1, int(self._rate * _EVERY_S))):
@@ -88,14 +77,6 @@ class Feeder(threading.Thread):
             self._number += 1
             client.produce(self._topic, made[1], made[0], self._number % self.partitions)
         client.poll(0)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_now.set()
-        self.join(_FLUSH_S + 1)
 
 
 @dataclass
@@ -143,7 +124,6 @@ class CellEnvironment:
 
     @property
     def bound_s(self) -> float | None:
-        """The cell's bound on recoveries, times the slack."""
         return None if self.cell.bound_s is None else self.cell.bound_s * self.slack
 
     @property
@@ -173,7 +153,6 @@ class CellEnvironment:
         self.other("seed", "proof", *words).done(self.deadline)
 
     def feeding(self, rate: int = FEED_RATE) -> Feeder:
-        """Return a context manager that feeds orders."""
         return Feeder(self.cluster.connection, self.names.input, self.cell.partitions, rate, self.seed)
 
     def records(self, topic: str) -> Iterator[Row]:
@@ -212,10 +191,9 @@ class CellEnvironment:
             yield self.start_writer(*options, **started)
 
     def note_ended(self, *writers: Program) -> None:
-        """Note writers that should be running and have ended."""
         for writer in writers:
             if writer.code() is not None:
-                self.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
+                self.notes.append(writer.ending)
 
     def _reader(self) -> str:
         """Return the cell's reader; with `both`, the one that the previous writer did not have."""
@@ -278,12 +256,7 @@ class CellEnvironment:
         self.other("last-reader", "proof", "read", *self._reading()).done(self.deadline)
 
     def proven(self) -> None:
-        """
-        Run the checker on what exists so far, for cells whose fault removes data that it would compare.
-
-        Raises:
-            StalledError: it is not proven.
-        """
+        """Run the checker on what exists so far, for cells whose fault removes data that it would compare."""
         words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options())
         program = self.other("verify-before", "proof", *words)
         if program.wait(self.deadline) != 0:
@@ -300,20 +273,13 @@ class CellEnvironment:
     # Moments.
 
     def fire(self, what: str, times: int = 1) -> None:
-        """Count an event."""
         self.fired[what] += times
 
     def find(self, name: str, evidence: str) -> None:
-        """Add a finding of the play itself."""
         self.findings.append({"name": name, "evidence": evidence})
 
     def until(self, condition: Callable[[], _Found | None], what: str, seconds: float | None = None) -> _Found:
-        """
-        Wait for the program under test, or the brokers, to do something; return what ``condition`` found.
-
-        Raises:
-            StalledError: it did not happen within ``seconds`` or the cell's time, or a writer crashed.
-        """
+        """Wait for and return what ``condition`` finds; raise `StalledError` if late, or if a writer crashes."""
         limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
         while not (found := condition()):
             if crashes := self.crashes():
@@ -328,12 +294,10 @@ class CellEnvironment:
         time.sleep(min(seconds, self.deadline.remaining_s()))
 
     def commits(self) -> int:
-        """Return the number of commits in the journals."""
         self.journals.look()
         return self.journals.commits
 
     def await_commits(self, count: int, seconds: float = 60.0) -> None:
-        """Wait for ``count`` more commits."""
         goal = self.commits() + count
         self.until(lambda: self.commits() >= goal, f"{count} commits", seconds)
 
@@ -351,11 +315,9 @@ class CellEnvironment:
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that the brokers report as open on output and dead letters, of any producer."""
-        found: list[OpenTransaction] = []
-        for topic in (self.names.output, self.names.dead_letter):
-            partitions = range(self.cell.partitions)
-            found += open_transactions(self.cluster.connection, topic, partitions, Deadline(_OPEN_S))
-        return found
+        connection, partitions = self.cluster.connection, range(self.cell.partitions)
+        names = self.names.output, self.names.dead_letter
+        return [o for topic in names for o in open_transactions(connection, topic, partitions, Deadline(_OPEN_S))]
 
     # Roles.
 

@@ -25,9 +25,11 @@ from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
 from proof.claims.history import Belief, History, broken, uncovered
 
-_JOIN_S, _TURN_S, _LEAVE_S = 30.0, 3.0, 3.0
+_JOIN_S, _TURN_S, _LEAVE_S, _AGAIN_S = 30.0, 3.0, 3.0, 0.2
 _LOOKS_PER_INTERVAL = 10
-_AGAIN_S = 0.2
+_LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
+_RACE_S, _JITTER_S = 60.0, 0.004
+_INTERVAL_S = 60.0  # long enough that no member becomes stale while it waits for the others
 
 
 class _SkewedWriter:
@@ -124,9 +126,6 @@ def _join(member: Member, stop: threading.Event) -> None:
             return
 
 
-_LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
-
-
 class ClaimsFollower:
     """Follows a log from its first record, in a thread; creates the topic."""
 
@@ -147,7 +146,6 @@ class ClaimsFollower:
             self.history.add(entry.offset, entry.time_ms, entry.value)
 
     def snapshots_left(self) -> int:
-        """Return the number of snapshots left in the log."""
         deadline = Deadline(_READ_S)
         return sum(entry.key == b"Snapshot" for entry in self._log.history(self._log.bounds(deadline), deadline))
 
@@ -162,11 +160,6 @@ class ClaimsFollower:
             if kind is None:
                 self._take({0: self._log.bounds(Deadline(_READ_S))[0][1]})
         self._log.close()
-
-
-_RACE_S = 60.0
-_JITTER_S = 0.004
-_INTERVAL_S = 60.0  # long enough that no member becomes stale while it waits for the others
 
 
 @dataclass
@@ -193,22 +186,16 @@ def race(
     advance: Callable[[], None] = lambda: None,
     seed: int = 1,
 ) -> Races:
-    """
-    Race for ``rounds`` rounds on the claims topic, which must be used for nothing else.
-
-    Raises:
-        DeadlineExceeded, Refused: the broker did not answer in time, or refused.
-    """
+    """Race for ``rounds`` rounds on the claims topic, which must be used for nothing else."""
     races, stem = Races(rounds, claimants, partitions), uuid.uuid4().hex[:8]
     logs = [ClaimsLog(connection, topic) for _ in range(claimants)]
     begin = time.monotonic()
     try:
-        members = [
-            Member(log, Membership(f"c{n}", f"race-{stem}", "raced", tuple(range(partitions)), _INTERVAL_S))
-            for n, log in enumerate(logs)
-        ]
-        for member in members:
-            member.join(Deadline(_RACE_S))
+        members = []
+        for n, log in enumerate(logs):
+            membership = Membership(f"c{n}", f"race-{stem}", "raced", tuple(range(partitions)), _INTERVAL_S)
+            members.append(Member(log, membership))
+            members[-1].join(Deadline(_RACE_S))
         start = members[0].view.tables[0].next
         beliefs = _run_races(members, races, advance, seed)
         entries = logs[0].history({0: (start, logs[0].bounds(Deadline(_RACE_S))[0][1])}, Deadline(_RACE_S))
@@ -226,8 +213,7 @@ def race(
 
 def _run_races(members: list[Member], races: Races, advance: Callable[[], None], seed: int) -> list[Belief]:
     """Run all rounds: all members claim everything at once, compare their holdings, and release everything."""
-    gate = threading.Barrier(len(members))
-    beliefs: list[Belief] = []
+    gate, beliefs = threading.Barrier(len(members)), list[Belief]()
     taken: list[list[Belief]] = [[] for _ in members]
 
     def judge_round(began: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection, options
+from brew.cli import REACH_S, connection, option, options
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -32,8 +34,23 @@ def _group(_context: click.Context, _parameter: click.Parameter, group: str) -> 
     return group
 
 
+def typed_option(flags: str, kind: Any, default: object, text: str, **more: Any) -> Callable[[_Command], _Command]:
+    """Return an option with a type and a default; ``flags`` may end with the parameter's name."""
+    return option(*flags.split(), type=kind, default=default, help=text, **more)
+
+
+def plain_option(flags: str, text: str, metavar: str | None = None, **more: Any) -> Callable[[_Command], _Command]:
+    """Return an option without a default, or whose help does not show it."""
+    return click.option(*flags.split(), help=text, metavar=metavar, **more)
+
+
+flag = partial(plain_option, is_flag=True)
+repeatable = partial(plain_option, multiple=True)
+file_option = partial(plain_option, type=click.Path(path_type=Path, dir_okay=False))
+
+
 def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
-    return click.option(name, default=default, show_default=True, callback=_topic, metavar="TOPIC", help=text)
+    return option(name, default=default, callback=_topic, metavar="TOPIC", help=text)
 
 
 topic_options = options(
@@ -41,15 +58,10 @@ topic_options = options(
     topic_option("--output", names.OUTPUT_TOPIC, "Output topic."),
     topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Topic for rejected records."),
 )
-group_option = click.option(
-    "--group",
-    default=names.GROUP_ID,
-    show_default=True,
-    callback=_group,
-    metavar="GROUP",
-    help="The pipeline's consumer group.",
+group_option = option(
+    "--group", default=names.GROUP_ID, callback=_group, metavar="GROUP", help="The pipeline's consumer group."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+json_option = flag("--json as_json", "Print one JSON document instead of text.")
 
 
 def connected(bootstrap: str) -> Connection:

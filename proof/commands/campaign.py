@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from brew.cli import options
+from brew.cli import option, options
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.names import ExitCode
@@ -25,7 +26,7 @@ from proof.campaign.campaign import Plan, chosen, named, run_campaign
 from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands import json_option, say_json, show
+from proof.commands import file_option, flag, json_option, plain_option, repeatable, say_json, show, typed_option
 from proof.provenance import kernel, kernels
 from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read
@@ -33,26 +34,18 @@ from proof.report.results import Result as CellResult
 from proof.report.summary import Summary
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
-
-
 _run_options = options(
-    click.option(
-        "--kills", type=click.IntRange(1), default=5, show_default=True, help="Number of kills in each crash loop."
+    typed_option("--kills", click.IntRange(1), 5, "Number of kills in each crash loop."),
+    typed_option("--out", click.Path(path_type=Path, file_okay=False), "proof-results", "Directory for the results."),
+    plain_option(
+        "--bootstrap", "Existing brokers to use instead of a sandbox; no faults are injected into them.", "HOST:PORT"
     ),
-    click.option(
-        "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        default="proof-results",
-        show_default=True,
-        help="Directory for the results.",
-    ),
-    click.option(
-        "--bootstrap",
-        metavar="HOST:PORT",
-        help="Existing brokers to use instead of a sandbox; no faults are injected into them.",
-    ),
-    click.option("--writer", metavar="COMMAND", help="Command to test  [default: python -m pipeline run]"),
+    plain_option("--writer", "Command to test  [default: python -m pipeline run]", "COMMAND"),
 )
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_SIZE = "1280,1800"
+_TOLD = 400
+_PICTURE_S = 60.0
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
@@ -63,63 +56,24 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@click.option(
-    "--cells",
-    "patterns",
-    multiple=True,
-    metavar="GLOB",
-    help="Name pattern, row or mark of cells to run; repeatable  [default: all]",
+@repeatable("--cells patterns", "Name pattern, row or mark of cells to run; repeatable  [default: all]", "GLOB")
+@option(
+    "--seeds", default="1", callback=_numbers, help="Random seeds, separated by commas; each cell runs once with each."
 )
-@click.option(
-    "--seeds",
-    default="1",
-    show_default=True,
-    callback=_numbers,
-    help="Random seeds, separated by commas; each cell runs once with each.",
+@plain_option(
+    "--minutes", "Duration of a random mixture of faults  [default: the cell's own]", type=click.FloatRange(0.1)
 )
-@click.option(
-    "--minutes", type=click.FloatRange(0.1), help="Duration of a random mixture of faults  [default: the cell's own]"
-)
-@click.option(
-    "--slack",
-    type=click.FloatRange(1),
-    default=1.0,
-    show_default=True,
-    help="Factor by which time bounds are extended, for slow machines.",
-)
-@click.option(
-    "--at-once",
-    type=click.IntRange(1, 8),
-    default=1,
-    show_default=True,
-    help="Number of cells to run in parallel, each in a sandbox of its own.",
-)
+@typed_option("--slack", click.FloatRange(1), 1.0, "Factor by which time bounds are extended, for slow machines.")
+@typed_option("--at-once", click.IntRange(1, 8), 1, "Number of cells to run in parallel, each in a sandbox of its own.")
 @_run_options
-@click.option("--begin-within-s", type=click.FloatRange(1), help="Start no cell after this time.")
-@click.option(
-    "--may-leave-out", is_flag=True, help="Do not fail because --begin-within-s left cells out; they are still listed."
-)
-@click.option("--resume", is_flag=True, help="Skip cells that have a result of the same code (kernel) in --out.")
-@click.option("--keep", is_flag=True, help="Keep logs and journals of proven cells, too.")
-@click.option("--list", "as_list", is_flag=True, help="List the cells without running them.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per result instead of text.")
+@plain_option("--begin-within-s", "Start no cell after this time.", type=click.FloatRange(1))
+@flag("--may-leave-out", "Do not fail because --begin-within-s left cells out; they are still listed.")
+@flag("--resume", "Skip cells that have a result of the same code (kernel) in --out.")
+@flag("--keep", "Keep logs and journals of proven cells, too.")
+@flag("--list as_list", "List the cells without running them.")
+@flag("--json as_json", "Print one JSON object per result instead of text.")
 def campaign(
-    patterns: tuple[str, ...],
-    seeds: list[int],
-    minutes: float | None,
-    slack: float,
-    at_once: int,
-    kills: int,
-    out: Path,
-    bootstrap: str | None,
-    writer: str | None,
-    begin_within_s: float | None,
-    *,
-    may_leave_out: bool,
-    resume: bool,
-    keep: bool,
-    as_list: bool,
-    as_json: bool,
+    *, patterns: tuple[str, ...], seeds: list[int], may_leave_out: bool, as_list: bool, as_json: bool, **given: Any
 ) -> int:
     """
     Inject faults into writers, brokers, networks and disks, and verify that no record is lost or duplicated.
@@ -137,11 +91,7 @@ def campaign(
     if as_list:
         _show(cells, as_json=as_json)
         return ExitCode.DONE
-    settings = RunSettings(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
-    command = shlex.join(["proof", *sys.argv[1:]])
-    plan = Plan(
-        cells, seeds, settings, command, bootstrap, resume=resume, at_once=at_once, begin_within_s=begin_within_s
-    )
+    plan = _plan(cells, seeds, **given)
     done = _run_campaign(plan, as_json=as_json)
     if left_out := plan.missing_in(done):
         click.echo(f"left out: {', '.join(left_out)}; run again with --resume to continue", err=True)
@@ -153,10 +103,8 @@ def campaign(
 @click.argument("cell")
 @click.argument("seed", type=int)
 @_run_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object instead of text.")
-def replay(
-    cell: str, seed: int, kills: int, out: Path, bootstrap: str | None, writer: str | None, *, as_json: bool
-) -> int:
+@flag("--json as_json", "Print the result as one JSON object instead of text.")
+def replay(cell: str, seed: int, out: Path, *, as_json: bool, **given: Any) -> int:
     """
     Run one cell again with the seed of a result, and keep its logs and journals.
 
@@ -165,16 +113,17 @@ def replay(
       python -m proof replay F01-after-flush-writer-direct 3
     """  # noqa: D301 - click's own mark
     again = named(cell)
-    folder = out.resolve() / "replay"
-    settings = RunSettings(folder, kills, _program(writer), keep=True)
-    plan = Plan([again], [seed], settings, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
+    plan = _plan([again], [seed], out=out / "replay", keep=True, **given)
     done = _run_campaign(plan, as_json=as_json)
-    click.echo(f"logs and journals: {folder / f'{again.name}-{seed}'}", err=as_json)
+    click.echo(f"logs and journals: {plan.settings.folder / f'{again.name}-{seed}'}", err=as_json)
     return _code(done)
 
 
-def _program(writer: str | None) -> tuple[str, ...]:
-    return WRITER if writer is None else tuple(shlex.split(writer))
+def _plan(cells: Sequence[Cell], seeds: Sequence[int], *, out: Path, writer: str | None, **given: Any) -> Plan:
+    program = WRITER if writer is None else tuple(shlex.split(writer))
+    run = {name: given.pop(name) for name in ("kills", "keep", "minutes", "slack") if name in given}
+    settings = RunSettings(out.resolve(), program=program, **run)
+    return Plan(cells, seeds, settings, shlex.join(["proof", *sys.argv[1:]]), **given)
 
 
 def _run_campaign(plan: Plan, *, as_json: bool) -> list[Result]:
@@ -234,11 +183,6 @@ def _code(done: Sequence[Result]) -> int:
     return ExitCode.REFUSED if wrong else ExitCode.DONE
 
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_SIZE = "1280,1800"
-_TOLD = 400
-
-
 def picture(page: Path, into: Path, deadline: Deadline) -> None:
     """
     Write a screenshot of the top of ``page`` to ``into`` as PNG.
@@ -249,45 +193,30 @@ def picture(page: Path, into: Path, deadline: Deadline) -> None:
     """
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
-        raise Refused(
-            "--picture needs chromium, which is not on PATH; install it (Debian: apt-get install chromium), or omit "
-            "--picture"
-        )
+        install = "install it (Debian: apt-get install chromium), or omit --picture"
+        raise Refused(f"--picture needs chromium, which is not on PATH; {install}")
     into.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="brew-picture-", ignore_cleanup_errors=True) as profile:
         # Chromium has no sandbox as root; the page's own policy blocks all traffic.
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
         shot = [f"--window-size={_SIZE}", f"--screenshot={into.resolve()}", page.resolve().as_uri()]
+        command, limit_s = [browser, *options, *shot], deadline.remaining_s()
         try:
-            done = subprocess.run(
-                [browser, *options, *shot], capture_output=True, check=False, timeout=deadline.remaining_s()
-            )
+            done = subprocess.run(command, capture_output=True, check=False, timeout=limit_s)
         except subprocess.TimeoutExpired as error:
-            raise DeadlineExceeded(
-                f"{browser} took no picture within {deadline.budget_s:g} s; try again, or omit --picture"
-            ) from error
+            late = f"{browser} took no picture within {deadline.budget_s:g} s; try again, or omit --picture"
+            raise DeadlineExceeded(late) from error
     if done.returncode or not into.exists():
         message = done.stderr.decode(errors="replace").strip()[-_TOLD:]
-        raise Refused(
-            f"{browser} exited with {done.returncode} and wrote no picture: {message}; correct this, or omit --picture"
-        )
-
-
-_PICTURE_S = 60.0
-_FILE = click.Path(dir_okay=False, path_type=Path)
+        wrong = f"{browser} exited with {done.returncode} and wrote no picture"
+        raise Refused(f"{wrong}: {message}; correct this, or omit --picture")
 
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", required=True, type=_FILE, metavar="FILE.html", help="File to write the page to.")
-@click.option("--summary-md", type=_FILE, metavar="FILE.md", help="File to write the summary to, as Markdown.")
-@click.option(
-    "--picture",
-    "shot",
-    type=_FILE,
-    metavar="FILE.png",
-    help="File to write a screenshot of the page to; needs chromium.",
-)
+@file_option("--out", "File to write the page to.", "FILE.html", required=True)
+@file_option("--summary-md", "File to write the summary to, as Markdown.", "FILE.md")
+@file_option("--picture shot", "File to write a screenshot of the page to; needs chromium.", "FILE.png")
 @json_option
 def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: Path | None, as_json: bool) -> None:
     """

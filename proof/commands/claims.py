@@ -6,6 +6,7 @@ import shlex
 import sys
 import threading
 import uuid
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
 from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands import connected, json_option, say
+from proof.commands import connected, file_option, flag, json_option, plain_option, say, typed_option
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES
 
@@ -30,25 +31,11 @@ _SHOWN = 10
 
 @click.command("claims-races")
 @bootstrap_option
-@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="Number of rounds.")
-@click.option(
-    "--claimants", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of claimants, a thread each."
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 1000),
-    default=64,
-    show_default=True,
-    help="Number of partitions that they claim.",
-)
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Seed of the random start delays and order of claims."
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write the result to, for `python -m proof report`.",
-)
+@typed_option("--rounds", click.IntRange(1), 100, "Number of rounds.")
+@typed_option("--claimants", click.IntRange(2, 64), 8, "Number of claimants, a thread each.")
+@typed_option("--partitions", click.IntRange(1, 1000), 64, "Number of partitions that they claim.")
+@typed_option("--seed", int, 1, "Seed of the random start delays and order of claims.")
+@file_option("--out", "File to write the result to, for `python -m proof report`.")
 @json_option
 def claims_races(
     bootstrap: str, rounds: int, claimants: int, partitions: int, seed: int, out: Path | None, *, as_json: bool
@@ -68,15 +55,8 @@ def claims_races(
     began = datetime.now(UTC)
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
         task = bar.add_task("rounds", total=rounds)
-        races = race(
-            connection,
-            topic,
-            rounds=rounds,
-            claimants=claimants,
-            partitions=partitions,
-            seed=seed,
-            advance=lambda: bar.advance(task),
-        )
+        size = {"rounds": rounds, "claimants": claimants, "partitions": partitions}
+        races = race(connection, topic, **size, seed=seed, advance=lambda: bar.advance(task))
     if out is not None:
         made = MadeWith.now(our_brokers=False)
         about = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, races.seconds, [seed], made)
@@ -87,37 +67,20 @@ def claims_races(
 
 @click.command("claims-member")
 @bootstrap_option
-@click.option("--claims", required=True, metavar="TOPIC", help="Topic of the claims log; created if missing.")
-@click.option("--client-id", required=True, metavar="NAME", help="Name of this member.")
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 1000),
-    default=64,
-    show_default=True,
-    help="Number of partitions that all members divide among themselves.",
+@plain_option("--claims", "Topic of the claims log; created if missing.", "TOPIC", required=True)
+@plain_option("--client-id", "Name of this member.", "NAME", required=True)
+@typed_option(
+    "--partitions", click.IntRange(1, 1000), 64, "Number of partitions that all members divide among themselves."
 )
-@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True, help="Seconds between two heartbeats.")
-@click.option(
-    "--skew-s", type=float, default=0.0, show_default=True, help="Error of the member's wall clock, in seconds."
+@typed_option("--interval-s", float, INTERVAL_S, "Seconds between two heartbeats.")
+@typed_option("--skew-s", float, 0.0, "Error of the member's wall clock, in seconds.")
+@typed_option(
+    *("--rate", click.FloatRange(0.1, 10), 1.0, "Speed of the member's monotonic clock, as a factor."), metavar="FACTOR"
 )
-@click.option(
-    "--rate",
-    type=click.FloatRange(0.1, 10),
-    default=1.0,
-    show_default=True,
-    metavar="FACTOR",
-    help="Speed of the member's monotonic clock, as a factor.",
+@typed_option(
+    "--snapshot-records", click.IntRange(10), SNAPSHOT_RECORDS, "Number of messages in the log between two snapshots."
 )
-@click.option(
-    "--snapshot-records",
-    type=click.IntRange(10),
-    default=SNAPSHOT_RECORDS,
-    show_default=True,
-    help="Number of messages in the log between two snapshots.",
-)
-@click.option(
-    "--believing", is_flag=True, help="Keep claims that were lost, as a control whose violation must be detected."
-)
+@flag("--believing", "Keep claims that were lost, as a control whose violation must be detected.")
 def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, interval_s: float, **given: Any) -> int:
     """
     Claim a share of the partitions until SIGTERM, and print the partitions held.
@@ -137,13 +100,9 @@ def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, 
 
 def result(races: Races, seed: int, began: datetime, made: MadeWith) -> Result:
     """Return the races as a result of row F34, for `proof report`."""
+    fault = f"{races.claimants} claimants race for {races.partitions} partitions"
     return Result(
-        cell="F34-claims-races",
-        row="F34",
-        fault=f"{races.claimants} claimants race for {races.partitions} partitions",
-        target="claimant",
-        moment="under load",
-        path=CLAIMS_RACES,
+        *("F34-claims-races", "F34", fault, "claimant", "under load", CLAIMS_RACES),
         seed=seed,
         verdict=VIOLATED if races.findings else PROVEN,
         began=began.isoformat(timespec="seconds"),
@@ -154,23 +113,14 @@ def result(races: Races, seed: int, began: datetime, made: MadeWith) -> Result:
         counts={"messages": races.messages, "grants": sum(races.wins.values())},
         anomalies=[{"name": "two-owners", "evidence": text} for text in races.findings],
         note=f"all owned after {_share(races, 0.5)} s (p50), {_share(races, 1.0)} s (longest)",
-        commit=made.commit,
-        kernel=made.kernel,
-        versions=made.versions,
+        **asdict(made),
     )
 
 
 def _document(races: Races) -> dict[str, object]:
-    return {
-        "rounds": races.rounds,
-        "claimants": races.claimants,
-        "partitions": races.partitions,
-        "messages": races.messages,
-        "seconds": round(races.seconds, 3),
-        "wins": dict(sorted(races.wins.items())),
-        "owned_after_s": {"p50": _share(races, 0.5), "p99": _share(races, 0.99), "max": _share(races, 1.0)},
-        "findings": races.findings,
-    }
+    owned_after_s = {"p50": _share(races, 0.5), "p99": _share(races, 0.99), "max": _share(races, 1.0)}
+    rounded = {"seconds": round(races.seconds, 3), "wins": dict(sorted(races.wins.items()))}
+    return {**vars(races), **rounded, "owned_after_s": owned_after_s}
 
 
 def _share(races: Races, share: float) -> float:
@@ -181,11 +131,9 @@ def _share(races: Races, share: float) -> float:
 
 def _text(races: Races) -> str:
     grants = sum(races.wins.values())
+    size = (races.rounds, "round"), (races.claimants, "claimant"), (races.partitions, "partition")
     lines = [
-        ", ".join(
-            quantity(count, noun)
-            for count, noun in ((races.rounds, "round"), (races.claimants, "claimant"), (races.partitions, "partition"))
-        ),
+        ", ".join(quantity(count, noun) for count, noun in size),
         f"{quantity(grants, 'claim')} granted, {quantity(races.messages, 'message')}, {races.seconds:.1f} s",
         f"all partitions owned after {_share(races, 0.5):g} s (p50), {_share(races, 1.0):g} s (longest)",
         "wins: " + ", ".join(f"{name} {count}" for name, count in sorted(races.wins.items())),

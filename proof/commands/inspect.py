@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import asdict, astuple
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,6 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.journal import Journal, Phase, Step, runs
-from brew.kafka import offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.topic_reader import follow
@@ -31,13 +30,32 @@ from brew.offsets import SourcePosition
 from brew.orders import Tiers
 from brew.signals import Stopped
 from proof import log_summary
-from proof.commands import connected, group_option, json_option, say, say_json, show, topic_option, topic_options
+from proof.commands import (
+    connected,
+    flag,
+    group_option,
+    json_option,
+    plain_option,
+    repeatable,
+    say,
+    say_json,
+    show,
+    topic_option,
+    topic_options,
+    typed_option,
+)
 from proof.findings import Report
 from proof.log_feeds import PipelineUnderTest
 from proof.verify import VerifyOptions
 from proof.verify import verify as judge
 
 _JOURNAL_S = 60.0
+_ASK_S, _READ_S = 30.0, 3600.0
+_ISOLATION = [names.READ_COMMITTED, names.READ_UNCOMMITTED]
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_THERE = click.Path(path_type=Path, exists=True)
+_FOLDER_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
+_VERIFY_ASK_S = 60.0
 
 
 def journal_records(
@@ -53,10 +71,7 @@ def journal_records(
         Refused: a topic does not exist.
     """
     client, deadline = admin(connection), Deadline(_JOURNAL_S)
-    logs = {
-        name: offsets.log_offsets(client, name, range(topics.describe_one(client, name, deadline).partitions), deadline)
-        for name in names
-    }
+    logs = {name: log_summary.topic_offsets(client, name, deadline) for name in names}
     count = 0
     with closing(Journal(folder, "reader")) as journal:
         if following:
@@ -88,10 +103,6 @@ def _journal_batch(journal: Journal, topic: str, isolation: str, batch: Iterable
 def _offsets_of(record: LogRecord) -> tuple[int, int, int]:
     source = SourcePosition.of(record.headers())
     return (record.offset(), -1, -1) if source is None else (record.offset(), source.partition, source.offset)
-
-
-_ASK_S = 30.0
-_READ_S = 3600.0
 
 
 def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
@@ -138,36 +149,20 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
 
 
 def _group_document(position: log_summary.GroupPosition) -> dict[str, object]:
-    return {
-        "group": position.group,
-        "topic": position.topic,
-        "state": position.state,
-        "members": position.members,
-        "partitions": [
-            {
-                "partition": partition.partition,
-                "committed": partition.committed,
-                **dataclasses.asdict(partition.offsets),
-                "lag": partition.lag,
-                "behind_stable": partition.behind_stable,
-            }
-            for partition in position.partitions
-        ],
-        "lag": position.lag,
-        "behind_stable": position.behind_stable,
-        "open_transactions": [dataclasses.asdict(blocker) for blocker in position.blockers],
-    }
+    names = ("group", "topic", "state", "members", "partitions", "lag", "behind_stable")
+    partitions = [
+        {"partition": of.partition, "committed": of.committed, **asdict(of.offsets)}
+        | {"lag": of.lag, "behind_stable": of.behind_stable}
+        for of in position.partitions
+    ]
+    blockers = [asdict(blocker) for blocker in position.blockers]
+    whole = {name: getattr(position, name) for name in names}
+    return {**whole, "partitions": partitions, "open_transactions": blockers}
 
 
 @click.command("end-offsets")
 @bootstrap_option
-@click.option(
-    "--topic",
-    "wanted",
-    multiple=True,
-    metavar="TOPIC",
-    help="Topic to read; repeatable  [default: all but Kafka's own]",
-)
+@repeatable("--topic wanted", "Topic to read; repeatable  [default: all but Kafka's own]", "TOPIC")
 @json_option
 def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     """
@@ -184,7 +179,10 @@ def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     asked = [checked_topic(name, "--topic") for name in wanted]
     logs = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
     if as_json:
-        say_json([_log_document(log) for log in logs])
+        say_json([
+            {"topic": log.topic, "partition": log.partition, **asdict(log.offsets), **asdict(log.counts)}
+            for log in logs
+        ])  # fmt: skip
         return
     numbers = ["partition", "first", "LSO", "end", "visible", "waiting", "aborted", "open", "control"]
     table = _table("", ["topic"], numbers)
@@ -192,39 +190,18 @@ def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     for log in logs:
         if last not in {None, log.topic}:
             table.add_section()
-        cells = (log.partition, *dataclasses.astuple(log.offsets), *dataclasses.astuple(log.counts))
+        cells = (log.partition, *astuple(log.offsets), *astuple(log.counts))
         table.add_row(log.topic if log.topic != last else "", *map(str, cells))
         last = log.topic
     show(table)
 
 
-def _log_document(log: log_summary.PartitionLog) -> dict[str, object]:
-    place = {"topic": log.topic, "partition": log.partition}
-    return {**place, **dataclasses.asdict(log.offsets), **dataclasses.asdict(log.counts)}
-
-
 @click.command("read")
 @bootstrap_option
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    default=[names.OUTPUT_TOPIC],
-    show_default=True,
-    metavar="TOPIC",
-    help="Topic to read; repeatable.",
-)
-@click.option(
-    "--isolation",
-    type=click.Choice([names.READ_COMMITTED, names.READ_UNCOMMITTED]),
-    default=names.READ_COMMITTED,
-    show_default=True,
-    help="Isolation level of the reader.",
-)
-@click.option(
-    "--journal", type=click.Path(path_type=Path, file_okay=False), required=True, help="Directory for the journal."
-)
-@click.option("--follow", is_flag=True, help="Read until SIGTERM; without it, up to the topics' current end.")
+@repeatable("--topic topics", "Topic to read; repeatable.", "TOPIC", default=[names.OUTPUT_TOPIC], show_default=True)
+@typed_option("--isolation", click.Choice(_ISOLATION), names.READ_COMMITTED, "Isolation level of the reader.")
+@plain_option("--journal", "Directory for the journal.", type=_FOLDER, required=True)
+@flag("--follow", "Read until SIGTERM; without it, up to the topics' current end.")
 def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path, *, follow: bool) -> None:
     """
     Read topics, and journal which records were received in which order, for `python -m proof verify --journals`.
@@ -244,13 +221,7 @@ def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path,
     click.echo(f"{quantity(count, 'record')} read from {', '.join(asked)}")
 
 
-_VERIFY_ASK_S = 60.0
-_folder = click.Path(path_type=Path, file_okay=False, exists=True)
-_file = click.Path(path_type=Path, exists=True)
-
-
 def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable[str]) -> dict[str, int]:
-    """Parse repeated NAME=N options."""
     counts = {}
     for pair in given:
         name, _, number = pair.partition("=")
@@ -260,70 +231,38 @@ def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable
     return counts
 
 
-_count_option = partial(click.option, multiple=True, callback=_counts, metavar="NAME=N")
+_count_option = partial(repeatable, metavar="NAME=N", callback=_counts)
 
 
 @click.command()
 @bootstrap_option
 @topic_options
 @group_option
-@click.option(
-    "--tiers",
-    type=click.Choice([tiers.value for tiers in Tiers]),
-    default=Tiers.PREFIX.value,
-    show_default=True,
-    help="Source of the tiers, as in the run.",
+@typed_option(
+    "--tiers", click.Choice([tiers.value for tiers in Tiers]), Tiers.PREFIX.value, "Source of the tiers, as in the run."
 )
 @topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Topic of customer profiles, with --tiers profiles.")
-@click.option(
-    "--transform",
-    metavar="MODULE:FUNCTION",
-    help="Function of the run, which is called again for each input  [default: orders]",
+@plain_option(
+    "--transform", "Function of the run, which is called again for each input  [default: orders]", "MODULE:FUNCTION"
 )
-@click.option(
-    "--also-output",
-    multiple=True,
-    metavar="TOPIC",
-    help="Further output topic of the --transform function; repeatable.",
+@repeatable("--also-output", "Further output topic of the --transform function; repeatable.", "TOPIC")
+@repeatable("--py-files", "Module, archive or wheel with the --transform function; repeatable.", "FILE")
+@plain_option(
+    "--journals", "Directory of the journals that runs and readers wrote (--journal).", "DIR", type=_FOLDER_THERE
 )
-@click.option(
-    "--py-files",
-    multiple=True,
-    metavar="FILE",
-    help="Module, archive or wheel with the --transform function; repeatable.",
+@flag("--settled", "The run has ended: count each transaction still open as a violation.")
+@plain_option(
+    "--strict/--no-strict", "Require one transaction per producer epoch, as the pipeline guarantees.", default=True
 )
-@click.option(
-    "--journals", type=_folder, metavar="DIR", help="Directory of the journals that runs and readers wrote (--journal)."
-)
-@click.option("--settled", is_flag=True, help="The run has ended: count each transaction still open as a violation.")
-@click.option(
-    "--strict/--no-strict", default=True, help="Require one transaction per producer epoch, as the pipeline guarantees."
-)
-@click.option(
-    "--healed-at",
-    type=float,
-    multiple=True,
-    metavar="SECONDS",
-    help="Time when a fault ended, in seconds since the epoch; repeatable.",
-)
-@click.option("--bound-s", type=float, metavar="SECONDS", help="Maximum time from each --healed-at to the next commit.")
-@_count_option("--need", "needed", help="Minimum of a count, below which the verdict is inconclusive; repeatable.")
-@_count_option("--fired", help="Count that the caller observed, to be compared with --need; repeatable.")
-@click.option(
-    "--canary",
-    "canaries",
-    multiple=True,
+@repeatable("--healed-at", "Time when a fault ended, in seconds since the epoch; repeatable.", "SECONDS", type=float)
+@plain_option("--bound-s", "Maximum time from each --healed-at to the next commit.", "SECONDS", type=float)
+@_count_option("--need needed", "Minimum of a count, below which the verdict is inconclusive; repeatable.")
+@_count_option("--fired", "Count that the caller observed, to be compared with --need; repeatable.")
+@repeatable(
+    *("--canary canaries", "Secret that must not appear in --artefact and --journals files; repeatable.", "TEXT"),
     envvar="BREW_CANARY",
-    metavar="TEXT",
-    help="Secret that must not appear in --artefact and --journals files; repeatable.",
 )
-@click.option(
-    "--artefact",
-    "artefacts",
-    type=_file,
-    multiple=True,
-    help="File or directory to search for the --canary secrets; repeatable.",
-)
+@repeatable("--artefact artefacts", "File or directory to search for the --canary secrets; repeatable.", type=_THERE)
 @json_option
 @names_by_output
 def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
@@ -344,9 +283,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
       python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
     """  # noqa: D301 - click's own mark
-    claim = PipelineUnderTest(
-        *(options.pop(name) for name in ("input", "output", "dead_letter", "group", "also_output"))
-    )
+    of_pipeline = ("input", "output", "dead_letter", "group", "also_output")
+    claim = PipelineUnderTest(**{name: options.pop(name) for name in of_pipeline})
     by_profile, profiles = options.pop("tiers") == Tiers.PROFILES, options.pop("profiles_topic")
     if options["transform"] is not None and by_profile:
         raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
@@ -377,15 +315,9 @@ def _lines(report: Report, seconds: float) -> list[str]:
     lines += [f"{name}: {count} in all" for name, count in report.totals.items()]
     lines += [f"could not tell: {doubt}" for doubt in report.doubts]
     lines += [f"note: {note}" for note in report.notes]
-    lines.append(_transactions(report))
+    aborted = f"{counts['aborted_transactions']} aborted ({counts['aborted_records']} records)"
+    ended = f"{counts['committed_transactions']} transactions committed, {aborted}"
+    lines.append(f"{ended}, {counts['fences']} fenced or timed out")
     rate = (report.inputs + report.outputs + report.dead_letters) / seconds if seconds else 0.0
     lines.append(f"{report.verdict} ({seconds:.1f} s, {rate:,.0f} records/s)")
     return lines
-
-
-def _transactions(report: Report) -> str:
-    counts = report.counts
-    return (
-        f"{counts['committed_transactions']} transactions committed, {counts['aborted_transactions']} aborted "
-        f"({counts['aborted_records']} records), {counts['fences']} fenced or timed out"
-    )

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 import click
 from rich.console import Console
@@ -27,7 +28,7 @@ from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
-from proof.commands import connected, json_option, say, topic_option, topic_options
+from proof.commands import connected, flag, json_option, plain_option, say, topic_option, topic_options, typed_option
 from proof.seed import Seeding, Writer
 
 # Outputs are longer than inputs: two more fields and three more headers.
@@ -35,33 +36,26 @@ ROOM_BYTES = 65_536
 _ANY = -1  # partition by the key's murmur2 hash, as Java producers do
 _KEPT_MS = 24 * 3600 * 1000
 _CHUNK = 10_000
-_MOST = 100_000_000
+_NATURAL, _COUNT, _PARTITIONS = click.IntRange(0), click.IntRange(0, 100_000_000), click.IntRange(1, 10_000)
+_TIMEOUT_S = click.FloatRange(1, 900)
 _SHARES = {"gold": 5, "silver": 15, "bronze": 30, "standard": 50}
 _WAIT_S = _WRITE_S = 60.0
+Profile = tuple[bytes, bytes | None]
+"""Customer id and value; None removes the customer."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicResult:
-    """Whether a topic was created, and its partitions and replicas."""
-
-    topic: str
-    created: bool
-    partitions: int
-    replicas: int
-    wanted_partitions: int
-
-    def __str__(self) -> str:
-        size = f"{quantity(self.partitions, 'partition')}, {quantity(self.replicas, 'replica')}"
-        if self.created:
-            return f"{self.topic}: created with {size}"
-        if self.partitions == self.wanted_partitions:
-            return f"{self.topic}: exists with {size}"
-        return f"{self.topic}: exists with {size}; not changed to {quantity(self.wanted_partitions, 'partition')}"
+def _topic_text(made: dict[str, Any]) -> str:
+    size = f"{quantity(made['partitions'], 'partition')}, {quantity(made['replicas'], 'replica')}"
+    if made["created"]:
+        return f"{made['topic']}: created with {size}"
+    wanted = made["wanted_partitions"]
+    unchanged = "" if made["partitions"] == wanted else f"; not changed to {quantity(wanted, 'partition')}"
+    return f"{made['topic']}: exists with {size}{unchanged}"
 
 
 def create_topics(
     connection: Connection, named: Mapping[str, str], partitions: int, deadline: Deadline
-) -> list[TopicResult]:
+) -> list[dict[str, Any]]:
     """
     Create missing topics; the output accepts the largest input record plus the fields and headers we add.
 
@@ -71,23 +65,20 @@ def create_topics(
     made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
     kafka_topics.describe_all(client, [source], deadline)
     room = {MAX_MESSAGE_BYTES: str(kafka_topics.max_message_bytes(client, source, deadline) + ROOM_BYTES)}
-    made |= kafka_topics.create(
-        client,
-        [
-            TopicSpec(named["output"], partitions, room),
-            TopicSpec(named["dead_letter"], partitions, room),
-            TopicSpec(named["customers"], partitions, {"cleanup.policy": "compact"}),
-            TopicSpec(named["claims"], messages.PARTITIONS, messages.CONFIG),
-        ],
-        deadline,
-    )
+    others = [
+        TopicSpec(named["output"], partitions, room),
+        TopicSpec(named["dead_letter"], partitions, room),
+        TopicSpec(named["customers"], partitions, {"cleanup.policy": "compact"}),
+        TopicSpec(named["claims"], messages.PARTITIONS, messages.CONFIG),
+    ]
+    made |= kafka_topics.create(client, others, deadline)
     there = kafka_topics.describe_all(client, list(made), deadline)
     asked = {name: messages.PARTITIONS if name == named["claims"] else partitions for name in made}
-    return [TopicResult(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]
-
-
-Profile = tuple[bytes, bytes | None]
-"""Customer id and value; None removes the customer."""
+    return [
+        {"topic": name, "created": created, "partitions": there[name].partitions, "replicas": there[name].replicas}
+        | {"wanted_partitions": asked[name]}
+        for name, created in made.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +110,7 @@ class Customers:
         return self.count + self.updates + self.tombstones
 
 
-def customer_id(number: int) -> bytes:
-    return b"c-%05d" % number
-
-
 def chunks(plan: Customers) -> Iterator[list[Profile]]:
-    """Yield everything to write, in order, in chunks."""
     every = _profiles(plan)
     while chunk := list(islice(every, _CHUNK)):
         yield chunk
@@ -134,44 +120,22 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
     rng = random.Random(plan.seed)  # noqa: S311 - example data
     tiers = [tier for tier, share in _SHARES.items() for _ in range(share)]
 
-    def of(number: int) -> Profile:
-        return customer_id(number), profile(customer_id(number).decode(), rng.choice(tiers))
-
-    for number in range(1, plan.count + 1):
-        yield of(number)
-    for _ in range(plan.updates):
-        yield of(rng.randint(1, plan.count))
-    for number in rng.sample(range(1, plan.count + 1), plan.tombstones):
-        yield customer_id(number), None
-
-
-@dataclass(frozen=True, slots=True)
-class SeededCustomers:
-    """What was written; ``created``: this call created the topic."""
-
-    topic: str
-    created: bool
-    partitions: int
-    customers: int
-    updates: int
-    tombstones: int
-    seconds: float
-
-    def __str__(self) -> str:
-        size = f"{'created with ' if self.created else ''}{quantity(self.partitions, 'partition')}"
-        return (
-            f"{quantity(self.customers, 'customer')} on {self.topic} ({size}), "
-            f"{quantity(self.updates, 'update')}, {quantity(self.tombstones, 'deletion')}, {self.seconds:.1f} s"
-        )
+    customers = range(1, plan.count + 1)
+    for number in chain(customers, (rng.randint(1, plan.count) for _ in range(plan.updates))):
+        customer = f"c-{number:05d}"
+        yield customer.encode(), profile(customer, rng.choice(tiers))
+    for number in rng.sample(customers, plan.tombstones):
+        yield b"c-%05d" % number, None
 
 
 def write_customers(
     connection: Connection, plan: Customers, partitions: int, *, deadline: Deadline, advance: Callable[[int], None]
-) -> SeededCustomers:
+) -> dict[str, Any]:
     """
     Write the planned profiles; call ``advance`` with the number of records written since the last call.
 
-    A topic created here keeps replaced profiles for a day, so that `verify` finds those that outputs were made with.
+    Return what was written; ``created``: this call created the topic. A topic created here keeps replaced profiles for
+    a day, so that `verify` finds those that outputs were made with.
 
     Raises:
         Refused: the topic can't be created, or a record could not be delivered.
@@ -189,18 +153,13 @@ def write_customers(
             advance(len(chunk))
         writer.flush()
     seconds = time.monotonic() - began
-    return SeededCustomers(plan.topic, created, there.partitions, plan.count, plan.updates, plan.tombstones, seconds)
+    counts = {"customers": plan.count, "updates": plan.updates, "tombstones": plan.tombstones}
+    return {"topic": plan.topic, "created": created, "partitions": there.partitions, **counts, "seconds": seconds}
 
 
 @click.command()
 @bootstrap_option
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 10_000),
-    default=4,
-    show_default=True,
-    help="Number of partitions of each new topic; a new claims topic has 1.",
-)
+@typed_option("--partitions", _PARTITIONS, 4, "Number of partitions of each new topic; a new claims topic has 1.")
 @topic_options
 @topic_option("--customers", names.CUSTOMERS_TOPIC, "Compacted topic of customer profiles.")
 @topic_option("--claims", names.CLAIMS_TOPIC, "Topic that records which driver owns which partition.")
@@ -215,55 +174,28 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
       python -m proof topics --bootstrap broker:9092 --input my.orders --json
     """  # noqa: D301 - click's own mark
     made = create_topics(connected(bootstrap), named, partitions, Deadline(_WAIT_S))
-    say([dataclasses.asdict(topic) for topic in made], "\n".join(map(str, made)), as_json=as_json)
+    say(made, "\n".join(map(_topic_text, made)), as_json=as_json)
 
 
 @click.command()
 @bootstrap_option
 @topic_option("--topic", names.INPUT_TOPIC, "Topic to write the orders to.")
-@click.option(
-    "--count",
-    type=click.IntRange(0, 100_000_000),
-    required=True,
-    help="Number of orders to write, without aborted ones.",
+@plain_option("--count", "Number of orders to write, without aborted ones.", type=_COUNT, required=True)
+@plain_option("--start", "Number of the first order  [default: sum of the topic's log end offsets]", type=_NATURAL)
+@typed_option("--seed", int, 0, "Random seed; equal seeds give equal orders.")
+@typed_option("--bad-every", _NATURAL, 0, "Make every Nth order invalid; 0 means none.", show_default=False)
+@flag(
+    *("--transactional", "Write in transactions; --abort-every sets how many are aborted."), envvar="SEED_TRANSACTIONAL"
 )
-@click.option(
-    "--start", type=click.IntRange(0), help="Number of the first order  [default: sum of the topic's log end offsets]"
+@typed_option("--abort-every", _NATURAL, 3, "Abort every Nth transaction; 0 means none.")
+@plain_option(
+    "--transaction-size", "Orders per transaction  [default: a sixth of --count, 1 to 100]", type=_NATURAL, default=0
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; equal seeds give equal orders.")
-@click.option("--bad-every", type=click.IntRange(0), default=0, help="Make every Nth order invalid; 0 means none.")
-@click.option(
-    "--transactional",
-    is_flag=True,
-    envvar="SEED_TRANSACTIONAL",
-    help="Write in transactions; --abort-every sets how many are aborted.",
+@typed_option("--transaction-timeout-s", _TIMEOUT_S, 60.0, "Seconds after which the brokers abort an open transaction.")
+@plain_option(
+    "--markers-only-partition", "Partition that gets aborted transactions only; needs --transactional.", type=_NATURAL
 )
-@click.option(
-    "--abort-every",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="Abort every Nth transaction; 0 means none.",
-)
-@click.option(
-    "--transaction-size",
-    type=click.IntRange(0),
-    default=0,
-    help="Orders per transaction  [default: a sixth of --count, 1 to 100]",
-)
-@click.option(
-    "--transaction-timeout-s",
-    type=click.FloatRange(1, 900),
-    default=60.0,
-    show_default=True,
-    help="Seconds after which the brokers abort an open transaction.",
-)
-@click.option(
-    "--markers-only-partition",
-    type=click.IntRange(0),
-    help="Partition that gets aborted transactions only; needs --transactional.",
-)
-@click.option("--leave-open", is_flag=True, help="Open one more transaction at the end and leave it open.")
+@flag("--leave-open", "Open one more transaction at the end and leave it open.")
 @json_option
 def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_json: bool, **fields: object) -> None:
     """
@@ -298,9 +230,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @click.command()
 @bootstrap_option
-@click.option(
-    "--transactional-id", required=True, metavar="ID", help="Transactional id whose open transaction to abort."
-)
+@plain_option("--transactional-id", "Transactional id whose open transaction to abort.", "ID", required=True)
 def resolve(bootstrap: str, transactional_id: str) -> None:
     """
     Abort the transaction that a dead producer left open, by fencing its transactional id.
@@ -320,36 +250,11 @@ def resolve(bootstrap: str, transactional_id: str) -> None:
 @topic_option(
     "--topic", names.CUSTOMERS_TOPIC, "Topic to write the profiles to; if missing, it is created as compacted."
 )
-@click.option(
-    "--customers",
-    "count",
-    type=click.IntRange(0, _MOST),
-    default=20_000,
-    show_default=True,
-    help="Number of customers; one profile each.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; equal seeds give equal profiles.")
-@click.option(
-    "--updates",
-    type=click.IntRange(0, _MOST),
-    default=0,
-    show_default=True,
-    help="Number of updates after the first write, each of a random profile.",
-)
-@click.option(
-    "--tombstones",
-    type=click.IntRange(0, _MOST),
-    default=0,
-    show_default=True,
-    help="Number of customers to delete at the end.",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 10_000),
-    default=4,
-    show_default=True,
-    help="Number of partitions if the topic is created.",
-)
+@typed_option("--customers count", _COUNT, 20_000, "Number of customers; one profile each.")
+@typed_option("--seed", int, 0, "Random seed; equal seeds give equal profiles.")
+@typed_option("--updates", _COUNT, 0, "Number of updates after the first write, each of a random profile.")
+@typed_option("--tombstones", _COUNT, 0, "Number of customers to delete at the end.")
+@typed_option("--partitions", _PARTITIONS, 4, "Number of partitions if the topic is created.")
 @json_option
 def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: object) -> None:
     """
@@ -365,4 +270,6 @@ def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: obj
     connection = connected(bootstrap)
     with progress(plan.topic, plan.records) as advance:
         done = write_customers(connection, plan, partitions, deadline=Deadline(_WAIT_S), advance=advance)
-    say(dataclasses.asdict(done), str(done), as_json=as_json)
+    size = f"{'created with ' if done['created'] else ''}{quantity(done['partitions'], 'partition')}"
+    changes = f"{quantity(plan.updates, 'update')}, {quantity(plan.tombstones, 'deletion')}, {done['seconds']:.1f} s"
+    say(done, f"{quantity(plan.count, 'customer')} on {plan.topic} ({size}), {changes}", as_json=as_json)

@@ -12,71 +12,34 @@ from typing import Any
 import click
 from rich.console import Console
 
-from brew.cli import bootstrap_option
+from brew.cli import bootstrap_option, option
 from brew.connection import Connection
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
-from proof.commands import connected, json_option, say, say_json
+from proof.commands import connected, flag, json_option, repeatable, say, say_json, typed_option
 from proof.wire.late import SCRIPTS
 from proof.wire.product import BELIEVED_FROM, CELLS, against_pipeline
 from proof.wire.proxy import HOST, WireProxy
-from proof.wire.rules import NetworkConditions, Rule, Trap
+from proof.wire.rules import CaughtFrame, NetworkConditions, Rule, Trap
 from proof.wire.torn import F11, SCRIPT_DESCRIPTIONS, Result, conclusion, experiment, seen_by_reader, timelines
 
 _ORDERS = ("release", "drop", "cut", "remove")
+_AMOUNT, _SHARE = click.FloatRange(0), click.FloatRange(0, 1)
+_speaking = threading.Lock()
+_NARROW, _WIDE = 100, 144
 
 
 @click.command()
 @bootstrap_option
-@click.option("--host", default=HOST, show_default=True, help="Address to listen on and to advertise to clients.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=0,
-    show_default=True,
-    help="Port for the first broker; 0 picks a free port.",
-)
-@click.option("--rule", "rules", multiple=True, metavar="JSON", help="Rule that applies from the start; repeatable.")
-@click.option(
-    "--latency-ms",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    help="Latency added in each direction, in milliseconds.",
-)
-@click.option(
-    "--jitter-ms",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    help="Random variation of the latency, plus or minus, in milliseconds.",
-)
-@click.option(
-    "--rate-kbit",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    help="Bandwidth per connection and direction, in kbit/s; 0 means no limit.",
-)
-@click.option(
-    "--loss",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    show_default=True,
-    help="Fraction of frames delayed by 200 ms, as if a packet were lost and sent again.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random jitter and loss.")
-def proxy(
-    bootstrap: str,
-    host: str,
-    port: int,
-    rules: Sequence[str],
-    latency_ms: float,
-    jitter_ms: float,
-    rate_kbit: float,
-    loss: float,
-    seed: int,
-) -> int:
+@option("--host", default=HOST, help="Address to listen on and to advertise to clients.")
+@typed_option("--port", click.IntRange(0, 65_535), 0, "Port for the first broker; 0 picks a free port.")
+@repeatable("--rule rules", "Rule that applies from the start; repeatable.", "JSON")
+@typed_option("--latency-ms", _AMOUNT, 0.0, "Latency added in each direction, in milliseconds.")
+@typed_option("--jitter-ms", _AMOUNT, 0.0, "Random variation of the latency, plus or minus, in milliseconds.")
+@typed_option("--rate-kbit", _AMOUNT, 0.0, "Bandwidth per connection and direction, in kbit/s; 0 means no limit.")
+@typed_option("--loss", _SHARE, 0.0, "Fraction of frames delayed by 200 ms, as if a packet were lost and sent again.")
+@typed_option("--seed", int, 0, "Seed of the random jitter and loss.")
+def proxy(bootstrap: str, host: str, port: int, rules: Sequence[str], seed: int, **given: float) -> int:
     """
     Run a proxy between clients and brokers that can hold, drop, delay or cut single frames, until SIGTERM.
 
@@ -95,7 +58,8 @@ def proxy(
       {"release": 1}   {"drop": 1}   {"cut": 1}   {"remove": 1}
       {"shape": {"latency_s": 0.3}}   {"timeline": true}
     """  # noqa: D301 - click's own mark
-    shape = NetworkConditions(latency_ms / 1000, jitter_ms / 1000, rate_kbit * 125, loss)
+    latency_s, jitter_s = given["latency_ms"] / 1000, given["jitter_ms"] / 1000
+    shape = NetworkConditions(latency_s, jitter_s, given["rate_kbit"] * 125, given["loss"])
     first = [Rule.of(_object(text)) for text in rules]
     with WireProxy(bootstrap, host=host, ports=(port,), shape=shape, seed=seed) as running:
         control = _Control(running)
@@ -119,18 +83,13 @@ class _Control:
         number = trap.number
         self._traps[number] = trap
         _say({"rule": number})
-        trap.tell(
-            lambda caught: _say(
-                {
-                    "caught": number,
-                    "connection": caught.connection,
-                    "api": caught.head.title,
-                    "transactional_id": caught.details.transactional_id,
-                    "epoch": caught.details.epoch,
-                }
-            ),
-            lambda reply: _say({"answered": number, "error": reply.error}),
-        )
+
+        def say_caught(caught: CaughtFrame) -> None:
+            details = caught.details
+            frame = {"connection": caught.connection, "api": caught.head.title}
+            _say({"caught": number, **frame, "transactional_id": details.transactional_id, "epoch": details.epoch})
+
+        trap.tell(say_caught, lambda reply: _say({"answered": number, "error": reply.error}))
 
     def listen(self) -> None:
         """Obey orders until stdin ends; the proxy keeps running after that."""
@@ -177,41 +136,30 @@ def _object(text: str) -> dict[str, Any]:
     return document
 
 
-_speaking = threading.Lock()
-
-
 def _say(message: Mapping[str, object]) -> None:
     with _speaking:
         print(json.dumps(message), flush=True)
 
 
-_NARROW = 100
-_WIDE = 144
-
-
 @click.command()
 @bootstrap_option
-@click.option(
-    "--tries", type=click.IntRange(1), default=30, show_default=True, help="Number of tries with each writer."
-)
-@click.option(
+@typed_option("--tries", click.IntRange(1), 30, "Number of tries with each writer.")
+@typed_option(
     "--writer",
-    type=click.Choice(["reuse", "strict", "both", "pipeline"]),
-    default="both",
-    show_default=True,
-    help="Writer to test, as described above; both: first reuse, then strict.",
+    click.Choice(["reuse", "strict", "both", "pipeline"]),
+    "both",
+    "Writer to test, as described above; both: first reuse, then strict.",
 )
-@click.option(
+@option(
     "--script",
     "scripts",
     type=click.Choice(sorted(SCRIPTS)),
     multiple=True,
     default=F11,
-    show_default=True,
     help="Script to run, named after the frame that is late or lost; several take turns.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed; selects the script to start with.")
-@click.option("--show", is_flag=True, help="Print the frames of the first two tries, both writers side by side.")
+@typed_option("--seed", int, 0, "Seed; selects the script to start with.")
+@flag("--show", "Print the frames of the first two tries, both writers side by side.")
 @json_option
 def torn(
     bootstrap: str, tries: int, writer: str, scripts: Sequence[str], seed: int, *, show: bool, as_json: bool
@@ -290,7 +238,7 @@ def _exit_code(results: Sequence[Result]) -> int:
 @click.command("wire-cell")
 @click.argument("name", type=click.Choice(sorted(CELLS)))
 @bootstrap_option
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed; selects the script to start with.")
+@typed_option("--seed", int, 1, "Seed; selects the script to start with.")
 @json_option
 def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
     """

@@ -1,8 +1,4 @@
-"""
-Render the summary as a page, as JSON and as Markdown; pure.
-
-The page is one HTML document, rendered by `page.html`, with the fault matrix and every cell in detail.
-"""
+"""Render the summary as a page (`page.html`), as JSON and as Markdown; pure."""
 
 from __future__ import annotations
 
@@ -28,33 +24,21 @@ _KEPT = 25
 _LISTED = 12
 _NO_TITLE = "not in the matrix"
 _LABELS = {"all": "all", "control": "controls", "not-run": "not run"}
+_CONTROLS = "These break the protocol on purpose. They must be caught, or the experiment around them is not believed."
+_OUTDATED = "These were proven with another kernel than today's, so they show nothing about today's."
+_UNCLEAR = "These have no verdict, for the reasons that each cell gives."
+_SENSELESS = "There is nothing to break here, for the reason that each cell gives."
 _PARTS = (
     ("violated", "Violated cells", Standing.VIOLATED, "The promise was broken here."),
-    (
-        "inconclusive",
-        "Inconclusive cells",
-        Standing.INCONCLUSIVE,
-        "These have no verdict, for the reasons that each cell gives.",
-    ),
-    (
-        "controls",
-        "Positive controls",
-        Standing.CONTROL,
-        "These break the protocol on purpose. They must be caught, or the experiment around them is not believed.",
-    ),
-    (
-        "outdated",
-        "Cells of another kernel",
-        Standing.OUTDATED,
-        "These were proven with another kernel than today's, so they show nothing about today's.",
-    ),
+    ("inconclusive", "Inconclusive cells", Standing.INCONCLUSIVE, _UNCLEAR),
+    ("controls", "Positive controls", Standing.CONTROL, _CONTROLS),
+    ("outdated", "Cells of another kernel", Standing.OUTDATED, _OUTDATED),
     ("proven", "Proven cells", Standing.PROVEN, "Open a cell for its figures and the command that runs it again."),
-    (
-        "senseless",
-        "Not applicable",
-        Standing.NOT_APPLICABLE,
-        "There is nothing to break here, for the reason that each cell gives.",
-    ),
+    ("senseless", "Not applicable", Standing.NOT_APPLICABLE, _SENSELESS),
+)
+_LEGEND = (
+    "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, "
+    "◌ held with another kernel than today's, ○ not applicable."
 )
 
 
@@ -126,12 +110,12 @@ def _template() -> jinja2.Template:
     environment = html.templates(
         __package__,
         axis_over=Axis.over,
-        titles=TITLES,
         recoveries=Times.recoveries,
         stalls=Times.stalls,
         fired=_fired,
         counted=_counted,
         facts=_facts,
+        titles=TITLES,
         kept=_KEPT,
         listed=_LISTED,
         standings=tuple(Standing),
@@ -155,6 +139,7 @@ def page(summary: Summary) -> str:
     began = min((campaign.began for campaign in summary.provenance if campaign.began), default="")
     counts = summary.cell_standings
     by_standing = {standing: [cell for cell in summary.cells if cell.standing is standing] for standing in Standing}
+    unclear = [*by_standing[Standing.VIOLATED], *by_standing[Standing.INCONCLUSIVE]]
     body = _template().render(
         summary=summary,
         where=addresses(summary.cells),
@@ -167,11 +152,7 @@ def page(summary: Summary) -> str:
             *((str(standing), standing.label, counts[standing]) for standing in Standing),
             ("idle", "rows not run", len(summary.rows_not_run)),
         ],
-        to_look_at=[
-            (cell, _to_look_at(cell))
-            for standing in (Standing.VIOLATED, Standing.INCONCLUSIVE)
-            for cell in by_standing[standing]
-        ],
+        to_look_at=[(cell, _to_look_at(cell)) for cell in unclear],
         over_readers=any(result.path.startswith(("direct ", "connector ")) for result in summary.results),
         matrix=_matrix(summary),
         parts=[(name, title, text, cells) for name, title, of, text in _PARTS if (cells := by_standing[of])],
@@ -214,7 +195,6 @@ def _slowest(cells: Iterable[Cell]) -> list[tuple[float, float]]:
 
 
 def _scope(summary: Summary) -> str:
-    """Return the campaign's extent in one line."""
     totals, rows = summary.totals, len(TITLES)
     runs = f"{len(summary.results):,} runs"
     parts = (
@@ -255,11 +235,7 @@ def _facts(campaign: Provenance) -> list[tuple[str, Any]]:
 
 
 def document(summary: Summary) -> dict[str, object]:
-    """
-    Return the summary as a JSON object.
-
-    Infinite durations are null; `matrix` has the cells that were run, `rows` every row of the matrix.
-    """
+    """Return the summary as a JSON object; infinite durations are null, `rows` are all rows of the matrix."""
     return {
         "verdict": summary.verdict.value,
         "headline": summary.headline,
@@ -289,48 +265,22 @@ def _counts(total: int, standings: dict[Standing, int]) -> dict[str, int]:
 
 
 def _cell(cell: Cell) -> dict[str, object]:
+    fields = ("seed", "standing", "verdict", "expected", "reasons", "began", "commit", "kernel", "current", "versions")
     runs = [
-        {
-            "seed": result.seed,
-            "standing": result.standing.value,
-            "verdict": result.verdict.value,
-            "expected": result.expected.value,
-            "reasons": result.reasons,
-            "began": result.began,
-            "commit": result.commit or UNKNOWN,
-            "kernel": result.kernel or UNKNOWN,
-            "current": result.current,
-            "versions": result.versions,
-            "anomalies": len(result.anomalies),
-            "replay": result.replay,
-        }
+        {name: getattr(result, name) for name in fields}
+        | {"commit": result.commit or UNKNOWN, "kernel": result.kernel or UNKNOWN}
+        | {"anomalies": len(result.anomalies), "replay": result.replay}
         for result in cell.results
     ]
-    return {"cell": cell.name, "row": cell.row, "standing": cell.standing.value, "runs": runs}
+    return {"cell": cell.name, "row": cell.row, "standing": cell.standing, "runs": runs}
 
 
 def _strip(strip: Strip) -> dict[str, object]:
     times = strip.times
-    return {
-        "row": strip.row,
-        "path": strip.path,
-        "count": times.count,
-        "never": times.never,
-        "p50": _finite(times.quantile(0.50)),
-        "p95": _finite(times.quantile(0.95)),
-        "max": _finite(times.longest),
-        "bounds_s": list(strip.bounds),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-_LEGEND = (
-    "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, "
-    "◌ held with another kernel than today's, ○ not applicable."
-)
+    counts = {"row": strip.row, "path": strip.path, "count": times.count, "never": times.never}
+    shares = {"p50": times.quantile(0.50), "p95": times.quantile(0.95), "max": times.longest}
+    finite = {name: value if math.isfinite(value) else None for name, value in shares.items()}
+    return {**counts, **finite, "bounds_s": list(strip.bounds)}
 
 
 def markdown(summary: Summary) -> str:
@@ -342,10 +292,7 @@ def markdown(summary: Summary) -> str:
         *([plain(summary.outdated)] if summary.outdated else []),
         f"{len(summary.results):,} runs, seeds {seeds}. Rows not run: {not_run}.",
         _table(("runs", "dates", "commit", "kernel", "versions"), _origins(summary)),
-        _table(
-            ("bar", "wanted", "measured", "result"),
-            [(bar.title, bar.wanted, bar.measured, bar.met) for bar in summary.bars],
-        ),
+        _table(("bar", "wanted", "measured", "result"), map(dataclasses.astuple, summary.bars)),
         _LEGEND,
         _table(("row", "fault", "cells"), _rows(summary)),
     ]
@@ -371,10 +318,8 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
         signs = "".join("⊗" if standing is Standing.CONTROL else standing.sign for standing in standings)
         return f"{cell.short_name} {signs}"
 
-    return [
-        (row, TITLES.get(row, _NO_TITLE), "; ".join(map(text, cells)) or "not run")
-        for row, cells in summary.cells_by_row.items()
-    ]
+    rows = summary.cells_by_row.items()
+    return [(row, TITLES.get(row, _NO_TITLE), "; ".join(map(text, cells)) or "not run") for row, cells in rows]
 
 
 def _origins(summary: Summary) -> list[tuple[str, ...]]:
@@ -390,16 +335,9 @@ def _origins(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def _times(strips: Iterable[Strip]) -> str:
-    rows = [
-        (
-            strip.row,
-            strip.path,
-            f"{strip.times.count:,}",
-            say_seconds(strip.times.quantile(0.50)),
-            say_seconds(strip.times.quantile(0.95)),
-            say_seconds(strip.times.longest),
-            " / ".join(f"{bound:g} s" for bound in strip.bounds) or "-",
-        )
-        for strip in strips
-    ]
+    rows = []
+    for strip in strips:
+        seconds = [say_seconds(strip.times.quantile(share)) for share in (0.50, 0.95, 1.0)]
+        bounds = " / ".join(f"{bound:g} s" for bound in strip.bounds) or "-"
+        rows.append((strip.row, strip.path, f"{strip.times.count:,}", *seconds, bounds))
     return _table(("row", "path", "times", "p50", "p95", "longest", "bound"), rows)

@@ -76,11 +76,11 @@ MATRIX: dict[str, dict[str, str]] = {
     },
 }
 """Titles of the rows (kinds of faults), by the part they affect; a row's cells differ in target and moment."""
-
 TITLES = {row: title for rows in MATRIX.values() for row, title in rows.items()}
-
-
 UNKNOWN = "unknown"
+# Worst first.
+_RANK = ("violated", "inconclusive", "outdated", "control", "proven", "not-applicable")
+_REPAIR = "run the cell again, or remove it from the file"
 
 
 class Standing(enum.StrEnum):
@@ -102,17 +102,6 @@ class Standing(enum.StrEnum):
     def sign(self) -> str:
         """A sign that can be read without its colour."""
         return {"proven": "✓", "violated": "✗", "inconclusive": "?", "control": "✗", "outdated": "◌"}.get(self, "○")
-
-
-# Worst first.
-_RANK = (
-    Standing.VIOLATED,
-    Standing.INCONCLUSIVE,
-    Standing.OUTDATED,
-    Standing.CONTROL,
-    Standing.PROVEN,
-    Standing.NOT_APPLICABLE,
-)
 
 
 def worst(standings: list[Standing]) -> Standing:
@@ -257,9 +246,6 @@ class Provenance:
     versions: dict[str, str]
 
 
-_REPAIR = "run the cell again, or remove it from the file"
-
-
 @dataclass(frozen=True, slots=True)
 class Fields:
     """A JSON object and its place in the file; each getter checks the value's type."""
@@ -373,29 +359,20 @@ def _versions(of: Fields) -> dict[str, str]:
 
 
 def _result(of: Fields, kernels: Collection[str]) -> Result:
+    texts = ("cell", "row", "fault", "target", "moment", "path", "began", "note", "commit", "kernel")
+    known: dict[str, Any] = {name: of.text(name, required=name in {"cell", "row"}) for name in texts}
+    known |= {name: of.tally(name) for name in ("fired", "needed", "counts")}
     return Result(
-        cell=of.text("cell", required=True),
-        row=of.text("row", required=True),
-        fault=of.text("fault"),
-        target=of.text("target"),
-        moment=of.text("moment"),
-        path=of.text("path"),
+        **known,
         seed=of.integer("seed", required=True) or 0,
         said=of.verdict("verdict"),
         expected=of.verdict("expected", Verdict.PROVEN),
-        began=of.text("began"),
         seconds=of.number("seconds") or 0.0,
         bound_s=of.number("bound_s"),
         recovery_s=of.numbers("recovery_s"),
         stall_s=of.numbers("stall_s"),
-        fired=of.tally("fired"),
-        needed=of.tally("needed"),
-        counts=of.tally("counts"),
         anomalies=tuple(_anomaly(Fields.of(value, f"{of.place} anomaly")) for value in of.items("anomalies")),
         doubts=tuple(str(doubt) for doubt in of.items("doubts")),
-        note=of.text("note"),
-        commit=of.text("commit"),
-        kernel=of.text("kernel"),
         versions=_versions(of),
         current=of.text("kernel") in kernels,
     )
@@ -403,12 +380,10 @@ def _result(of: Fields, kernels: Collection[str]) -> Result:
 
 def _anomaly(of: Fields) -> Anomaly:
     evidence = of.values.get("evidence", "")
+    numbers: dict[str, Any] = {name: of.integer(name) for name in ("partition", "offset", "producer_id", "epoch")}
     return Anomaly(
         name=of.text("name", required=True),
         topic=of.text("topic"),
-        partition=of.integer("partition"),
-        offset=of.integer("offset"),
-        producer_id=of.integer("producer_id"),
-        epoch=of.integer("epoch"),
+        **numbers,
         evidence=evidence if isinstance(evidence, str) else json.dumps(evidence, indent=2, ensure_ascii=False),
     )

@@ -12,6 +12,24 @@ from brew.names import CrashPoint
 from proof.findings import Verdict
 from proof.report.results import TITLES, UNKNOWN, Provenance, Result, Standing, worst
 
+_KILL = "SIGKILL"
+CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
+"""Paths of results written by commands other than the campaign."""
+_STORES = ("ledger", "postgres", "redis-script", "redis")
+_READERS = ("connector", "direct")
+_LATE_TRIES = 1000
+_WRITER_KILLS, _SPARK_KILLS, _POINT_KILLS, _TIMES, _STORE_KILLS = 200, 20, 100, 20, 200
+_SINKS = {"tasks": "tasks write", "one": "one task writes"}
+"""End of a sink cell's name, and how its rows are written."""
+_SPARK_S = {"connector": 10.0, "direct": 6.0}
+_TO_COMMIT, _RESTARTED = "Writer killed, until the first new commit, {} reader", "Spark killed and restarted, {} reader"
+_HELD = {
+    "Lease lost": "leases_lost",
+    "Holder frozen past its lease": "holders_frozen",
+    "Driver frozen past all leases": "drivers_frozen",
+}
+_STRUCK = {"Driver and executor killed together": "killed_together", "Two drivers on one group": "meetings"}
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -58,18 +76,6 @@ def say_seconds(value: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-_KILL = "SIGKILL"
-CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
-"""Paths of results written by commands other than the campaign."""
-_STORES = ("ledger", "postgres", "redis-script", "redis")
-_READERS = ("connector", "direct")
-_LATE_TRIES = 1000
-_WRITER_KILLS, _SPARK_KILLS, _POINT_KILLS, _TIMES, _STORE_KILLS = 200, 20, 100, 20, 200
-_SINKS = {"tasks": "tasks write", "one": "one task writes"}
-"""End of a sink cell's name, and how its rows are written."""
-_SPARK_S = {"connector": 10.0, "direct": 6.0}
-
-
 class CriterionResult(enum.StrEnum):
     """Whether a criterion was met; a sample that is too small shows nothing."""
 
@@ -82,9 +88,8 @@ class CriterionResult(enum.StrEnum):
     @property
     def mark(self) -> str:
         """The standing whose colour it shares."""
-        return {"met": "proven", "missed": "violated", "not shown": "inconclusive", "not measured": "idle"}.get(
-            self, "outdated"
-        )
+        marks = {"met": "proven", "missed": "violated", "not shown": "inconclusive", "not measured": "idle"}
+        return marks.get(self, "outdated")
 
     @property
     def sign(self) -> str:
@@ -109,10 +114,9 @@ def acceptance_criteria(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     """
     now = _bars([result for result in results if result.current])
     ever = _bars(results)
+    unknown = CriterionResult.UNKNOWN
     return [
-        replace(old, met=CriterionResult.OUTDATED)
-        if new.met is CriterionResult.UNKNOWN and old.met is not CriterionResult.UNKNOWN
-        else new
+        replace(old, met=CriterionResult.OUTDATED) if new.met is unknown and old.met is not unknown else new
         for new, old in zip(now, ever, strict=True)
     ]
 
@@ -122,8 +126,8 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     coordinator = [result for result in mine if result.fault == _KILL and "coordinator" in result.target]
     stalls = Times.stalls(result for reader in _READERS for result in _writer(mine, reader))
     return [
-        *(_writer_killed(reader, mine) for reader in _READERS),
-        *(_spark_restarted(reader, mine) for reader in _READERS),
+        *(_within(_TO_COMMIT.format(r), 2.0, Times.recoveries(_writer(mine, r)), _WRITER_KILLS) for r in _READERS),
+        *(_within(_RESTARTED.format(r), _SPARK_S[r], _restarts(mine, r), _SPARK_KILLS) for r in _READERS),
         _within("Coordinator killed, until the first new commit", 15.0, Times.recoveries(coordinator), _TIMES),
         _within("Writer killed and restarted, readers held back", 3.0, stalls, _TIMES),
         _epoch_overflow(mine),
@@ -142,14 +146,6 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
         _often("Rounds of eight claimants racing", "rounds", 1000, [r for r in mine if r.path == CLAIMS_RACES]),
         *(_often(f"Kills around the commit, {store}", "kills", _STORE_KILLS, _store(mine, store)) for store in _STORES),
     ]
-
-
-_HELD = {
-    "Lease lost": "leases_lost",
-    "Holder frozen past its lease": "holders_frozen",
-    "Driver frozen past all leases": "drivers_frozen",
-}
-_STRUCK = {"Driver and executor killed together": "killed_together", "Two drivers on one group": "meetings"}
 
 
 def _of(reader: str, path: str) -> set[str]:
@@ -177,15 +173,9 @@ def _store(results: Iterable[Result], store: str) -> list[Result]:
     return [result for result in results if (result.path, result.target) == (STORE_KILLS, store)]
 
 
-def _writer_killed(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
-    title = f"Writer killed, until the first new commit, {reader} reader"
-    return _within(title, 2.0, Times.recoveries(_writer(results, reader)), _WRITER_KILLS)
-
-
-def _spark_restarted(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
-    title = f"Spark killed and restarted, {reader} reader"
+def _restarts(results: Sequence[Result], reader: str) -> Times:
     killed = [r for r in _spark(results, reader) if r.fault == _KILL and r.target.startswith("driver")]
-    return _within(title, _SPARK_S[reader], Times.recoveries(killed), _SPARK_KILLS)
+    return Times.recoveries(killed)
 
 
 def _late_frames(title: str, results: Iterable[Result], *, control: bool) -> AcceptanceCriterion:
@@ -258,7 +248,7 @@ def _volume(results: Sequence[Result]) -> AcceptanceCriterion:
 
 
 def _totals(results: Iterable[Result]) -> Counter[str]:
-    total: Counter[str] = Counter()
+    total = Counter[str]()
     for result in results:
         total.update(result.counts)
     return total
@@ -393,9 +383,7 @@ class Summary:
 
     @property
     def demands(self) -> list[Demand]:
-        fired: Counter[str] = Counter()
-        needed: Counter[str] = Counter()
-        short: Counter[str] = Counter()
+        fired, needed, short = Counter[str](), Counter[str](), Counter[str]()
         for result in self.results:
             fired.update(result.fired)
             needed.update(result.needed)

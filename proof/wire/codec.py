@@ -51,12 +51,7 @@ class Api(enum.IntEnum):
 
     @classmethod
     def named(cls, text: str) -> Api:
-        """
-        Return the request with that name, such as `EndTxn`, `end-txn` or `26`.
-
-        Raises:
-            ValueError: the proxy knows no such request.
-        """
+        """Return the request with that name, such as `EndTxn`, `end-txn` or `26`; raise `ValueError` if unknown."""
         wanted = text.replace("-", "").replace("_", "").lower()
         for api in cls:
             if wanted in {api.title.lower(), str(int(api))}:
@@ -66,24 +61,14 @@ class Api(enum.IntEnum):
 
 WITH_ADDRESSES = frozenset({Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE})
 # Requests of the transaction protocol, which are decoded and recorded in the timeline.
-TRANSACTIONAL = frozenset({
-    Api.PRODUCE,
-    Api.INIT_PRODUCER_ID,
-    Api.ADD_PARTITIONS_TO_TXN,
-    Api.ADD_OFFSETS_TO_TXN,
-    Api.END_TXN,
-    Api.TXN_OFFSET_COMMIT,
-})  # fmt: skip
+_TO_TXN = {Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT}
+TRANSACTIONAL = frozenset({Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.END_TXN} | _TO_TXN)
 # The latest version offered to clients. From Fetch 16 on, a reply may name the new leader's address after all its
 # records, so clients must use 15.
-NEWEST: dict[int, int] = {
-    **{api: message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL},
-    Api.FETCH: 15,
-}
+NEWEST = {int(api): message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL}
+NEWEST[Api.FETCH] = 15
 HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
-
 Address = tuple[str, int]
-
 _HEAD = struct.Struct(">hhih")
 # Position of producer id, epoch, first sequence and record count in a record batch, format 2.
 _BATCH_PRODUCER = struct.Struct(">qhii")
@@ -133,12 +118,7 @@ def error_name(code: int) -> str:
 
 
 def request_head(frame: bytes) -> Head:
-    """
-    Parse the header of a frame without length prefix; the client id has an int16 length in all versions (KIP-482).
-
-    Raises:
-        Malformed: the frame is not a request.
-    """
+    """Parse the header of a frame without length prefix (client id: int16 length, KIP-482), or raise `Malformed`."""
     try:
         api, version, correlation_id, length = _HEAD.unpack_from(frame)
     except struct.error as error:
@@ -151,12 +131,7 @@ def request_head(frame: bytes) -> Head:
 
 
 def correlation_id(reply: bytes) -> int:
-    """
-    Return the id that matches a reply with its request.
-
-    Raises:
-        Malformed: the frame is not a reply.
-    """
+    """Return the id that matches a reply with its request; raise `Malformed` if the frame is not a reply."""
     if len(reply) < 4:  # noqa: PLR2004 - an int32
         raise Malformed("a reply of less than four bytes")
     return int.from_bytes(reply[:4], signed=True)
@@ -256,12 +231,7 @@ def _brokers(head: Head, message: Any) -> list[Any]:
 
 
 def addresses(head: Head, reply: bytes) -> list[tuple[int, Address]]:
-    """
-    Return node and address of every broker in a reply, in order.
-
-    Raises:
-        Malformed: the reply does not match its schema.
-    """
+    """Return node and address of every broker in a reply, in order; raise `Malformed` if it matches no schema."""
     parts = _brokers(head, _decoded(head, reply))
     is_cluster = head.api == Api.DESCRIBE_CLUSTER
     return [(part.broker_id if is_cluster else part.node_id, (part.host, part.port)) for part in parts]

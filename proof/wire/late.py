@@ -1,10 +1,4 @@
-"""
-The scripts of F11 to F13, and the anomalies that a try leaves in the log.
-
-A script holds a frame, cuts the connection and releases the frame inside the next transaction, or loses a reply.
-
-It waits only for events: the frame is held, the client's retry is answered, the late frame is answered.
-"""
+"""The scripts of F11 to F13, which wait only for events, and the anomalies that a try leaves in the log."""
 
 from __future__ import annotations
 
@@ -20,6 +14,9 @@ from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side, Trap
 from proof.wire.writers import STEP_S, PositionReader, Writer
+
+# How far a try may move the group's offset; a script uses one offset per transaction.
+OFFSETS_PER_TRY = 10
 
 
 class AttemptState(enum.StrEnum):
@@ -84,9 +81,8 @@ def anomalies(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
     acknowledged = [a.until for a in tried.attempts if a.state is AttemptState.COMMITTED and a.until is not None]
     unknown = any(a.state is AttemptState.UNKNOWN for a in tried.attempts)
     if acknowledged and tried.position != acknowledged[-1] and not unknown:
-        name = (
-            "offset-regression" if tried.position is not None and tried.position < acknowledged[-1] else "offset-ahead"
-        )
+        behind = tried.position is not None and tried.position < acknowledged[-1]
+        name = "offset-regression" if behind else "offset-ahead"
         evidence = f"the group stands at {tried.position}, the last acknowledged commit was {acknowledged[-1]}"
         found.append(Anomaly(name, -1, -1, -1, evidence))
     return found
@@ -130,9 +126,7 @@ class Tally:
 
 def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: Mapping[int, str]) -> Tally:
     """Count the tries; one without anomalies is inconclusive if it met trouble or its late frame got no reply."""
-    names: Counter[str] = Counter()
-    late: Counter[str] = Counter()
-    first: list[tuple[int, Anomaly]] = []
+    names, late, first = Counter[str](), Counter[str](), list[tuple[int, Anomaly]]()
     clean = broken = inconclusive = 0
     for tried in tries:
         found = anomalies(tried, log)
@@ -149,10 +143,6 @@ def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: 
     return Tally(len(tries), clean, broken, inconclusive, names, late, first[:20], troubles[:20])
 
 
-# How far a try may move the group's offset; a script uses one offset per transaction.
-OFFSETS_PER_TRY = 10
-
-
 class _TryRun:
     """One running try."""
 
@@ -160,13 +150,15 @@ class _TryRun:
         self.writer = writer
         self.result = Try(number, script)
 
-    def begin(self, name: str) -> Attempt:
+    def begin(self, name: str, count: int = 0) -> Attempt:
+        """Begin a transaction, and deliver ``count`` records of it."""
         self.writer.begin()
-        self.result.attempts.append(Attempt(name))
-        return self.result.attempts[-1]
+        self.result.attempts.append(attempt := Attempt(name))
+        if count:
+            self.write(attempt, count)
+        return attempt
 
     def write(self, attempt: Attempt, count: int) -> None:
-        """Deliver ``count`` more records of this transaction."""
         stem = f"{self.result.number}/{attempt.name}"
         keys = [f"{stem}/{len(attempt.keys) + n}" for n in range(count)]
         self.writer.write([(key, b"late frames") for key in keys])
@@ -201,6 +193,9 @@ class _TryRun:
     def _rest(self, attempt: Attempt, count: int, step: int) -> None:
         if count:
             self.write(attempt, count)
+        self.end(attempt, step)
+
+    def end(self, attempt: Attempt, step: int) -> None:
         self.send_offsets(attempt, step)
         self.commit(attempt)
 
@@ -212,13 +207,10 @@ class _TryRun:
 
 def late_commit(run: _TryRun, trap: Trap) -> None:
     """F11: the first transaction's commit arrives inside the second one, which is then aborted and repeated."""
-    first = run.begin("first")
-    run.write(first, 2)
-    run.send_offsets(first, 1)
-    run.commit(first)
+    first = run.begin("first", 2)
+    run.end(first, 1)
     trap.caught(_soon())
-    second = run.begin("second")
-    run.write(second, 1)
+    run.begin("second", 1)
     run.too_late(trap)
     run.give_up()
     run.finish(run.begin("third"), trap, 2, 2)
@@ -226,25 +218,21 @@ def late_commit(run: _TryRun, trap: Trap) -> None:
 
 def late_abort(run: _TryRun, trap: Trap) -> None:
     """F11: the first transaction's abort arrives inside the second one, which continues and commits."""
-    first = run.begin("first")
-    run.write(first, 1)
+    run.begin("first", 1)
     run.give_up()
     trap.caught(_soon())
-    second = run.begin("second")
-    run.write(second, 2)
+    second = run.begin("second", 2)
     run.too_late(trap)
     run.finish(second, trap, 0, 1)
 
 
 def late_offsets(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's offset arrives inside the second one, after the second one's own."""
-    first = run.begin("first")
-    run.write(first, 1)
+    first = run.begin("first", 1)
     run.send_offsets(first, 1)
     trap.caught(_soon())
     run.commit(first)
-    second = run.begin("second")
-    run.write(second, 1)
+    second = run.begin("second", 1)
     run.send_offsets(second, 2)
     run.too_late(trap)
     try:
@@ -255,25 +243,20 @@ def late_offsets(run: _TryRun, trap: Trap) -> None:
 
 def late_records(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's record batch arrives inside the second one, after one of its own batches."""
-    first = run.begin("first")
-    run.write(first, 1)
+    first = run.begin("first", 1)
     trap.caught(_soon())
-    run.send_offsets(first, 1)
-    run.commit(first)
-    second = run.begin("second")
-    run.write(second, 1)
+    run.end(first, 1)
+    second = run.begin("second", 1)
     run.too_late(trap)
     run.finish(second, trap, 1, 2)
 
 
 def lost_records_reply(run: _TryRun, trap: Trap) -> None:
     """F13: the broker writes the batch, but its reply is lost; the client sends the batch again."""
-    first = run.begin("first")
-    run.write(first, 2)
+    first = run.begin("first", 2)
     trap.caught(_soon())
     run.result.late = 0  # the broker replied, but the reply was lost
-    run.send_offsets(first, 1)
-    run.commit(first)
+    run.end(first, 1)
 
 
 Script = Callable[[_TryRun, Trap], None]

@@ -9,33 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from proof.wire.codec import (
-    TRANSACTIONAL,
-    WITH_ADDRESSES,
-    Api,
-    Details,
-    Head,
-    Malformed,
-    correlation_id,
-    error_name,
-    reply_details,
-    request_details,
-    request_head,
-    without_unsupported_versions,
-)
+from proof.wire import codec
+from proof.wire.codec import Api, Details, Head, Malformed
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, Side, Trap
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_KEPT = 20_000
+_FRAME_MAX, _SETTLE_S = 1 << 29, 30.0
+_DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
 
 if TYPE_CHECKING:
     from proof.wire.proxy import Proxy
-
-_KEPT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +47,11 @@ class Event:
     details: Details
 
     def document(self) -> dict[str, object]:
-        details = self.details
-        return {
-            "at": round(self.at, 6),
-            "connection": self.connection,
-            "node": self.node,
-            "what": self.what,
-            "api": self.head.title,
-            "version": self.head.version,
-            "correlation_id": self.head.correlation_id,
-            "client_id": self.head.client_id,
-            "transactional_id": details.transactional_id,
-            "producer_id": details.producer_id,
-            "epoch": details.epoch,
-            "text": details.text,
-            "error": None if details.error is None else error_name(details.error),
-        }
+        place = {"at": round(self.at, 6), "connection": self.connection, "node": self.node, "what": self.what}
+        head = dataclasses.asdict(self.head) | {"api": self.head.title}
+        details = {name: getattr(self.details, name) for name in ("transactional_id", "producer_id", "epoch", "text")}
+        error = None if self.details.error is None else codec.error_name(self.details.error)
+        return {**place, **head, **details, "error": error}
 
 
 class Timeline:
@@ -105,11 +86,6 @@ class Timeline:
             self._counts.clear()
 
 
-_FRAME_MAX = 1 << 29
-_SETTLE_S = 30.0
-_DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
-
-
 @dataclass(frozen=True, slots=True)
 class _PendingRequest:
     """A request that the broker has not answered yet."""
@@ -133,18 +109,12 @@ class Link:
     """A connection between a client and its broker."""
 
     def __init__(
-        self,
-        net: Proxy,
-        number: int,
-        node: int,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        line: Callable[[asyncio.StreamWriter], DelayedChannel],
+        self, net: Proxy, number: int, node: int, client: Streams, broker: Streams, chance: random.Random
     ) -> None:
         self._net, self._number, self._node = net, number, node
         self._from_client, self._client = client
         self._from_broker, self._broker = broker
-        self._to_client, self._to_broker = line(self._client), line(self._broker)
+        self._to_client, self._to_broker = (DelayedChannel(side, chance) for side in (self._client, self._broker))
         self._asked: dict[int, _PendingRequest] = {}
         self._late: asyncio.Future[None] | None = None
 
@@ -192,11 +162,11 @@ class Link:
     def _read(self, frame: bytes) -> _PendingRequest | None:
         """Decode a request; return None if it is none, such as the raw tokens of an old SASL handshake."""
         try:
-            head = request_head(frame)
+            head = codec.request_head(frame)
         except Malformed:
             return None
         self._net.timeline.count(head)
-        asked = _PendingRequest(head, request_details(head, frame))
+        asked = _PendingRequest(head, codec.request_details(head, frame))
         self._note("request", asked)
         return asked
 
@@ -212,7 +182,7 @@ class Link:
             await self._to_client.put(reply, self._net.shape)
 
     def _pair(self, reply: bytes) -> _PendingRequest | None:
-        number = correlation_id(reply)
+        number = codec.correlation_id(reply)
         if number not in self._asked:
             return None
         # Replies arrive in the order of requests: older requests expect no reply (acks=0).
@@ -223,8 +193,8 @@ class Link:
     async def _seen(self, asked: _PendingRequest, frame: bytes) -> bytes:
         """Record a reply, pass it to the trap that waits for it, and return it as the client should see it."""
         head = asked.head
-        if head.api in TRANSACTIONAL:
-            reply = reply_details(head, frame)
+        if head.api in codec.TRANSACTIONAL:
+            reply = codec.reply_details(head, frame)
             known = {name: getattr(reply, name) for name in ("producer_id", "epoch") if getattr(reply, name) >= 0}
             details = dataclasses.replace(asked.details, error=reply.error, **known)
             self._note("reply", dataclasses.replace(asked, details=details))
@@ -233,8 +203,8 @@ class Link:
                 if self._late is not None and not self._late.done():
                     self._late.set_result(None)
         if head.api == Api.API_VERSIONS:
-            return without_unsupported_versions(head, frame)
-        if head.api in WITH_ADDRESSES:
+            return codec.without_unsupported_versions(head, frame)
+        if head.api in codec.WITH_ADDRESSES:
             return await self._net.behind(head, frame)
         return frame
 
@@ -247,7 +217,12 @@ class Link:
             self.cut()
             if rule.cut:
                 self._note("cut", asked)
-        trap.catch(caught, self._cut_later(asked))
+
+        def cut() -> None:
+            self._note("cut", asked)
+            self.cut()
+
+        trap.catch(caught, cut)
         if rule.action is Action.DELAY:
             await asyncio.sleep(trap.delay_s())
             return True
@@ -257,13 +232,6 @@ class Link:
         self._note("released" if goes_on else "dropped", asked)
         return goes_on
 
-    def _cut_later(self, asked: _PendingRequest) -> Callable[[], None]:
-        def cut() -> None:
-            self._note("cut", asked)
-            self.cut()
-
-        return cut
-
     def _note(self, what: str, asked: _PendingRequest) -> None:
-        if asked.head.api in TRANSACTIONAL or what not in {"request", "reply"}:
+        if asked.head.api in codec.TRANSACTIONAL or what not in {"request", "reply"}:
             self._net.timeline.add(self._number, self._node, what, asked.head, asked.details)

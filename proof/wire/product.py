@@ -21,14 +21,24 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.names import TransactionalId
 from proof.wire.codec import Api, error_name
+from proof.wire.late import AttemptState
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Rule
 from proof.wire.torn import F11, Result, experiment
 
-_RANGE = 20  # orders of a transaction
-_SPARE = 50  # transactions
-_STEP_S = 60.0
-_PROGRAM_S = 300.0
+_RANGE, _SPARE = 20, 50  # orders of a transaction, transactions
+_STEP_S, _PROGRAM_S = 60.0, 300.0
+TRIES = 30
+# With a smaller share of broken tries, the control has not shown the fault, and a clean strict writer proves nothing.
+BELIEVED_FROM = 0.95
+TARGETS = {
+    "strict": "writer",
+    "reuse": "a writer that reuses its producer (control)",
+    "plain": "a writer without sequence numbers (control)",
+}
+_HELD = "held, connection cut, released inside the next transaction"
+FAULTS = {"F11": _HELD, "F12": _HELD, "F13": "written, their reply lost, connection cut"}
+MOMENTS = {"F11": "next transaction", "F12": "next transaction", "F13": "reply"}
 
 
 @dataclass
@@ -54,18 +64,10 @@ class ProductResult:
         return "proven" if whole else "inconclusive"
 
     def document(self) -> dict[str, Any]:
-        return {
-            "writer": "pipeline",
-            "api": self.api,
-            "tries": self.tries,
-            "verdict": self.verdict,
-            "late_frames": dict(self.late),
-            "epochs_behind": dict(self.epochs_behind),
-            "counts": self.report.get("counts", {}),
-            "anomalies": self.report.get("totals", {}),
-            "trouble": self.trouble,
-            "seconds": round(self.seconds, 2),
-        }
+        asked = {"writer": "pipeline", "api": self.api, "tries": self.tries, "verdict": self.verdict}
+        late = {"late_frames": dict(self.late), "epochs_behind": dict(self.epochs_behind)}
+        found = {"counts": self.report.get("counts", {}), "anomalies": self.report.get("totals", {})}
+        return {**asked, **late, **found, "trouble": self.trouble, "seconds": round(self.seconds, 2)}
 
 
 @dataclass(frozen=True)
@@ -75,27 +77,20 @@ class _ExperimentTopics:
     connection: Connection
     stem: str
 
-    def program(self, *words: str, bootstrap: str | None = None) -> list[str]:
-        bootstrap = bootstrap or self.connection.bootstrap
-        return [sys.executable, "-m", *words, "--bootstrap", bootstrap]
+    def program(self, *words: str, bootstrap: str = "") -> list[str]:
+        return [sys.executable, "-m", *words, "--bootstrap", bootstrap or self.connection.bootstrap]
 
     @property
     def topics(self) -> list[str]:
         return ["--input", f"{self.stem}.in", "--output", f"{self.stem}.out", "--dead-letter", f"{self.stem}.dlq"]
 
     def run(self, *words: str, good: tuple[int, ...] = (0,)) -> str:
-        """
-        Run a command and return its output.
-
-        Raises:
-            Refused: its exit code is none of ``good``.
-        """
+        """Run a command and return its output; raise `Refused` if its exit code is none of ``good``."""
         command = [*self.program(*words[:2]), *words[2:]]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
         if done.returncode not in good:
-            raise Refused(
-                f"`python -m {' '.join(words[:2])}` exited with {done.returncode}: {done.stderr.strip()[-300:]}"
-            )
+            name = f"python -m {' '.join(words[:2])}"
+            raise Refused(f"`{name}` exited with {done.returncode}: {done.stderr.strip()[-300:]}")
         return done.stdout
 
 
@@ -163,36 +158,16 @@ def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
                 process.kill()
 
 
-TRIES = 30
-# With a smaller share of broken tries, the control has not shown the fault, and a clean strict writer proves nothing.
-BELIEVED_FROM = 0.95
-
-
-TARGETS = {
-    "strict": "writer",
-    "reuse": "a writer that reuses its producer (control)",
-    "plain": "a writer without sequence numbers (control)",
-}
-_HELD = "held, connection cut, released inside the next transaction"
-FAULTS = {"F11": _HELD, "F12": _HELD, "F13": "written, their reply lost, connection cut"}
-MOMENTS = {"F11": "next transaction", "F12": "next transaction", "F13": "reply"}
-
-
 def _cell(
-    row: str,
-    fault: str,
-    scripts: Sequence[str],
-    writer: str,
-    expected: str,
-    connection: Connection,
-    seed: int,
-    tries: int = TRIES,
+    row: str, fault: str, scripts: Sequence[str], writer: str, connection: Connection, seed: int, tries: int = TRIES
 ) -> dict[str, Any]:
     """Run one experiment and return its result; a control is `violated` if at least 95 % of its tries break."""
     began, clock = datetime.now(UTC), time.monotonic()
+    expected = "proven" if writer == "strict" else "violated"
     result = experiment(connection, writer, tries, scripts, seed=seed)
     tally = result.tally
     answered = tries - tally.late["no answer"]
+    states = Counter(attempt.state for tried in result.tries for attempt in tried.attempts)
     return {
         "cell": _name(row, fault, writer),
         "row": row,
@@ -211,21 +186,15 @@ def _cell(
         "needed": {"late_frames": tries},
         "counts": {
             "outputs": sum(place.visible for place in result.log.values()),
-            "committed_transactions": sum(a.state == "committed" for t in result.tries for a in t.attempts),
-            "aborted_transactions": sum(a.state == "given up" for t in result.tries for a in t.attempts),
+            "committed_transactions": states[AttemptState.COMMITTED],
+            "aborted_transactions": states[AttemptState.GIVEN_UP],
             "aborted_records": sum(not place.visible for place in result.log.values()),
         },
         "anomalies": [
-            {
-                "name": anomaly.name,
-                "topic": "output",
-                "partition": 0,
-                "offset": anomaly.offset,
-                "producer_id": anomaly.producer_id,
-                "epoch": anomaly.epoch,
-                "evidence": f"try {number}: {anomaly.evidence}",
-            }
-            for number, anomaly in tally.first
+            {"name": found.name, "topic": "output", "partition": 0}
+            | {"offset": found.offset, "producer_id": found.producer_id, "epoch": found.epoch}
+            | {"evidence": f"try {number}: {found.evidence}"}
+            for number, found in tally.first
         ],
         "doubts": tally.troubles,
         "note": f"late frames answered: {dict(tally.late)}; {tally.broken} of {tally.tries} tries broken",
@@ -257,7 +226,7 @@ _EXPERIMENTS = (
 )
 WRITER_OF = {_name(row, fault, name): name for row, fault, _, control in _EXPERIMENTS for name in (control, "strict")}
 CELLS: dict[str, Cell] = {
-    _name(row, fault, writer): partial(_cell, row, fault, scripts, writer, expected)
+    _name(row, fault, writer): partial(_cell, row, fault, scripts, writer)
     for row, fault, scripts, control in _EXPERIMENTS
-    for writer, expected in ((control, "violated"), ("strict", "proven"))
+    for writer in (control, "strict")
 }

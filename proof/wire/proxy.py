@@ -18,27 +18,27 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, Unreachable
 from proof.wire.codec import Address, Details, Head, Malformed, addresses, brokers_request, with_addresses
-from proof.wire.link import Event, Link, Timeline, frames
-from proof.wire.rules import NO_DELAY, DelayedChannel, NetworkConditions, Rule, Side, Trap
+from proof.wire.link import Event, Link, Streams, Timeline, frames
+from proof.wire.rules import NO_DELAY, NetworkConditions, Rule, Side, Trap
 
 HOST = "127.0.0.1"
 _BUFFER = 4 * 1024 * 1024
 _CONNECT_S = 30.0
 # An accepted connection reaches its handler in the loop's third turn; an aborted one frees its socket in the next.
 _CLOSING_TURNS = 8
+_START_S = _CALL_S = 15.0
+_Result = TypeVar("_Result")
 
 
 class Proxy:
     """The proxy in the event loop that started it; `WireProxy` runs one in a thread."""
 
-    def __init__(self, host: str = HOST, shape: NetworkConditions = NO_DELAY, seed: int = 0) -> None:
-        self.timeline = Timeline()
-        self.shape = shape
+    def __init__(self, host: str, shape: NetworkConditions, seed: int) -> None:
+        self.timeline, self.shape = Timeline(), shape
         self.failures: list[str] = []
         self._host, self._seed = host, seed
         self._traps: list[Trap] = []
-        self._rules = itertools.count(1)
-        self._numbers = itertools.count(1)
+        self._rules, self._numbers = itertools.count(1), itertools.count(1)
         self._servers: list[asyncio.Server] = []
         self._stands_for: dict[Address, Address] = {}
         self._opening = asyncio.Lock()
@@ -50,18 +50,12 @@ class Proxy:
         return ",".join(f"{host}:{port}" for host, port in self._stands_for.values())
 
     async def start(self, bootstrap: str, deadline: Deadline, ports: tuple[int, ...] = ()) -> None:
-        """
-        Get the brokers from any bootstrap server, and listen for each on one of ``ports`` or on a free port.
-
-        Raises:
-            Unreachable: no bootstrap server answered.
-        """
+        """Get the brokers from any bootstrap server, and listen for each on one of ``ports`` or on a free port."""
         wanted = iter(ports)
         for node, address in await _brokers(bootstrap, deadline):
             await self._listen(node, address, next(wanted, 0))
 
     def add(self, rule: Rule) -> Trap:
-        """Activate a rule; it sees frames from now on."""
         trap = Trap(rule, next(self._rules), asyncio.get_running_loop(), self._seed)
         self._traps.append(trap)
         return trap
@@ -108,7 +102,7 @@ class Proxy:
                 return
 
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await self._serve(node, address, reader, writer)
+                await self._serve(node, address, (reader, writer))
 
             try:
                 server = await asyncio.start_server(accepted, self._host, port, limit=_BUFFER)
@@ -117,9 +111,8 @@ class Proxy:
             self._servers.append(server)
             self._stands_for[address] = (self._host, server.sockets[0].getsockname()[1])
 
-    async def _serve(
-        self, node: int, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, node: int, address: Address, client: Streams) -> None:
+        _, writer = client
         task = asyncio.current_task()
         if task is not None:
             self._links.add(task)
@@ -127,7 +120,7 @@ class Proxy:
         number = next(self._numbers)
         try:
             if not self._closing:
-                await self._link(number, node, address, (reader, writer))
+                await self._link(number, node, address, client)
         except Malformed as error:
             # A frame that can't be read is not forwarded: it might contain the brokers' own addresses.
             self.failures.append(f"connection {number} ended: {error}")
@@ -136,16 +129,14 @@ class Proxy:
         finally:
             writer.transport.abort()
 
-    async def _link(
-        self, number: int, node: int, address: Address, client: tuple[asyncio.StreamReader, asyncio.StreamWriter]
-    ) -> None:
+    async def _link(self, number: int, node: int, address: Address, client: Streams) -> None:
         chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - jitter, not a secret
         try:
             async with asyncio.timeout(_CONNECT_S):
                 broker = await asyncio.open_connection(*address, limit=_BUFFER)
         except OSError:  # a time-out is one, too
             return
-        await Link(self, number, node, client, broker, lambda side: DelayedChannel(side, chance)).run()
+        await Link(self, number, node, client, broker, chance).run()
 
 
 async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Address]]:
@@ -167,18 +158,8 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
     raise Unreachable(f"no Kafka broker answered at {bootstrap!r} ({last}); start one with `make up`, or name another")
 
 
-_START_S = 15.0
-_CALL_S = 15.0
-_Result = TypeVar("_Result")
-
-
 class WireProxy:
-    """
-    A proxy in its own thread, as a context manager; on exit it ends with all its connections.
-
-    Raises:
-        Unreachable: no broker answered at the bootstrap servers; raised on entry.
-    """
+    """A proxy in its own thread, as a context manager; entering raises `Unreachable` if no broker answers."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from brew.errors import DeadlineExceeded, UsageError
 from proof.wire.codec import Api, Details, Head
 
 _Result = TypeVar("_Result")
+_QUEUED, _LEAVE_S, _GONE_S = 1000, 5.0, 1.0
 
 
 class Side(enum.StrEnum):
@@ -81,18 +82,10 @@ class Rule:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Rule:
-        """
-        Parse a rule from a JSON object with the fields above, `api` by name.
-
-        Raises:
-            UsageError: a field or its value is unknown.
-        """
-        fields = dict(given)
+        """Parse a rule from a JSON object with the fields above, `api` by name; raise `UsageError` for unknown ones."""
         try:
-            fields["api"] = Api.named(str(fields.get("api", "")))
-            fields["action"] = Action(fields.get("action", Action.HOLD))
-            fields["side"] = Side(fields.get("side", Side.REQUEST))
-            return cls(**fields)
+            kinds = {"action": Action(given.get("action", Action.HOLD)), "side": Side(given.get("side", Side.REQUEST))}
+            return cls(**{**given, **kinds, "api": Api.named(str(given.get("api", "")))})
         except (ValueError, TypeError) as error:
             raise UsageError(f"rule {dict(given)}: {error}; see `python -m proof proxy --help`") from error
 
@@ -107,17 +100,11 @@ class CaughtFrame:
 
 
 class Trap:
-    """
-    An active rule of one proxy; the methods for the experiment are thread-safe.
-
-    `caught` waits for the frame, `answered` for the reply to a frame that was held and released.
-    """
+    """An active rule of one proxy; the methods for the experiment are thread-safe."""
 
     def __init__(self, rule: Rule, number: int, loop: asyncio.AbstractEventLoop, seed: int = 0) -> None:
-        self.rule, self.number = rule, number
-        self.seen = 0
-        self.fired = 0
-        self._loop = loop
+        self.rule, self.number, self._loop = rule, number, loop
+        self.seen = self.fired = 0
         self._caught: Future[CaughtFrame] = Future()
         self._answered: Future[Details] = Future()
         self._go: asyncio.Future[bool] = loop.create_future()
@@ -127,21 +114,11 @@ class Trap:
     # For the experiment.
 
     def caught(self, deadline: Deadline) -> CaughtFrame:
-        """
-        Wait for and return the first frame that this rule acts on.
-
-        Raises:
-            DeadlineExceeded: there was none in time.
-        """
+        """Wait for and return the first frame that this rule acts on, or raise `DeadlineExceeded`."""
         return _result(self._caught, deadline, f"waiting for a frame that fits {self.rule}")
 
     def answered(self, deadline: Deadline) -> Details:
-        """
-        Wait for and return the broker's reply to the frame that was held and released.
-
-        Raises:
-            DeadlineExceeded: there was none in time.
-        """
+        """Wait for and return the broker's reply to the frame that was held and released, or raise the same."""
         return _result(self._answered, deadline, f"waiting for the reply to the frame held by {self.rule}")
 
     def tell(self, caught: Callable[[CaughtFrame], None], answered: Callable[[Details], None]) -> None:
@@ -202,11 +179,6 @@ def _result(future: Future[_Result], deadline: Deadline, step: str) -> _Result:
         return future.result(max(0.001, deadline.remaining_s()))
     except FutureTimeoutError as error:
         raise DeadlineExceeded(f"{step}: no end within {deadline.budget_s:g} s") from error
-
-
-_QUEUED = 1000
-_LEAVE_S = 5.0
-_GONE_S = 1.0
 
 
 @dataclass(frozen=True)

@@ -31,47 +31,39 @@ from proof.wire.writers import WRITERS, PositionReader
 F11 = ("late-commit", "late-abort")
 _ASK_S = 60.0
 _FRAMES_KEPT = 4
+TITLES = {
+    "reuse": "one producer for all transactions (as in every tutorial)",
+    "strict": "a producer per transaction (ours)",
+}
+_AGAIN = "The client sends it again, is answered, and goes on. The old frame arrives inside transaction 2;"
+SCRIPT_DESCRIPTIONS = {
+    "late-commit": f"The COMMIT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then ABORTED.",
+    "late-abort": f"The ABORT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then COMMITTED.",
+}
+_WIDTH = 69
+_UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
-@dataclass(frozen=True)
-class ExperimentTopics:
-    """Fresh topics and a group for one experiment."""
+def _log(connection: Connection, output: str) -> dict[str, RecordPlacement]:
+    """Return every record of the output by key."""
 
-    connection: Connection
-    source: str
-    output: str
-    group: str
-
-    @classmethod
-    def fresh(cls, connection: Connection, word: str) -> ExperimentTopics:
-        """Create the topics, with one partition each."""
-        stem = f"wire-{word}-{secrets.token_hex(4)}"
-        source, output, client = f"{stem}.in", f"{stem}.out", admin(connection)
-        names = [source, output]
-        topics.create(client, [topics.TopicSpec(name, 1, {}) for name in names], Deadline(_ASK_S))
-        topics.describe_all(client, names, Deadline(_ASK_S))
-        return cls(connection, source, output, f"{stem}.group")
-
-    def log(self) -> dict[str, RecordPlacement]:
-        """Return every record of the output by key."""
-        ends = log_offsets(admin(self.connection), self.output, [0], Deadline(_ASK_S))[0]
-        where = {key: offset for offset, key in self._records(ends.first, ends.end, READ_UNCOMMITTED)}
-        seen = list(self._records(ends.first, ends.last_stable, READ_COMMITTED))
-        visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
-        writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
-        for batch in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
-            of_batch = range(batch.base_offset, batch.last_offset + 1)
-            writers |= dict.fromkeys(of_batch, (batch.producer_id, batch.producer_epoch))
-        return {
-            key: RecordPlacement(offset, *writers[offset], visible=offset in visible, copies=max(1, copies[key]))
-            for key, offset in where.items()
-        }
-
-    def _records(self, first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
-        """Yield offset and key of each record of the output."""
-        for batch in scan(self.connection, self.output, {0: (first, until)}, isolation):
+    def records(first: int, until: int, isolation: str) -> Iterator[tuple[int, str]]:
+        for batch in scan(connection, output, {0: (first, until)}, isolation):
             for record in batch:
                 yield record.offset(), (record.key() or b"").decode()
+
+    ends = log_offsets(admin(connection), output, [0], Deadline(_ASK_S))[0]
+    where = {key: offset for offset, key in records(ends.first, ends.end, READ_UNCOMMITTED)}
+    seen = list(records(ends.first, ends.last_stable, READ_COMMITTED))
+    visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
+    writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
+    for batch in raw_batches(connection, output, 0, ends.first, ends.end, Deadline(_ASK_S)):
+        of_batch = range(batch.base_offset, batch.last_offset + 1)
+        writers |= dict.fromkeys(of_batch, (batch.producer_id, batch.producer_epoch))
+    return {
+        key: RecordPlacement(offset, *writers[offset], visible=offset in visible, copies=max(1, copies[key]))
+        for key, offset in where.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -91,18 +83,11 @@ class Result:
 
     def document(self) -> dict[str, Any]:
         tally = self.tally
-        return {
-            "writer": self.writer,
-            "tries": tally.tries,
-            "clean": tally.clean,
-            "broken": tally.broken,
-            "inconclusive": tally.inconclusive,
-            "anomalies": dict(tally.names),
-            "late_frames": dict(tally.late),
-            "first": [{"try": number, **asdict(anomaly)} for number, anomaly in tally.first],
-            "troubles": tally.troubles,
-            "seconds": round(self.seconds, 2),
-        }
+        counts = {name: getattr(tally, name) for name in ("tries", "clean", "broken", "inconclusive")}
+        names = {"anomalies": dict(tally.names), "late_frames": dict(tally.late)}
+        first = [{"try": number, **asdict(anomaly)} for number, anomaly in tally.first]
+        evidence = {"first": first, "troubles": tally.troubles, "seconds": round(self.seconds, 2)}
+        return {"writer": self.writer, **counts, **names, **evidence}
 
 
 def experiment(
@@ -110,12 +95,14 @@ def experiment(
 ) -> Result:
     """Run the scripts in turn, starting with number ``seed``, ``tries`` times in all, and evaluate them by the log."""
     began = time.monotonic()
-    stage = ExperimentTopics.fresh(connection, writer)
-    done: list[Try] = []
-    frames: list[list[Event]] = []
+    stem, client = f"wire-{writer}-{secrets.token_hex(4)}", admin(connection)
+    source, output, group = f"{stem}.in", f"{stem}.out", f"{stem}.group"
+    topics.create(client, [topics.TopicSpec(name, 1, {}) for name in (source, output)], Deadline(_ASK_S))
+    topics.describe_all(client, [source, output], Deadline(_ASK_S))
+    done, frames = list[Try](), list[list[Event]]()
     with WireProxy(connection.bootstrap, seed=seed) as proxy:
-        actor = WRITERS[writer](proxy.connection, stage.group, stage.source, stage.output)
-        positions = PositionReader(connection, stage.group, stage.source)
+        actor = WRITERS[writer](proxy.connection, group, source, output)
+        positions = PositionReader(connection, group, source)
         with closing(positions), closing(actor):
             for number in range(tries):
                 proxy.timeline.clear()
@@ -125,22 +112,9 @@ def experiment(
                     frames.append(proxy.events())
         for failure in proxy.failures:
             done[-1].trouble = done[-1].trouble or failure
-    log = stage.log()
+    log = _log(connection, output)
     names = defaultdict(str, {tried.late: error_name(tried.late) for tried in done if tried.late is not None})
     return Result(writer, tally(done, log, names), done, log, frames, time.monotonic() - began)
-
-
-TITLES = {
-    "reuse": "one producer for all transactions (as in every tutorial)",
-    "strict": "a producer per transaction (ours)",
-}
-_AGAIN = "The client sends it again, is answered, and goes on. The old frame arrives inside transaction 2;"
-SCRIPT_DESCRIPTIONS = {
-    "late-commit": f"The COMMIT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then ABORTED.",
-    "late-abort": f"The ABORT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then COMMITTED.",
-}
-_WIDTH = 69
-_UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
 def timelines(first: Result, second: Result, number: int) -> Table:
@@ -194,9 +168,8 @@ def _line(event: Event, began: float, *, is_late: bool) -> Text:
     fine = details.error == 0
     style = ("red bold" if fine else "green bold") if is_late else ("" if fine else "dim")
     tail = "  <- taken" if is_late and fine else "  <- refused" if is_late else ""
-    what = f"{name:<19}{producer:<9}"
-    if event.head.api == Api.PRODUCE:
-        what = f"{name:<19}{producer:<9}{details.text.partition(' to ')[0]}, "
+    records = f"{details.text.partition(' to ')[0]}, " if event.head.api == Api.PRODUCE else ""
+    what = f"{name:<19}{producer:<9}{records}"
     return Text.assemble((clock, "dim"), (f"{what}{error}{tail}", style))
 
 
@@ -222,7 +195,6 @@ def _seen(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
 
 
 def conclusion(results: Sequence[Result]) -> list[Text]:
-    """Return a line for each writer, summing up its tries."""
     lines = []
     for result in results:
         counts = result.tally

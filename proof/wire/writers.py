@@ -12,9 +12,7 @@ from brew.kafka.offsets import committed
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED, TransactionalId
 
-STEP_S = 20.0
-_TIMEOUT_S = 60.0
-_MESSAGE_MAX = 1_000_000
+STEP_S, _TIMEOUT_S, _MESSAGE_MAX = 20.0, 60.0, 1_000_000
 # librdkafka 2.16 restarts from its bootstrap servers when its only broker connection breaks; a reused producer's next
 # send-offsets then hung past its time-out (docs/decisions/0007). It also doubles its reconnect backoff with each of our
 # cuts, up to ten seconds.

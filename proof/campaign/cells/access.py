@@ -20,19 +20,14 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
 CELLS = CellTable(bound_s=20.0, limit_s=300.0, secure=True)
-
-_ASK_S = 20.0
+_ASK_S, _BOUND_S, _START_S = 20.0, 20.0, 60.0
 _USER = "pipeline"
 _PRINCIPAL = f"User:{_USER}"
-_BOUND_S = 20.0
-_START_S = 60.0
 _COMMITS = 10
 _TIMED_OUT_S = 40.0
 """The writers' transaction time-out (20 s), plus the interval at which brokers look for expired transactions (10 s)."""
-
 _SPARK = ("--master", "local[2]")
 _JAVA_SAYS = "TopicAuthorizationException"
-
 # Rights that a run needs repeatedly; it needs the others only at its start.
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
@@ -70,9 +65,8 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
     except DeadlineExceeded:
-        stage.find(
-            "access-unnoticed", f"{writer.name} was still running {_BOUND_S:g} s after the fault ({words[-1].strip()})"
-        )
+        running = f"{writer.name} was still running {_BOUND_S:g} s after the fault ({words[-1].strip()})"
+        stage.find("access-unnoticed", running)
         writer.abort()
         if heal is not None:
             heal()  # or the next run could not continue either
@@ -90,10 +84,8 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     while (left := stage.open_transactions()) and not wait.expired():
         stage.pause(1.0)
     if left:
-        stage.find(
-            "left-open",
-            f"{len(left)} transactions left open after the fault ({words[-1].strip()}), the first {left[0]}",
-        )
+        found = f"{len(left)} transactions left open after the fault ({words[-1].strip()}), the first {left[0]}"
+        stage.find("left-open", found)
 
 
 @CELLS("F36-acl", "each right revoked in turn", "authorizer", needed={"rights_revoked": 5, "named_errors": 5})
@@ -103,7 +95,8 @@ def revoked(stage: CellEnvironment) -> None:
     with stage.feeding():
         stage.orders(1000, "--transactional")
         for right in _rights(stage):
-            if not _needed_always(right, stage):
+            always = Operation.READ if right.name == stage.names.input else Operation.WRITE
+            if right.kind not in _ALWAYS and right.operation is not always:
                 continue
             writer = _writer(stage)
             stage.await_commits(_COMMITS)
@@ -115,7 +108,7 @@ def revoked(stage: CellEnvironment) -> None:
 
 @CELLS(
     *("F36-acl-spark", "right to read revoked", "Spark's consumer"),
-    needed={"rights_revoked": 1, "named_errors": 1},
+    needed=("rights_revoked", "named_errors"),
     path="spark",
     needs={Need.SPARK},
     bound_s=30.0,
@@ -138,12 +131,6 @@ def revoked_from_spark(stage: CellEnvironment) -> None:
         _resume(stage, *_SPARK)
 
 
-def _needed_always(right: Right, stage: CellEnvironment) -> bool:
-    if right.kind in _ALWAYS:
-        return True
-    return right.operation is (Operation.READ if right.name == stage.names.input else Operation.WRITE)
-
-
 @CELLS("F36-password", "another password", "login", needed={"passwords_changed": 1, "named_errors": 2})
 def password(stage: CellEnvironment) -> None:
     """An administrator changes the user's password during a run, and then restores the old one."""
@@ -162,7 +149,7 @@ def _set_password(stage: CellEnvironment, word: Secret) -> None:
     cluster_admin.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
 
 
-@CELLS("F36-certificate", "expired certificate", "TLS", needed={"certificates_expired": 1, "named_errors": 1})
+@CELLS("F36-certificate", "expired certificate", "TLS", needed=("certificates_expired", "named_errors"))
 def expired(stage: CellEnvironment) -> None:
     """The brokers' certificate expires during a run; then they get a new one."""
     _grant(stage)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import psutil
 
@@ -23,12 +22,13 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 _THREE = frozenset({Need.SANDBOX, Need.THREE})
 CELLS = CellTable(needs=_THREE, limit_s=240.0)
-
-_WHOLE_S = 60.0
-_PAUSE_S = 20.0
-_CUT_S = 15.0
+_WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S, _STORM_S = 60.0, 20.0, 15.0, 20.0, 60.0
 _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
-_ASK_S = 20.0
+Leader = Callable[[str], int]
+HELD_UP = "commits_held_up"
+"""Event: a cut during which nothing was committed in the partition that it targeted."""
+cut_off = partial(CELLS, needs=_THREE | {Need.NETWORKS}, bound_s=20.0, limit_s=180.0)
+_CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 
 def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program]:
@@ -47,11 +47,7 @@ def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[],
 
 
 def moved(
-    stage: CellEnvironment,
-    role: str,
-    victim: int,
-    leader: Callable[[str], int] | None = None,
-    seconds: float = _WHOLE_S,
+    stage: CellEnvironment, role: str, victim: int, leader: Leader | None = None, seconds: float = _WHOLE_S
 ) -> None:
     """Wait until ``role`` has moved to another broker: for this stage's partition, or as ``leader`` reports it."""
     ask = leader or stage.leader
@@ -104,19 +100,11 @@ for _role, _target in {
     "transactions": "transaction coordinator",
     "group": "group coordinator",
 }.items():
-    CELLS(
-        *(f"F14-{_role}-leader", "SIGKILL", _target, _role),
-        needed={"broker_kills": 1, LEADERS_MOVED: 1, OPEN: 1},
-        bound_s=15.0,
-        limit_s=900.0,
-        marks="prove" if _role in {"output", "transactions"} else "",
-    )(kill_leader)
-    CELLS(
-        *(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role),
-        needed={"broker_pauses": 1, LEADERS_MOVED: 1, OPEN: 1},
-        bound_s=15.0,
-        limit_s=900.0,
-    )(pause_leader)
+    _marks = "prove" if _role in {"output", "transactions"} else ""
+    _killed, _paused = ("broker_kills", LEADERS_MOVED, OPEN), ("broker_pauses", LEADERS_MOVED, OPEN)
+    _cells = partial(CELLS, bound_s=15.0, limit_s=900.0)
+    _cells(f"F14-{_role}-leader", "SIGKILL", _target, _role, needed=_killed, marks=_marks)(kill_leader)
+    _cells(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role, needed=_paused)(pause_leader)
 
 
 @CELLS(
@@ -173,10 +161,10 @@ def without_quorum(stage: CellEnvironment) -> None:
     bound_s=15.0,
     needed={"storms": 15, LEADERS_MOVED: 15},
 )
-def storm(stage: CellEnvironment, *, seconds: float = 60.0) -> None:
+def storm(stage: CellEnvironment) -> None:
     """Every two seconds, replicas are reassigned and a preferred leader is elected: leaders move all the time."""
     with running(stage):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + _STORM_S
         turn, led = 0, _leaders(stage)
         while time.monotonic() < end:
             stage.deadline.check("the storm")
@@ -205,26 +193,14 @@ def _leaders(stage: CellEnvironment) -> dict[tuple[str, int], int]:
 def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
     """Rotate the replicas of every partition of a topic, and elect the new first ones as leaders."""
     brokers, deadline = stage.sandbox.brokers, Deadline(_ASK_S)
-    rotated = {p: _rotated(brokers, p + turn) for p in range(stage.cell.partitions)}
+    starts = {p: (p + turn) % len(brokers) for p in range(stage.cell.partitions)}
+    rotated = {p: [*brokers[start:], *brokers[:start]] for p, start in starts.items()}
     with contextlib.suppress(KafkaFailure, DeadlineExceeded):  # the last reassignment may still be in progress
         reassign(stage.cluster.connection, topic, rotated, deadline)
 
 
-def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
-    by = turn % len(brokers)
-    return [*brokers[by:], *brokers[:by]]
-
-
-HELD_UP = "commits_held_up"
-"""Event: a cut during which nothing was committed in the partition that it targeted."""
-_NETWORKS: dict[str, Any] = {"needs": _THREE | {Need.NETWORKS}, "bound_s": 20.0, "limit_s": 180.0}
-_CUT_OFF = f"network cut for {_CUT_S:g} s"
-
-
-@CELLS(
-    *("F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator"),
-    needed={"cuts": 1, OPEN: 1, HELD_UP: 1},
-    **_NETWORKS,
+@cut_off(
+    "F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator", needed=("cuts", OPEN, HELD_UP)
 )
 def cut_from_clients(stage: CellEnvironment) -> None:
     """The transaction coordinator is alive for its peers, but unreachable for every client."""
@@ -232,7 +208,7 @@ def cut_from_clients(stage: CellEnvironment) -> None:
     _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
 
 
-@CELLS("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed={"cuts": 1, OPEN: 1, HELD_UP: 1}, **_NETWORKS)
+@cut_off("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed=("cuts", OPEN, HELD_UP))
 def cut_everything(stage: CellEnvironment) -> None:
     """No client can reach any broker."""
     _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
@@ -253,16 +229,12 @@ for _name, _role, _target in (
     ("leader", "output", "the output's leader and the other brokers"),
     ("group", "group", "the group's coordinator and the other brokers"),
 ):
-    _seen = {"cuts": 1, OPEN: 1, LEADERS_MOVED: 1}
-    CELLS(f"F19-{_name}-peers", _CUT_OFF, _target, _role, needed=_seen, marks="prove", **_NETWORKS)(cut_from_peers)
+    _seen = ("cuts", OPEN, LEADERS_MOVED)
+    cut_off(f"F19-{_name}-peers", _CUT_OFF, _target, _role, needed=_seen, marks="prove")(cut_from_peers)
 
 
 def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
-    """
-    Cut during an open transaction, heal, continue.
-
-    Without a specific ``effect``, the cut must show in the partition: no commits there while it lasted.
-    """
+    """Cut during an open transaction, heal, continue; without ``effect``, nothing may be committed meanwhile."""
     with running(stage) as writer:
         began = in_transaction(stage, writer, cut)
         stage.fire("cuts")
@@ -282,7 +254,7 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
 @CELLS(
     *("F21-disk-full", "no room on one broker's disk", "broker"),
     needs=_THREE | {Need.DISK},
-    needed={"full_disks": 1},
+    needed=("full_disks",),
     bound_s=30.0,
     limit_s=180.0,
 )

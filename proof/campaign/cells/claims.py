@@ -24,9 +24,14 @@ _DRIVERS, _DRIVER_S = 2, 1.0
 _TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
 _NEW_LEADER_S = 15.0  # as in rows F14 and F17
 CELLS = CellTable(path="claims", bound_s=_TAKEN_S, limit_s=900.0, judged=False)
-
-_SHOWN = 5
-_SPREAD_S = 40.0
+_SHOWN, _SPREAD_S = 5, 40.0
+_ROUNDS_PER_KILL = 10
+_SHORT, _LONG = 2, 8
+_ASK_S, _START_S = 20.0, 60.0
+_SNAPSHOT_RECORDS, _KEPT = 200, 100
+_SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate", "1.6"))
+_TWO_STAND_BY = "the one of two drivers that works is killed, the other stands by"
+_TWO_SHARE = "one of two drivers that share by claims is killed"
 
 
 class Claimants:
@@ -47,8 +52,7 @@ class Claimants:
         """Start one more member; return its name."""
         name = f"member-{len(self._all)}"
         words = ["--bootstrap", self.stage.cluster.bootstrap, "--claims", self.topic, "--client-id", name]
-        words += ["--partitions", str(PARTITIONS), "--interval-s", str(INTERVAL_S)]
-        words += [*self._options, *options]
+        words += ["--partitions", str(PARTITIONS), "--interval-s", str(INTERVAL_S), *self._options, *options]
         program = self.stage.programs.python(name, "proof", "claims-member", *words)
         self._all[name] = self.programs[name] = program
         return name
@@ -141,15 +145,6 @@ def _views(program: Program) -> Iterator[MemberView]:
             yield MemberView(client, position, {int(partition): token for partition, token in held.items()})
 
 
-_ROUNDS_PER_KILL = 10
-_SHORT, _LONG = 2, 8
-_ASK_S = 20.0
-_SNAPSHOT_RECORDS = 200
-_START_S = 60.0
-_SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate", "1.6"))
-_KEPT = 100
-
-
 def _times(stage: CellEnvironment) -> int:
     """Return how often to repeat the fault: twice in a short round, up to eight times in a long one."""
     return max(min(stage.kills, _SHORT), min(_LONG, stage.kills // _LONG))
@@ -178,7 +173,7 @@ def races(stage: CellEnvironment) -> None:
     "F34-believers-control",  # after waking up, they ignore what they have lost
     "SIGSTOP past two heartbeats, then SIGCONT",
     *("a claimant that keeps what it lost (control)", "--believing"),
-    needed={"pauses": 1},
+    needed=("pauses",),
 )
 @CELLS(
     *("F34-sleepers", "SIGSTOP past two heartbeats, then SIGCONT", "claimant", ""),
@@ -284,7 +279,9 @@ def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
             victim.kill()
             killed = time.time()
             running.remove(victim)
-            _require_running(running)
+            for program in running:
+                if program.code() is not None:
+                    raise StalledError(program.ending)  # ended by itself: nobody would take over
             stage.fire("kills")
             stage.recovered(killed, held)
             running.append(driver(stage, mode, number, *spark))
@@ -292,22 +289,13 @@ def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
     cluster_admin.delete_topics(stage.cluster.admin, [f"{stage.names.stem}.claims"], Deadline(_ASK_S))
 
 
-_TWO_STAND_BY = "the one of two drivers that works is killed, the other stands by"
-_TWO_SHARE = "one of two drivers that share by claims is killed"
 for _name, _fault, _mode, _master, _more in (
     ("F08-stand-by", _TWO_STAND_BY, "--stand-by", (), {}),
     ("F08-share", _TWO_SHARE, "--share", (), {"marks": "prove"}),
     ("F08-share-spark", _TWO_SHARE, "--share", ("--master", "local[2]"), {"path": "spark", "needs": {Need.SPARK}}),
 ):
-    _common = {"path": "writer", "needed": {"kills": 1}, "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
+    _common = {"path": "writer", "needed": ("kills",), "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
     CELLS(_name, _fault, "driver", _mode, _master, **{**_common, **_more}, partitions=8, judged=True)(drivers)
-
-
-def _require_running(running: list[Program]) -> None:
-    """Raise `StalledError` if a driver has ended by itself: nobody would take over."""
-    for program in running:
-        if program.code() is not None:
-            raise StalledError(f"{program.name} ended with {program.code()}: {program.last_words()}")
 
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:

@@ -11,39 +11,24 @@ import contextlib
 import shutil
 import signal
 import time
+from functools import partial
 
 import redis
 
 from brew.errors import Refused
 from brew.names import CrashPoint, ExitCode
 from proof.campaign.cell import CellTable
+from proof.campaign.cells import stores
 from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, MOMENTS, SCHEMA, ledger_on
-from proof.campaign.cells.stores import (
-    DIES,
-    REDIS,
-    Consumer,
-    Servers,
-    add_check_findings,
-    compare,
-    compare_receiver,
-    dying,
-    ended,
-    kill_repeatedly,
-    output_sums,
-    produce_orders,
-    query_row,
-    require_progress,
-    stopped,
-    totals,
-)
+from proof.campaign.cells.stores import DIES, REDIS, Consumer, Servers, ended, produce_orders, require_progress
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="downstream", limit_s=900.0)
-
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
 _TOTALS_BOUND_S = 20.0
+three_kills = partial(CELLS, needed={"kills": 3}, bound_s=_TOTALS_BOUND_S)
 _ORDERS, _COUNTED = 160, 200  # per round of receivers, of totals
 _ROUNDS = 3
 _BETWEEN = "between batches"
@@ -72,13 +57,13 @@ def _kill_receivers(stage: CellEnvironment, moments: tuple[str, ...], bug: str) 
 
         def claimed() -> int:
             with contextlib.suppress(Refused):
-                return int(query_row(receiver.url, SCHEMA, _CLAIMED)[0])
+                return int(stores.query_row(receiver.url, SCHEMA, _CLAIMED)[0])
             return -1
 
-        kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
+        stores.kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
         consumer.drain(*consumer.all_partitions)
-        add_check_findings(stage, consumer.checked())
-        compare_receiver(consumer, receiver.url, SCHEMA)
+        stores.add_check_findings(stage, consumer.checked())
+        stores.compare_receiver(consumer, receiver.url, SCHEMA)
 
 
 def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Consumer:
@@ -90,8 +75,8 @@ def _check(consumer: Consumer) -> None:
     stage = consumer.stage
     consumer.drain(*consumer.all_partitions)
     report = consumer.checked()
-    add_check_findings(stage, report)
-    outputs = output_sums(stage).orders
+    stores.add_check_findings(stage, report)
+    outputs = stores.output_sums(stage).orders
     stage.notes.append(f"{report['effects']} effects of {outputs} outputs, {report['duplicates']} of them duplicates")
 
 
@@ -101,8 +86,8 @@ def redis_killed(stage: CellEnvironment) -> None:
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         for _ in range(_ROUNDS):
             produce_orders(stage, _ORDERS)
-            member = consumer.start(*consumer.all_partitions, *dying(stage, "before-commit", "stop"))
-            if not stopped(stage, member):
+            member = consumer.start(*consumer.all_partitions, *stores.dying(stage, "before-commit", "stop"))
+            if not stores.stopped(stage, member):
                 continue
             servers.run("kill", REDIS)
             stage.fire("store_kills")
@@ -116,7 +101,7 @@ def redis_killed(stage: CellEnvironment) -> None:
 def script_killed(stage: CellEnvironment) -> None:
     """Consumers die before and after their script, repeatedly."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
-        kill_repeatedly(consumer, ("before-commit", "after-commit"), consumer.position, per_kill=50)
+        stores.kill_repeatedly(consumer, ("before-commit", "after-commit"), consumer.position, per_kill=50)
         _check(consumer)
 
 
@@ -125,11 +110,11 @@ def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim is separate from the effect, with deaths after the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, require_progress():
-        kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
+        stores.kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
         _check(consumer)
 
 
-@CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed={"flushes": 1, "losses_seen": 1})
+@CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed=("flushes", "losses_seen"))
 def flushed(stage: CellEnvironment) -> None:
     """FLUSHALL removes claims and effects together: what was read is missing, and reading again restores just that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
@@ -140,11 +125,7 @@ def flushed(stage: CellEnvironment) -> None:
         _lost_then_read_again(stage, consumer)
 
 
-@CELLS(
-    *("F32-failover", "an empty replica takes over", _TARGET),
-    moment=_BETWEEN,
-    needed={"fail_overs": 1, "losses_seen": 1},
-)
+@CELLS(*("F32-failover", "an empty replica takes over", _TARGET), moment=_BETWEEN, needed=("fail_overs", "losses_seen"))
 def failed_over(stage: CellEnvironment) -> None:
     """Redis dies, and an empty replica takes its place at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
@@ -188,7 +169,7 @@ def forgetful(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
-@CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed={"expiries": 1})
+@CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed=("expiries",))
 def run_out(stage: CellEnvironment) -> None:
     """The control: claims that expire before their messages are redelivered, accepted on purpose; duplicates count."""
     with Servers() as servers, require_progress():
@@ -198,16 +179,11 @@ def run_out(stage: CellEnvironment) -> None:
             stage.pause(_RUN_OUT_S)
             stage.fire("expiries")
             consumer.drain(*consumer.all_partitions, "--again")
-            add_check_findings(stage, consumer.checked())
+            stores.add_check_findings(stage, consumer.checked())
 
 
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
-    """
-    Check that the program ends with 3 and names the settings.
-
-    Raises:
-        StalledError: it ran.
-    """
+    """Check that the program ends with 3 and names the settings; raise `StalledError` if it ran."""
     ended(stage, program, ExitCode.REFUSED)
     if not all(word in program.last_words() for word in words):
         raise StalledError(f"refused without naming {', '.join(words)}: {program.last_words()}")
@@ -229,25 +205,14 @@ def _check_totals(consumer: Consumer) -> None:
     for drift in consumer.checked("--recompute")["first"]:
         name = "state-drift" if drift["where"].startswith("state") else "changelog-drift"
         stage.find(name, f"{drift}")
-    wanted, results = output_sums(stage), totals(stage, consumer.made[0])
-    compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
+    wanted, results = stores.output_sums(stage), stores.totals(stage, consumer.made[0])
+    stores.compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
     orders, cents = results
     stage.notes.append(f"{orders} of {wanted.orders} orders and {cents} of {wanted.cents} cents in the results")
 
 
-@CELLS(
-    *("F33-before-commit", "SIGKILL", "totals", BEFORE),
-    moment="before the changelog's commit",
-    marks="prove",
-    needed={"kills": 3},
-    bound_s=_TOTALS_BOUND_S,
-)
-@CELLS(
-    *("F33-after-commit", "SIGKILL", "totals", AFTER),
-    moment="behind the changelog's commit",
-    needed={"kills": 3},
-    bound_s=_TOTALS_BOUND_S,
-)
+@three_kills(*("F33-before-commit", "SIGKILL", "totals", BEFORE), moment="before the changelog's commit", marks="prove")
+@three_kills("F33-after-commit", "SIGKILL", "totals", AFTER, moment="behind the changelog's commit")
 def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> None:
     """The program dies at one of the points, repeatedly; each restart wipes the state and restores it."""
     with _counting(stage) as consumer:
@@ -285,7 +250,7 @@ def state_wiped(stage: CellEnvironment) -> None:
         _check_totals(consumer)
 
 
-@CELLS("F33-offsets-control", "SIGKILL", "totals (control)", moment="commit-in-flight", needed={"kills": 1})
+@CELLS("F33-offsets-control", "SIGKILL", "totals (control)", moment="commit-in-flight", needed=("kills",))
 def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: deltas and offsets in two transactions, and a death between them."""
     with _counting(stage, "offsets-afterwards") as consumer, require_progress():

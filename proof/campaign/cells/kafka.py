@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from functools import partial
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin, offsets, topics
@@ -14,24 +14,17 @@ from proof.campaign.cell import CellTable
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(moment="between runs")
-
-_ASK_S = 30.0
-_REFUSED_S = 60.0
-_HIJACKS = 10
-_FENCED_FAST = 33_000
+unjudged = partial(CELLS, judged=False)
+_ASK_S, _REFUSED_S = 30.0, 60.0
+_HIJACKS, _FENCED_FAST = 10, 33_000
 # An epoch has 15 bits; the last value is never assigned.
 _EPOCHS = 32_766
-_UNDER_LOAD: dict[str, Any] = {"moment": "under load", "bound_s": 15.0}
-_OVERFLOW: dict[str, Any] = {"moment": "overflow", "partitions": 1, "properties": {}}
+under_load = partial(CELLS, moment="under load", bound_s=15.0)
+overflow = partial(CELLS, moment="overflow", partitions=1, properties={})
 
 
 def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:
-    """
-    Run the writer: it must end with 3, print ``word``, and write nothing (to partition ``only``).
-
-    Raises:
-        StalledError: it ran, ended otherwise, or wrote.
-    """
+    """Run the writer: it must end with 3, print ``word``, and write nothing (to partition ``only``)."""
     before = _ends(stage)
     program = stage.writer(*options, "--patience", "30")
     code = program.wait(Deadline(_REFUSED_S))
@@ -62,9 +55,7 @@ def _position(stage: CellEnvironment) -> dict[int, int]:
 
 
 @CELLS(
-    *("F23-offsets-deleted", "the group's offsets deleted", "group"),
-    needed={"offsets_lost": 1, "refusals": 1},
-    marks="prove",
+    *("F23-offsets-deleted", "the group's offsets deleted", "group"), needed=("offsets_lost", "refusals"), marks="prove"
 )
 def offsets_deleted(stage: CellEnvironment) -> None:
     """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
@@ -77,7 +68,7 @@ def offsets_deleted(stage: CellEnvironment) -> None:
 
 @CELLS(
     *("F23-offsets-expired", "the group's offsets expired", "group"),
-    needed={"offsets_lost": 1, "refusals": 1},
+    needed=("offsets_lost", "refusals"),
     limit_s=240.0,
     properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "3000"},
 )
@@ -96,11 +87,7 @@ def _restored(stage: CellEnvironment) -> None:
     stage.drain("--on-missing-position", "restore")
 
 
-@CELLS(
-    *("F24-retention", "retention passes the committed offset", "input"),
-    needed={"records_lost": 1, "refusals": 1},
-    judged=False,
-)
+@unjudged("F24-retention", "retention passes the committed offset", "input", needed=("records_lost", "refusals"))
 def retention(stage: CellEnvironment) -> None:
     """Retention deletes unprocessed records: stop and name them; whether to continue is the operator's decision."""
     stage.orders(500, "--transactional")
@@ -116,9 +103,7 @@ def retention(stage: CellEnvironment) -> None:
     stage.drain()
 
 
-@CELLS(
-    *("F25-recreated", "input deleted and made again", "input"), needed={"recreations": 1, "refusals": 2}, judged=False
-)
+@unjudged("F25-recreated", "input deleted and made again", "input", needed={"recreations": 1, "refusals": 2})
 def recreated(stage: CellEnvironment) -> None:
     """The input is a new topic of the same name: no position of the old one may be used for it."""
     stage.orders(500)
@@ -126,9 +111,8 @@ def recreated(stage: CellEnvironment) -> None:
     stage.proven()
     client, deadline = stage.cluster.admin, Deadline(_ASK_S)
     cluster_admin.delete_topics(client, [stage.names.input], deadline)
-    stage.until(
-        lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the deletion of the input", 30.0
-    )
+    name = stage.names.input
+    stage.until(lambda: name not in topics.names(client, Deadline(_ASK_S)), "the deletion of the input", 30.0)
     topics.create(client, [topics.TopicSpec(stage.names.input, stage.cell.partitions, {})], deadline)
     topics.describe_all(client, [stage.names.input], deadline)
     stage.fire("recreations")
@@ -137,11 +121,7 @@ def recreated(stage: CellEnvironment) -> None:
     refused(stage, "topic-recreated", "--on-missing-position", "restore")
 
 
-@CELLS(
-    *("F26-more-partitions", "partitions added", "input"),
-    needed={"partitions_added": 2},
-    **{**_UNDER_LOAD, "bound_s": 30.0},
-)
+@under_load("F26-more-partitions", "partitions added", "input", needed={"partitions_added": 2}, bound_s=30.0)
 def more_partitions(stage: CellEnvironment) -> None:
     """Partitions are added under load: the new ones are read from their start."""
     with stage.feeding() as feeder:
@@ -155,11 +135,10 @@ def more_partitions(stage: CellEnvironment) -> None:
         stage.recovered(added, [old + 1])
 
 
-@CELLS(
+@under_load(
     *("F27-hijacked-id", "somebody else inits our transactional id", "transactional id"),
     needed={"hijacks": _HIJACKS, "fences": 1},
     marks="prove",
-    **_UNDER_LOAD,
 )
 def hijacked_id(stage: CellEnvironment) -> None:
     """Another client takes our transactional id, ten times: the writer is fenced, and takes it back."""
@@ -181,9 +160,7 @@ def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
             thief.init_transactions(_ASK_S)
 
 
-@CELLS(
-    *("F27-foreign-member", "somebody else subscribes with our group", "group"), needed={"strangers": 1}, **_UNDER_LOAD
-)
+@under_load("F27-foreign-member", "somebody else subscribes with our group", "group", needed=("strangers",))
 def foreign_member(stage: CellEnvironment) -> None:
     """Another client subscribes with our group, which is allowed by name: the writer's positions stay its own."""
     stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
@@ -205,11 +182,10 @@ def _joined(stranger: Consumer) -> bool:
     return bool(stranger.assignment())
 
 
-@CELLS(
+@overflow(
     *("F28-33000-transactions", "33,000 transactions on one id", "producer epoch"),
     needed={"transactions": _FENCED_FAST},
     limit_s=1800.0,
-    **_OVERFLOW,
 )
 def epochs(stage: CellEnvironment) -> None:
     """33,000 transactions under one id: the epoch overflows, and the id continues with another producer id."""
@@ -218,11 +194,10 @@ def epochs(stage: CellEnvironment) -> None:
     stage.fire("transactions", stage.commits())
 
 
-@CELLS(
+@overflow(
     *("F28-overflow-short", "32,000 fences and 600 transactions on one id", "producer epoch"),
     needed={"transactions": 600},
     limit_s=300.0,
-    **_OVERFLOW,
 )
 def epochs_short(stage: CellEnvironment) -> None:
     """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""

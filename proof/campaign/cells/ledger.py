@@ -12,36 +12,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Self
 from urllib.parse import urlsplit
 
 from proof.campaign.cell import CellTable
-from proof.campaign.cells.stores import (
-    DIES,
-    POSTGRES,
-    Consumer,
-    Servers,
-    add_check_findings,
-    compare_ledger,
-    dying,
-    ended,
-    kill_repeatedly,
-    moved,
-    positions,
-    produce_orders,
-    query_row,
-    require_progress,
-    stopped,
-)
+from proof.campaign.cells import stores
+from proof.campaign.cells.stores import DIES, POSTGRES, Consumer, Servers, ended, produce_orders, require_progress
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="downstream", limit_s=900.0)
-
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
-_CHUNK = 65_536
-_CONNECT_S = 5.0
-_HOST = "127.0.0.1"
+_CHUNK, _CONNECT_S, _HOST = 65_536, 5.0, "127.0.0.1"
+AROUND, BACK_S = "around the commit", 10.0
+inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, needed={"database_kills": 2})
+MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
+SCHEMA, BATCH, ORDERS, _ROUNDS = "cell", 20, 240, 3
+_IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
+_IDLE_S, _LOCK_S, _SESSION_S, _WAITS_S, _MEET_S = 3.0, 0.5, 6.0, 1.0, 2.0
+LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
+"""Time for a stopped member's session to end, which frees its lock, and for the next member to try again."""
+REBALANCED_S = 2 * _SESSION_S + 3.0
+"""Time for a dead or stopped member's session to expire, and for its partitions to be reassigned."""
 
 
 class ReplyDroppingProxy:
@@ -57,11 +50,9 @@ class ReplyDroppingProxy:
         self._probability, self._rng = probability, rng
         self._listening = socket.create_server((_HOST, 0))
         self.url = target._replace(netloc=f"{target.username}@{_HOST}:{self._listening.getsockname()[1]}").geturl()
-        self.lost = 0
-        self.recovery_s: list[float] = []
+        self.lost, self.recovery_s = 0, list[float]()
         self._lost_at: float | None = None
-        self._open: list[socket.socket] = []
-        self._lock = threading.Lock()
+        self._open, self._lock = list[socket.socket](), threading.Lock()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="loses-replies", daemon=True).start()
@@ -111,16 +102,6 @@ class ReplyDroppingProxy:
             connection.close()
 
 
-AROUND, BACK_S = "around the commit", 10.0
-_INSIDE: dict[str, Any] = {"moment": "between INSERT and COMMIT", "bound_s": BACK_S, "needed": {"database_kills": 2}}
-MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
-SCHEMA = "cell"
-BATCH = 20
-ORDERS = 240
-_ROUNDS = 3
-_IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
-
-
 @dataclass(frozen=True)
 class Ledger:
     """A ledger with its database."""
@@ -136,16 +117,16 @@ class Ledger:
 
     def positions(self) -> dict[int, int]:
         """Return the next offset of each partition; empty while the database does not respond."""
-        return positions(self.url, SCHEMA)
+        return stores.positions(self.url, SCHEMA)
 
     def kill_repeatedly(self, moments: Sequence[str]) -> None:
-        kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
+        stores.kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
 
     def check(self) -> None:
         """Drain the input, then compare: by the ledger's own check, and by the campaign's sums."""
         self.consumer.drain(*self.consumer.all_partitions)
-        add_check_findings(self.consumer.stage, self.consumer.checked())
-        compare_ledger(self.consumer, self.url, SCHEMA)
+        stores.add_check_findings(self.consumer.stage, self.consumer.checked())
+        stores.compare_ledger(self.consumer, self.url, SCHEMA)
 
 
 @contextlib.contextmanager
@@ -173,18 +154,18 @@ def offsets_afterwards(stage: CellEnvironment) -> None:
         ledger.check()
 
 
-@CELLS("F29-backend", "SIGKILL of its backend", "ledger", **_INSIDE)
+@inside("F29-backend", "SIGKILL of its backend", "ledger")
 def backend_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the session's backend between INSERT and COMMIT; the server ends all others and recovers."""
 
     def kill(ledger: Ledger) -> float:
-        os.kill(int(query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
+        os.kill(int(stores.query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
         return time.time()
 
     _database_killed(stage, kill)
 
 
-@CELLS("F29-postmaster", "SIGKILL of the server", "ledger", **_INSIDE)
+@inside("F29-postmaster", "SIGKILL of the server", "ledger")
 def server_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is restarted."""
 
@@ -200,16 +181,15 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
     with ledger_on(stage) as ledger:
         for _ in range(_ROUNDS):
             produce_orders(stage, ORDERS)
-            member = ledger.consumer.start(
-                *ledger.consumer.all_partitions, *dying(stage, "before-commit", "stop"), "--json"
-            )
-            if not stopped(stage, member):
+            dies = stores.dying(stage, "before-commit", "stop")
+            member = ledger.consumer.start(*ledger.consumer.all_partitions, *dies, "--json")
+            if not stores.stopped(stage, member):
                 continue
             before = ledger.position()
             since = kill(ledger)
             stage.fire("database_kills")
             member.signal(signal.SIGCONT)
-            moved(stage, ledger.position, since, before)
+            stores.moved(stage, ledger.position, since, before)
             ended(stage, member)
         ledger.check()
 
@@ -224,16 +204,6 @@ def reply_lost(stage: CellEnvironment) -> None:
         stage.fire("lost_replies", proxy.lost)
         stage.recovery_s += proxy.recovery_s
         ledger.check()
-
-
-_IDLE_S, _LOCK_S = 3.0, 0.5
-_SESSION_S = 6.0
-LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
-"""Time for a stopped member's session to end, which frees its lock, and for the next member to try again."""
-_WAITS_S = 1.0
-_MEET_S = 2.0
-REBALANCED_S = 2 * _SESSION_S + 3.0
-"""Time for a dead or stopped member's session to expire, and for its partitions to be reassigned."""
 
 
 @CELLS(
@@ -253,8 +223,8 @@ def row_locked(stage: CellEnvironment) -> None:
         for killed in (False, True):
             produce_orders(stage, ORDERS)
             alone = ledger.consumer.all_partitions
-            sleeper = ledger.consumer.start(*alone, *dying(stage, "before-commit", "stop", 1.0), "--json")
-            if not stopped(stage, sleeper):
+            sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "before-commit", "stop", 1.0), "--json")
+            if not stores.stopped(stage, sleeper):
                 continue
             since = time.time()
             stage.fire("pauses")
@@ -277,15 +247,15 @@ def row_locked(stage: CellEnvironment) -> None:
 @CELLS(
     *("F30-row-locked-control", "SIGSTOP, another goes on", "ledger (control)"),
     moment="behind the commit",
-    needed={"pauses": 1},
+    needed=("pauses",),
 )
 def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions come from Kafka's offset and are written without checking for another writer."""
     with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
         produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
-        sleeper = ledger.consumer.start(*alone, *dying(stage, "after-commit", "stop", 1.0))
-        if stopped(stage, sleeper):
+        sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "after-commit", "stop", 1.0))
+        if stores.stopped(stage, sleeper):
             stage.fire("pauses")
         ended(stage, ledger.consumer.start(*alone, name="rival"))
         sleeper.signal(signal.SIGCONT)
@@ -338,11 +308,11 @@ def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
     """Wait until the ledger advances in every partition, after the members had time to join; record the seconds."""
     stage.pause(_MEET_S)
     since, before = time.time(), ledger.positions()
-    stage.until(
-        lambda: all(ledger.positions().get(p, 0) > offset for p, offset in before.items()),
-        "every partition going on",
-        60.0,
-    )
+
+    def all_moved() -> bool:
+        return all(ledger.positions().get(p, 0) > offset for p, offset in before.items())
+
+    stage.until(all_moved, "every partition going on", 60.0)
     stage.recovery_s.append(time.time() - since)
 
 
@@ -360,7 +330,7 @@ def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
         yield ledger
 
 
-@CELLS(*("F31-restore", "database set back", "ledger"), moment="Kafka ahead", needed={"restores": 1, "alarms": 1})
+@CELLS(*("F31-restore", "database set back", "ledger"), moment="Kafka ahead", needed=("restores", "alarms"))
 def restored(stage: CellEnvironment) -> None:
     """The database is restored to an earlier state: an alarm, and everything missing in it is read again."""
     with _set_back(stage, "") as ledger:
@@ -371,7 +341,7 @@ def restored(stage: CellEnvironment) -> None:
         ledger.check()
 
 
-@CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed={"restores": 1})
+@CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed=("restores",))
 def larger_of_both(stage: CellEnvironment) -> None:
     """The control: the pattern that takes the larger of both offsets skips what the database lost."""
     with _set_back(stage, "larger-of-both") as ledger, require_progress():

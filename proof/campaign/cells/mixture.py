@@ -18,11 +18,10 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
 CELLS = CellTable(moment="always", needs={Need.SANDBOX, Need.THREE, Need.NETWORKS})
-
-_ROUND_S = 30.0
-_BEAT_S = 2.0
-_QUIET = 0.25
-_MOST = 3
+_ROUND_S, _BEAT_S = 30.0, 2.0
+_QUIET, _MOST = 0.25, 3
+# Effects of all kinds of faults: some transactions are fenced, some aborted with records in the log.
+_ABORTED = {"fences": 1, "aborted_records": 1}
 
 
 @dataclass
@@ -157,8 +156,6 @@ def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: flo
         stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
 
 
-# Effects of all kinds of faults: some transactions are fenced, some aborted with records in the log.
-_ABORTED = {"fences": 1, "aborted_records": 1}
 for _name, _minutes, _marks, _needed in (
     ("F38-mixture", 5.0, "", {"rounds": 5, **_ABORTED}),
     ("F38-mixture-short", 1.0, "prove", {"rounds": 2}),

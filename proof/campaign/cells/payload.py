@@ -7,13 +7,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from brew.deadline import Deadline
-from brew.errors import Refused
 from brew.kafka import cluster_admin, topics
-from brew.kafka.clients import Producer, producer
 from brew.offsets import SourcePosition
 from brew.orders import Reason
 from brew.records import ERROR_REASON
@@ -22,19 +21,17 @@ from proof.campaign.cell import CellTable
 from proof.campaign.programs import digest, parsed, watching
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.oracle import beyond
+from proof.seed import Writer
 
 MAX_BYTES = 4096
 MAX_DEPTH = 20
 """Limits set for the program under test, low enough for thousands of payloads around them."""
-
 _MIB = 1024 * 1024
 _MOST_NESTED = 6
 _MOST_MEMBERS = 5
 _GIANTS = (1, 10)
-
 Payload = tuple[bytes | None, bytes | None]
 Random = random.Random
-
 _TEXTS = (
     "", "c-1", "gold", "\u2028", "\U0001f9a7", "\x00", "\ud800", "\udc00\ud800", '"', "\\", "[" * 40, "}" * 40, "é" * 9,
 )  # fmt: skip
@@ -197,15 +194,10 @@ KINDS: tuple[Callable[[Random], bytes | None], ...] = (
     lambda rng: rng.choice((None, b"", b" ", b"{", b"}", b"[]", b"{}", b'"', b"nul", b"NaN", b"\xef\xbb\xbf")),
 )
 """The kinds, in turn, so that each is among the first few dozen."""
-
-
 CELLS = CellTable(moment="always", limit_s=600.0)
-
-_LARGEST = 16 * 1024 * 1024
-_FLUSH_S = 120.0
-_ASK_S = 60.0
-_RSS_MIB = 600
-_MOST_SHOWN = 5
+_LARGEST, _CHUNK = 16 * 1024 * 1024, 1000
+_FLUSH_S, _ASK_S = 120.0, 60.0
+_RSS_MIB, _MOST_SHOWN = 600, 5
 # Two thirds of the payloads are unreadable; for most of these, only parsing shows it.
 _PARSED_OF = 2
 
@@ -214,11 +206,11 @@ def poison(count: int, stage: CellEnvironment) -> None:
     """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays bounded."""
     for name in stage.names.topics():
         cluster_admin.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
-    client = producer(stage.cluster.connection, None, timeout_s=_FLUSH_S, message_max_bytes=_LARGEST)
-    for number, (key, value) in enumerate(payloads(count, stage.seed)):
-        _produce(client, stage.names.input, value, key, number % stage.cell.partitions)
-    if client.flush(_FLUSH_S):
-        raise Refused("the payloads could not all be written; look at the brokers' logs")
+    made = ((number % stage.cell.partitions, some) for number, some in enumerate(payloads(count, stage.seed)))
+    with Writer(stage.cluster.connection, stage.names.input, None, _FLUSH_S, _LARGEST) as client:
+        while some := [*islice(made, _CHUNK)]:
+            client.write(some)
+        client.flush()
     stage.fire("payloads", count)
     watched = stage.folder / "parsed"
     limits = ("--max-record-bytes", str(MAX_BYTES), "--max-record-depth", str(MAX_DEPTH), "--max-rejected", "1")
@@ -239,9 +231,8 @@ def poison(count: int, stage: CellEnvironment) -> None:
 
 for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 5_000, "prove")):
     _needed: dict[str, int] = {"payloads": _count, "parsed": _count // _PARSED_OF, **dict.fromkeys(Reason, 1)}
-    CELLS(_cell, f"{_count:,} fuzzed payloads, records of 1 and 10 MB", "writer", _count, needed=_needed, marks=_marks)(
-        poison
-    )
+    _fault = f"{_count:,} fuzzed payloads, records of 1 and 10 MB"
+    CELLS(_cell, _fault, "writer", _count, needed=_needed, marks=_marks)(poison)
 
 
 def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
@@ -271,11 +262,7 @@ def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
 
 
 def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tuple[str, str] | None:
-    """
-    Return how the handling of a payload violates the limits, as name and evidence, or None.
-
-    ``rejected`` is the reason on its dead letter, or None without one.
-    """
+    """Return how a payload, ``rejected`` for that reason, violates the limits: name and evidence, or None."""
     wanted = beyond(value, MAX_BYTES, MAX_DEPTH)
     held = {Reason.TOO_LARGE, Reason.TOO_DEEP}
     if rejected != wanted and (wanted is not None or rejected in held):
@@ -284,17 +271,6 @@ def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tup
     if wanted is not None and was_parsed:
         return "parsed-over-limit", f"{wanted}, and parsed all the same: {value[:40]!r}"
     return None
-
-
-def _produce(client: Producer, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
-    while True:
-        try:
-            client.produce(topic, value, key, partition)
-        except BufferError:
-            client.poll(0.1)
-        else:
-            client.poll(0)
-            return
 
 
 def _peak_kib(pid: int) -> int:

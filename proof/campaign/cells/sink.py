@@ -12,44 +12,33 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from brew.names import CrashMode, CrashPoint
+from proof.campaign import sink_query
 from proof.campaign.cell import CellTable, Need, Play
 from proof.campaign.cells.broker import HELD_UP, moved
 from proof.campaign.cells.spark import SPECULATION, standalone
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import COPIES, LEADERS_MOVED, OPEN, signal_all, tree
 from proof.campaign.programs import Program, repeated
-from proof.campaign.sink_query import (
-    COPY,
-    COUNT,
-    JOIN,
-    KEYED,
-    MOST,
-    RAND,
-    START_S,
-    SinkPlay,
-    ancestor,
-    attempts,
-    sink_on,
-)
+from proof.campaign.sink_query import COPY, MOST, START_S, SinkPlay, ancestor, attempts, sink_on
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="sink", needs={Need.SPARK}, judged=False, limit_s=1500.0)
-
 ONE, TASKS, SPARKS, SPARKS_IN_BATCHES = "1", "tasks", "spark", "spark-in-batches"
 _NAMES = {ONE: "one", TASKS: "tasks"}
-_FEED = 100
-_CUT_S, _LATE_S = 15.0, 3.0
+_FEED, _CUT_S, _LATE_S = 100, 15.0, 3.0
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _FAILED, _FENCED = "attempts_failed", "attempts_fenced"
 _THREE = {Need.SPARK, Need.SANDBOX, Need.THREE}
 _ROW_BY_ROW = ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=1")
 """Row by row, so that a writer in the middle of its rows has rows left to write."""
+_KILLED = ("SIGKILL", "sink's driver and its JVM")
 
 
 def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
@@ -62,6 +51,9 @@ def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Ca
 
     return add
 
+
+amid, flushed = (partial(both, moment=point) for point in (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH))
+between, between_for_both = partial(CELLS, moment="between runs"), partial(both, moment="between runs")
 
 # F39: the driver dies.
 
@@ -86,14 +78,15 @@ def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: Cell
             stage.fire("kills")
 
 
-_KILLED = ("SIGKILL", "sink's driver and its JVM")
 for _point in CrashPoint:
-    both(f"F39-{_point}", *_KILLED, COUNT, _point, moment=_point, needed={"kills": 0}, limit_s=6000.0)(driver_crash)
-for _query in (COPY, JOIN, RAND):
+    both(f"F39-{_point}", *_KILLED, sink_query.COUNT, _point, moment=_point, needed={"kills": 0}, limit_s=6000.0)(
+        driver_crash
+    )
+for _query in (COPY, sink_query.JOIN, sink_query.RAND):
     both(f"F39-{_query}", *_KILLED, _query, None, moment="any point", needed={"kills": 0}, limit_s=6000.0)(driver_crash)
 
 
-@CELLS("F39-kill-control", "SIGKILL, commit-log entry missing", "Spark's own sink", needed={"kills": 1})
+@CELLS("F39-kill-control", "SIGKILL, commit-log entry missing", "Spark's own sink", needed=("kills",))
 def sparks_own(stage: CellEnvironment) -> None:
     """The control: Spark's own sink, killed after its write, with its commit log as such a kill leaves it."""
     with sink_on(stage, SPARKS, orders=2 * MOST) as play:
@@ -116,7 +109,7 @@ def torn(stage: CellEnvironment) -> None:
 # F40: tasks die, exist twice, or run again.
 
 
-@both("F40-task", "SIGKILL, the task is repeated", "task", moment=CrashPoint.MID_PRODUCE, needed={"tasks_repeated": 1})
+@amid("F40-task", "SIGKILL, the task is repeated", "task", needed=("tasks_repeated",))
 def task_killed(writers: str, stage: CellEnvironment) -> None:
     """A task's Python worker dies half-way through its rows, and Spark runs the task again."""
     with sink_on(stage, writers) as play:
@@ -125,11 +118,7 @@ def task_killed(writers: str, stage: CellEnvironment) -> None:
         stage.fired |= play.events.count()
 
 
-@both(
-    *("F40-executor", "SIGKILL", "executor JVM of a task in a transaction"),
-    moment=CrashPoint.MID_PRODUCE,
-    needed={"kills": 1, OPEN: 1, "executors_lost": 1},
-)
+@amid("F40-executor", "SIGKILL", "executor JVM of a task in a transaction", needed=("kills", OPEN, "executors_lost"))
 def executor_killed(writers: str, stage: CellEnvironment) -> None:
     """One of two executors dies with one of its tasks in a transaction; the other runs the task again."""
     with sink_on(stage, writers, feed=_FEED) as play:
@@ -148,11 +137,7 @@ def executor_killed(writers: str, stage: CellEnvironment) -> None:
         stage.fired |= play.events.count()
 
 
-@both(
-    *("F40-stage", "shuffle files lost, the stage is repeated", "Spark's local disk"),
-    moment=CrashPoint.MID_PRODUCE,
-    needed={OPEN: 1, "stages_repeated": 1},
-)
+@amid("F40-stage", "shuffle files lost, the stage is repeated", "Spark's local disk", needed=(OPEN, "stages_repeated"))
 def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     """
     The shuffle files vanish while a writer is at its first rows: it can't fetch the others, and the stage runs again.
@@ -160,12 +145,8 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     Spark does not count this as a second attempt of the task. Rows are wide, so that some are not fetched yet.
     """
     disk = stage.folder / "local"
-    conf = {
-        "spark.local.dir": disk,
-        "spark.default.parallelism": 2,
-        "spark.sql.execution.arrow.maxRecordsPerBatch": 10,
-    }
-    with sink_on(stage, writers, KEYED, orders=2 * MOST) as play:
+    conf = {"spark.default.parallelism": 2, "spark.sql.execution.arrow.maxRecordsPerBatch": 10, "spark.local.dir": disk}
+    with sink_on(stage, writers, sink_query.KEYED, orders=2 * MOST) as play:
         wide = ("--master", "local[1]", "--width", "300000", *repeated("--conf", conf), *play.events.options)
         program, hold = play.held(CrashPoint.MID_PRODUCE, *wide, follow=False)
         for file in disk.rglob("shuffle_*"):
@@ -176,11 +157,7 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
         play.fire_attempts(program, _FAILED)
 
 
-@both(
-    *("F40-speculation", "a task stands still, a copy runs", "Spark"),
-    moment=CrashPoint.MID_PRODUCE,
-    needed={OPEN: 1, COPIES: 1},
-)
+@amid("F40-speculation", "a task stands still, a copy runs", "Spark", needed=(OPEN, COPIES))
 def speculation(writers: str, stage: CellEnvironment) -> None:
     """A writer hangs in its transaction, and Spark runs a copy of its task on another host; then it continues."""
     conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
@@ -200,10 +177,9 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
 # F41: the driver is stopped.
 
 
-@both(
+@flushed(
     *("F41-frozen", "SIGSTOP past the time-out, then SIGCONT", "driver"),
-    moment=CrashPoint.AFTER_FLUSH,
-    needed={"pauses": 1, OPEN: 1, "aborted_by_brokers": 1, _FAILED: 1},
+    needed=("pauses", OPEN, "aborted_by_brokers", _FAILED),
 )
 def frozen_driver(writers: str, stage: CellEnvironment) -> None:
     """The whole query is stopped until brokers have aborted its transaction; then it continues and writes it again."""
@@ -220,11 +196,7 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
         play.fire_attempts(program, _FAILED)
 
 
-@both(
-    *("F41-zombie", "SIGSTOP, a new run goes on, SIGCONT", "driver and its tasks"),
-    moment=CrashPoint.MID_PRODUCE,
-    needed={"pauses": 1, OPEN: 1, _FENCED: 1},
-)
+@amid("F41-zombie", "SIGSTOP, a new run goes on, SIGCONT", "driver and its tasks", needed=("pauses", OPEN, _FENCED))
 def zombie(writers: str, stage: CellEnvironment) -> None:
     """
     The query is stopped in the middle of its rows, and another run on its checkpoint continues.
@@ -308,30 +280,20 @@ for _name, _role, _target in (
     ("leader", "output", "broker leading the output"),
     ("group", "group", "group coordinator"),
 ):
-    both(
-        *(f"F42-{_name}", "SIGKILL", _target, _role),
-        moment=CrashPoint.AFTER_FLUSH,
-        needs=_THREE,
-        needed={"broker_kills": 1, LEADERS_MOVED: 1, OPEN: 1},
-    )(broker_killed)
+    _seen = ("broker_kills", LEADERS_MOVED, OPEN)
+    flushed(f"F42-{_name}", "SIGKILL", _target, _role, needs=_THREE, needed=_seen)(broker_killed)
 for _name, _role, _target, _effect in (
     ("cut", "", "clients and all brokers", HELD_UP),
     ("peers", "group", "the group's coordinator and the other brokers", LEADERS_MOVED),
 ):
-    both(
-        *(f"F42-{_name}", f"network cut for {_CUT_S:g} s", _target, _role),
-        moment=CrashPoint.AFTER_FLUSH,
-        needs=_THREE | {Need.NETWORKS},
-        needed={"cuts": 1, OPEN: 1, _effect: 1},
-    )(cut_off)
+    _fault, _needs = f"network cut for {_CUT_S:g} s", _THREE | {Need.NETWORKS}
+    flushed(f"F42-{_name}", _fault, _target, _role, needs=_needs, needed=("cuts", OPEN, _effect))(cut_off)
 
 
 # F43: checkpoints and names.
 
-_BETWEEN: dict[str, Any] = {"moment": "between runs"}
 
-
-@CELLS("F43-deleted", "checkpoint deleted", "sink", needed={"refusals": 1}, **_BETWEEN)
+@between("F43-deleted", "checkpoint deleted", "sink", needed=("refusals",))
 def checkpoint_deleted(stage: CellEnvironment) -> None:
     """A query without its checkpoint would write all of its input again: it is refused."""
     with sink_on(stage, ONE) as play:
@@ -342,7 +304,7 @@ def checkpoint_deleted(stage: CellEnvironment) -> None:
         replaced(play, copy)
 
 
-@both("F43-restored", "an old copy of the checkpoint", "sink", needed={"refusals": 1}, **_BETWEEN)
+@between_for_both("F43-restored", "an old copy of the checkpoint", "sink", needed=("refusals",))
 def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
     """A query whose checkpoint was replaced by an old copy would write some of its input again: it is refused."""
     with sink_on(stage, writers) as play:
@@ -351,7 +313,7 @@ def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
         replaced(play, latest)
 
 
-@CELLS("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed={"wipes": 1}, **_BETWEEN)
+@between("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed=("wipes",))
 def deleted_under_sparks(stage: CellEnvironment) -> None:
     """The control: Spark's own sink writes all of its input again."""
     with sink_on(stage, SPARKS) as play:
@@ -360,7 +322,7 @@ def deleted_under_sparks(stage: CellEnvironment) -> None:
         stage.fire("wipes")
 
 
-@CELLS("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed={"wipes": 1}, **_BETWEEN)
+@between("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed=("wipes",))
 def restored_under_sparks(stage: CellEnvironment) -> None:
     """The control: Spark's own sink repeats what was written after the copy."""
     with sink_on(stage, SPARKS) as play:
@@ -380,16 +342,11 @@ def _restored(play: SinkPlay) -> Path:
 
 
 def replaced(play: SinkPlay, copy: Path) -> None:
-    """Replace the checkpoint by this copy."""
     shutil.rmtree(play.checkpoint)
     shutil.copytree(copy, play.checkpoint)
 
 
-@both(
-    *("F43-one-name", "a second query with the name", "sink"),
-    moment=CrashPoint.AFTER_FLUSH,
-    needed={OPEN: 1, "refusals": 1, _FENCED: 1},
-)
+@flushed("F43-one-name", "a second query with the name", "sink", needed=(OPEN, "refusals", _FENCED))
 def one_name(writers: str, stage: CellEnvironment) -> None:
     """A second query uses the name of one in mid-transaction: it ends that, and is refused; the first continues."""
     with sink_on(stage, writers, feed=_FEED) as play:

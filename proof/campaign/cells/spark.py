@@ -9,36 +9,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from brew.journal import Phase, Step
 from brew.names import CrashPoint
+from proof.campaign import effects
 from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need, nothing
 from proof.campaign.cells.writer import ROWS
-from proof.campaign.effects import (
-    COPIES,
-    OPEN,
-    caught_open,
-    copies,
-    cut,
-    fenced_since,
-    frozen,
-    holders,
-    kill_all,
-    lines,
-    signal_all,
-    tree,
-)
+from proof.campaign.effects import COPIES, OPEN, fenced_since, kill_all, lines, signal_all, tree
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0)
-
+bounded = partial(CELLS, bound_s=30.0)
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
 _SMALL = ("--max-records-per-transaction", "500")
@@ -50,21 +38,23 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "1ms",
 }
 _NO_DISK = "/proc/brew-no-such-disk"
+_ADDRESS = re.compile(r"spark://[\d.]+:\d+")
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 # A task of the direct reader that Spark repeats does not kill itself, so a run has one death per slot.
 _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 2000)}
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
+_LEASE_S, _LET_GO_S, _SLOTS = 3.0, 30.0, 2
+_LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
+leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
 
 
 def descendants(writer: Program, word: str) -> list[psutil.Process]:
     """Return a writer's descendants whose command line contains ``word``, the oldest first."""
     below = [process for process in tree(psutil.Process(writer.pid)) if process.pid != writer.pid]
-    return sorted(
-        (process for process in below if any(word in part for part in _words(process))),
-        key=lambda process: process.create_time(),
-    )
+    found = (process for process in below if any(word in part for part in _words(process)))
+    return sorted(found, key=lambda process: process.create_time())
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -73,10 +63,8 @@ def _words(process: psutil.Process) -> list[str]:
     return []
 
 
-def _at_work(
-    stage: CellEnvironment, *options: str, feed: int = 300, orders: int = 2000
-) -> contextlib.AbstractContextManager[Program]:
-    return stage.at_work(*options, feed=feed, orders=orders, seconds=_START_S * stage.slack)
+def _at_work(stage: CellEnvironment, *options: str, feed: int = 300) -> contextlib.AbstractContextManager[Program]:
+    return stage.at_work(*options, feed=feed, orders=2000, seconds=_START_S * stage.slack)
 
 
 def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
@@ -95,12 +83,8 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
 
 
 for _point in CrashPoint:
-    CELLS(
-        *(f"{ROWS[_point]}-{_point}-spark", "SIGKILL", "Spark's Python worker", _point),
-        moment=_point,
-        needed={"kills": 0},
-        limit_s=1800.0,
-    )(workers_crash)
+    _cells, _name = partial(CELLS, moment=_point, limit_s=1800.0), f"{ROWS[_point]}-{_point}-spark"
+    _cells(_name, "SIGKILL", "Spark's Python worker", _point, needed={"kills": 0})(workers_crash)
 
 
 def deaths(stage: CellEnvironment) -> int:
@@ -115,13 +99,13 @@ def deaths(stage: CellEnvironment) -> int:
 def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> list[psutil.Process]:
     """Stop and return processes with all descendants while the brokers hold a transaction of theirs open; or none."""
     victims = tree(*roots)
-    if caught_open(stage, victims):
+    if effects.caught_open(stage, victims):
         return victims
     stage.doubts.append("nothing was caught with a transaction that the brokers know as open")
     return []
 
 
-@CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed={"kills": 1, OPEN: 1})
+@bounded("F06-executor", "SIGKILL", "executor JVM", needed=("kills", OPEN))
 def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid-batch; Spark gives its tasks to the other one."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
@@ -137,7 +121,7 @@ def executor_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS("F06-driver", "SIGKILL", "driver JVM and program", bound_s=30.0, needed={"kills": 1, OPEN: 1})
+@bounded("F06-driver", "SIGKILL", "driver JVM and program", needed=("kills", OPEN))
 def driver_killed(stage: CellEnvironment) -> None:
     """The driver's JVM and program die; a new driver resumes from the group's offset."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
@@ -152,11 +136,7 @@ def driver_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(
-    *("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM"),
-    bound_s=30.0,
-    needed={"killed_together": 1, OPEN: 1},
-)
+@bounded("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM", needed=("killed_together", OPEN))
 def driver_and_executor_killed(stage: CellEnvironment) -> None:
     """Driver and one of two executors die at the same moment; the other is orphaned, and a new run continues."""
     with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
@@ -173,11 +153,7 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(
-    *("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker"),
-    bound_s=30.0,
-    needed={"pauses": 1, "zombies_fenced": 1, OPEN: 1},
-)
+@bounded("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker", needed=("pauses", "zombies_fenced", OPEN))
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
@@ -187,7 +163,7 @@ def orphan(stage: CellEnvironment) -> None:
                 return
             # Their daemon is not woken: it would end them as soon as it noticed that the JVM is gone.
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
-            with frozen(workers) as freezer:
+            with effects.frozen(workers) as freezer:
                 stage.fire("pauses", len(orphans))
                 kill_all(descendants(writer, _DRIVER))
                 writer.kill()
@@ -225,7 +201,7 @@ def two_drivers(stage: CellEnvironment) -> None:
         stage.fire("rivals", 2)
 
 
-@CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed={OPEN: 1, COPIES: 1, "fences": 1})
+@CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed=(OPEN, COPIES, "fences"))
 def speculation(stage: CellEnvironment) -> None:
     """A task hangs in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
     master = standalone(stage)
@@ -244,7 +220,7 @@ def speculation(stage: CellEnvironment) -> None:
             signal_all(victims, stop=False)
         stage.await_commits(8)
         stage.journals.look()
-        stage.fire(COPIES, copies(stage.journals.entries))
+        stage.fire(COPIES, effects.copies(stage.journals.entries))
 
 
 def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
@@ -269,16 +245,11 @@ def standalone(stage: CellEnvironment) -> str:
     stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
     deploy = "org.apache.spark.deploy"
     master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *ports)
-    url = stage.until(lambda: _url(master), "Spark's master", _START_S * stage.slack)
+    address = stage.until(lambda: _ADDRESS.search(master.said()), "Spark's master", _START_S * stage.slack)
     for host in _HOSTS:
         words = ("--host", host, *ports, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
-        stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, url)
-    return url
-
-
-def _url(master: Program) -> str | None:
-    address = re.search(r"spark://[\d.]+:\d+", master.said())
-    return address and address.group()
+        stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, address[0])
+    return address[0]
 
 
 def executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
@@ -296,7 +267,7 @@ CELLS(
 )(nothing)
 
 
-@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed={"full_disks": 1})
+@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed=("full_disks",))
 def no_local_disk(stage: CellEnvironment) -> None:
     """Spark's local directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)
@@ -309,18 +280,12 @@ def no_local_disk(stage: CellEnvironment) -> None:
 
 # Leases, which only the direct reader has: lost ones, and holders and drivers stopped for longer than one.
 
-_LEASE_S = 3.0
-_LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
-_SLOTS = 2
-_LET_GO_S = 30.0
-_LEASE: dict[str, Any] = {"moment": "open transaction", "bound_s": 20.0, "limit_s": 1200.0}
-
 
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
     """Return all active lease holders, without the driver."""
 
     def others() -> list[psutil.Process] | None:
-        found = [process for process in holders(writer) if process.pid != writer.pid]
+        found = [process for process in effects.holders(writer) if process.pid != writer.pid]
         return found if len(found) >= _SLOTS else None
 
     return stage.until(others, "a lease holder on each slot", _START_S * stage.slack)
@@ -329,7 +294,7 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
 def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
     """Stop a lease holder that has a transaction open; return it and the partitions, or None."""
     holder = stage.random.choice(_workers(stage, writer))
-    partitions = caught_open(stage, [holder])
+    partitions = effects.caught_open(stage, [holder])
     if not partitions:
         stage.doubts.append("no holder was caught with a transaction that the brokers know as open")
         return None
@@ -340,11 +305,7 @@ def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], objec
     stage.until(lambda: not connected(), what, _LET_GO_S * stage.slack)
 
 
-@CELLS(
-    *("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder"),
-    needed={"holders_frozen": 1, OPEN: 1},
-    **_LEASE,
-)
+@leased("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder", needed=("holders_frozen", OPEN))
 def holder_frozen(stage: CellEnvironment) -> None:
     """A holder hangs in a transaction for longer than its lease; others take over its partitions, and it wakes up."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
@@ -362,18 +323,14 @@ def holder_frozen(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(
-    *("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver"),
-    needed={"drivers_frozen": 1, OPEN: 1},
-    **_LEASE,
-)
+@leased("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver", needed=("drivers_frozen", OPEN))
 def driver_frozen(stage: CellEnvironment) -> None:
     """The driver is stopped past all leases: its holders release everything by themselves; then it continues."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         driver = psutil.Process(writer.pid)
         for _ in range(stage.times):
             workers = _workers(stage, writer)
-            if not caught_open(stage, [driver], at_work=workers):
+            if not effects.caught_open(stage, [driver], at_work=workers):
                 stage.doubts.append("no holder had a transaction open when the driver was stopped")
                 return
             try:
@@ -385,7 +342,7 @@ def driver_frozen(stage: CellEnvironment) -> None:
             stage.await_commits(8)
 
 
-@CELLS(*("F07-lease-lost", "the line to the driver breaks", "holder"), needed={"leases_lost": 1, OPEN: 1}, **_LEASE)
+@leased("F07-lease-lost", "the line to the driver breaks", "holder", needed=("leases_lost", OPEN))
 def lease_lost(stage: CellEnvironment) -> None:
     """The connection between a holder in a transaction and its driver breaks; its partitions are granted again."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
@@ -396,7 +353,7 @@ def lease_lost(stage: CellEnvironment) -> None:
             try:
                 had = lines(writer, holder)
                 for _, descriptor in had:
-                    cut(holder, descriptor)
+                    effects.cut(holder, descriptor)
             finally:
                 signal_all([holder], stop=False)
             _await_gone(stage, "the end of the connection to the driver", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round

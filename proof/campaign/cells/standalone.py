@@ -17,7 +17,6 @@ from proof.campaign.programs import repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0, bound_s=60.0)
-
 _WORKERS = 3
 _START_S, _COMMAND_S = 240.0, 240.0
 # The driver declares an executor lost after 20 s of silence: the default is two minutes.
@@ -44,7 +43,6 @@ class _Cluster:
         return done.stdout
 
     def workers(self) -> list[psutil.Process]:
-        """Return the running workers."""
         found = json.loads(self.command("status", "--json"))["processes"]
         return [psutil.Process(pid) for name, pid in found.items() if name != "master" and pid]
 
@@ -87,7 +85,7 @@ def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> tuple[list[ps
     return [], set()
 
 
-@CELLS("F06-cluster-worker", "SIGKILL", "worker and its executor", needed={"kills": 1, OPEN: 1})
+@CELLS("F06-cluster-worker", "SIGKILL", "worker and its executor", needed=("kills", OPEN))
 def worker_killed(stage: CellEnvironment) -> None:
     """A worker dies with its executor in mid-transaction, as when its machine loses power; the others do its work."""
     with _at_work(stage) as cluster:
@@ -102,7 +100,7 @@ def worker_killed(stage: CellEnvironment) -> None:
         stage.await_commits(8)
 
 
-@CELLS("F07-cluster-worker", "SIGSTOP, then SIGCONT", "worker and its executor", needed={"pauses": 1, OPEN: 1})
+@CELLS("F07-cluster-worker", "SIGSTOP, then SIGCONT", "worker and its executor", needed=("pauses", OPEN))
 def worker_frozen(stage: CellEnvironment) -> None:
     """A worker hangs in mid-transaction until others have done its part; then it wakes up, and is fenced."""
     with _at_work(stage) as cluster:
@@ -122,7 +120,7 @@ def worker_frozen(stage: CellEnvironment) -> None:
         stage.fire("woken_fenced", int(fenced_since(stage, pids, woken)))
 
 
-@CELLS("F06-cluster-master", "restarted, a worker added", "master", needed={"restarts": 1, "added": 1})
+@CELLS("F06-cluster-master", "restarted, a worker added", "master", needed=("restarts", "added"))
 def master_restarted(stage: CellEnvironment) -> None:
     """The master dies and restarts during a run, a worker is added, another one dies: the run continues throughout."""
     with _at_work(stage) as cluster:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 import psycopg
@@ -28,6 +28,8 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 _COMMAND_S = 90.0
 POSTGRES, REDIS = "postgres", "redis"
+_POLL_S, _CONNECT_S, _ASK_S, _END_S = 0.02, 5, 30.0, 60.0
+_ROOM, DIES = 1.5, 0.4
 
 
 class Servers(SandboxFolder):
@@ -54,7 +56,6 @@ class Servers(SandboxFolder):
         return copy
 
     def restore(self, name: str, copy: Path) -> None:
-        """Replace the server's data by an older copy."""
         self.run("down", name)
         shutil.rmtree(self.folder / name)
         _copy(copy, self.folder / name)
@@ -64,14 +65,6 @@ class Servers(SandboxFolder):
 def _copy(source: Path, target: Path) -> None:
     """Copy a directory with owners and permissions, which PostgreSQL checks."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=_COMMAND_S)  # noqa: S607 - coreutils
-
-
-_POLL_S = 0.02
-_CONNECT_S = 5
-_ASK_S = 30.0
-_END_S = 60.0
-_ROOM = 1.5
-DIES = 0.4
 
 
 @dataclass(frozen=True)
@@ -107,12 +100,7 @@ class Consumer:
         return self.stage.other(name or self.pattern, *program, *self._line(), *options)
 
     def drain(self, *options: str) -> Program:
-        """
-        Run a member to the end of the log.
-
-        Raises:
-            StalledError: it did not get there.
-        """
+        """Run a member to the end of the log; raise `StalledError` if it does not get there."""
         return ended(self.stage, self.start(*options))
 
     def checked(self, option: str = "--check") -> dict[str, Any]:
@@ -152,12 +140,7 @@ def produce_orders(stage: CellEnvironment, count: int) -> None:
 
 
 def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
-    """
-    Wait until the program has ended with ``code``; return it.
-
-    Raises:
-        StalledError: it ended otherwise, or not at all.
-    """
+    """Wait until the program has ended with ``code``; return it, or raise `StalledError`."""
     try:
         exit_code = program.wait(Deadline(min(_END_S, max(0.1, stage.deadline.remaining_s()))))
     except BrewError as error:
@@ -194,12 +177,7 @@ def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: f
 
 
 def kill_repeatedly(
-    consumer: Consumer,
-    moments: Sequence[str],
-    position: Callable[[], int],
-    *,
-    per_kill: int,
-    probability: float = DIES,
+    consumer: Consumer, moments: Sequence[str], position: Callable[[], int], *, per_kill: int, probability: float = DIES
 ) -> None:
     """
     Let members die until `stage.kills` have; each start recovers the last death, and orders are added as they run out.
@@ -243,7 +221,6 @@ def _first_move(stage: CellEnvironment, program: Program, position: Callable[[],
 
 
 def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
-    """Add the findings of a program's own check."""
     for name, count in report["findings"].items():
         example = next((text for text in report["examples"] if text.startswith(name)), "no example")
         stage.find(name, f"{count}, the first: {example.removeprefix(f'{name}: ')}")
@@ -258,8 +235,7 @@ def require_progress() -> Iterator[None]:
         raise ProgramFailedError(f"the control stalled before it could show its violation: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """Number of orders, and the cents and cups in them."""
 
     orders: int
@@ -273,8 +249,7 @@ def output_sums(stage: CellEnvironment) -> Sums:
     for _partition, _offset, _key, value, *_ in stage.records(stage.names.output):
         order = json.loads(value or b"")
         orders, cents, cups = orders + 1, cents + order["total_cents"], cups + order["quantity"]
-    stage.counts["orders"] = orders
-    stage.counts["cents"] = cents
+    stage.counts |= {"orders": orders, "cents": cents}
     return Sums(orders, cents, cups)
 
 
@@ -287,12 +262,7 @@ def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
 
 
 def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
-    """
-    Return one row of the database.
-
-    Raises:
-        Refused: it can't be queried.
-    """
+    """Return one row of the database; raise `Refused` if it can't be queried."""
     try:
         with psycopg.connect(url, options=f"-c search_path={schema}", connect_timeout=_CONNECT_S) as session:
             row = session.execute(query.encode()).fetchone()
@@ -312,7 +282,6 @@ def positions(url: str, schema: str) -> dict[int, int]:
 
 
 def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted: object) -> None:
-    """Add a finding if a sum differs from the expected one."""
     if actual != wanted:
         stage.find(name, f"{what}: {actual} instead of {wanted}")
 
@@ -330,7 +299,6 @@ def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
 
 
 def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
-    """Compare effects and points in the database with the output."""
     stage, wanted = receiver.stage, output_sums(receiver.stage)
     effects, messages = query_row(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
     compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)

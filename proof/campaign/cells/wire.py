@@ -25,10 +25,7 @@ from proof.wire.proxy import WireProxy
 from proof.wire.rules import NO_DELAY, Action, NetworkConditions, Rule, Side
 
 CELLS = CellTable(path="proxy", limit_s=240.0)
-
-_ROUNDS = 10
-_TRIES_PER_KILL = 10
-_CAUGHT_S = 30.0
+_ROUNDS, _TRIES_PER_KILL, _CAUGHT_S = 10, 10, 30.0
 # Of 20 s, the other cells' time-out, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
 _SLOW_START_S = 120.0
@@ -36,6 +33,7 @@ _SLOW_START_S = 120.0
 _SLOW_S, _NOTICED_S = 20.0, 0.025
 SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
+in_commit = partial(CELLS, moment="commit-in-flight", needed={"kills": 0}, limit_s=600.0, marks="prove")
 
 
 @contextmanager
@@ -86,8 +84,7 @@ for _row, _word, _api in (
     ("F12", "produce", Api.PRODUCE),
 ):
     CELLS(
-        f"{_row}-late-{_word}",
-        f"{_word} held, its connection cut, released inside the next transaction",
+        *(f"{_row}-late-{_word}", f"{_word} held, its connection cut, released inside the next transaction"),
         *("wire", _api),
         moment="next transaction",
         needed={"late_frames": _ROUNDS},
@@ -113,33 +110,19 @@ for _word, _api in (
     ("add-offsets", Api.ADD_OFFSETS_TO_TXN),
     ("end-txn", Api.END_TXN),
 ):
-    CELLS(
-        *(f"F13-lost-reply-{_word}", f"reply of {_word} lost, connection cut", "wire", _api),
-        moment="reply",
-        needed={"lost_replies": _ROUNDS},
-        bound_s=20.0,
-    )(lost_reply)
+    _cells = partial(CELLS, moment="reply", needed={"lost_replies": _ROUNDS}, bound_s=20.0)
+    _cells(f"F13-lost-reply-{_word}", f"reply of {_word} lost, connection cut", "wire", _api)(lost_reply)
 
 
-_IN_COMMIT: dict[str, Any] = {
-    "moment": "commit-in-flight",
-    "needed": {"kills": 0},
-    "bound_s": 15.0,
-    "limit_s": 600.0,
-    "marks": "prove",
-}
-
-
-@CELLS(
+@in_commit(
     "F02-commit-released-control",  # its position is not part of the records' transaction: they are written again
     "SIGKILL, then the commit is released",
     *("a writer that sends offsets in a transaction of their own (control)", True),
     bug="offset-in-a-transaction-of-its-own",
     breaks="duplicate-output",
-    **{**_IN_COMMIT, "bound_s": None},
 )
-@CELLS("F02-commit-dropped", "SIGKILL, then the commit is dropped", "writer", False, **_IN_COMMIT)
-@CELLS("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, **_IN_COMMIT)
+@in_commit("F02-commit-dropped", "SIGKILL, then the commit is dropped", "writer", False, bound_s=15.0)
+@in_commit("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, bound_s=15.0)
 def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
     """The writer dies with its commit in flight; the commit arrives, or does not: the next one sees which."""
     ours = stage.names.transactional_id(stage.partition)
@@ -206,10 +189,6 @@ def _experiment(name: str, bootstrap: str, seed: int, kills: int) -> dict[str, A
 
 for _name in product.CELLS:
     _row = _name.split("-", 1)[0]
-    CELLS(
-        *(_name, product.FAULTS[_row], product.TARGETS[product.WRITER_OF[_name]]),
-        moment=product.MOMENTS[_row],
-        limit_s=600.0,
-        marks="prove" if _row == "F11" else "",
-        experiment=partial(_experiment, _name),
-    )(nothing)
+    _cells = partial(CELLS, moment=product.MOMENTS[_row], limit_s=600.0, marks="prove" if _row == "F11" else "")
+    _target, _run = product.TARGETS[product.WRITER_OF[_name]], partial(_experiment, _name)
+    _cells(_name, product.FAULTS[_row], _target, experiment=_run)(nothing)

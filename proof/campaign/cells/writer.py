@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
+from functools import partial
 
 from brew.journal import Entry, Phase, Step
 from brew.names import CrashPoint
@@ -15,7 +15,6 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable()
-
 _PER_TRANSACTION = 20
 _PROBABILITY = 0.1
 # How many orders a loop uses per kill, with a margin; missing ones are seeded on demand.
@@ -23,22 +22,26 @@ _PER_KILL = 1.5 * _PER_TRANSACTION / _PROBABILITY
 _RESERVE = 1000
 # Before the first record is in the log, and after the commit, there is nothing to abort.
 _LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
-ROWS = dict.fromkeys(CrashPoint, "F01") | {
-    CrashPoint.COMMIT_IN_FLIGHT: "F02",
-    CrashPoint.AFTER_COMMIT: "F03",
-    CrashPoint.BEFORE_REPORT: "F03",
+ROWS = dict.fromkeys(CrashPoint, "F01") | dict.fromkeys((CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT), "F03")
+ROWS[CrashPoint.COMMIT_IN_FLIGHT] = "F02"
+_TRIES, _ROUNDS = 2000, 8
+_RANGES = ("--max-records-per-transaction", "1000")
+# The last journal line of a partition that shows how far its transaction is.
+_MOMENTS = {
+    "mid-produce": {(Step.BEGIN, Phase.DONE), (Step.FLUSH, Phase.INTENT)},
+    "sending-offsets": {(Step.SEND_OFFSETS, Phase.INTENT)},
+    "committing": {(Step.COMMIT, Phase.INTENT)},
 }
+rivals = partial(CELLS, moment="always", needed={"rivals": 2, "fences": 1})
 
 
 def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
     """Restart the writer until it has died often enough at ``point``; each start recovers the last death."""
     stage.orders(int(_RESERVE + _PER_KILL * stage.kills), "--transactional")
     while stage.fired["kills"] < stage.kills:
-        writer = stage.writer(
-            *("--crash-prob", str(_PROBABILITY), "--crash-point", point, "--crash-mode", "worker"),
-            *("--crash-seed", str(stage.random.randrange(2**31))),
-            *("--max-records-per-transaction", str(_PER_TRANSACTION)),
-        )
+        seed, size = str(stage.random.randrange(2**31)), str(_PER_TRANSACTION)
+        crash = ("--crash-prob", str(_PROBABILITY), "--crash-point", point, "--crash-mode", "worker")
+        writer = stage.writer(*crash, "--crash-seed", seed, "--max-records-per-transaction", size)
         if (code := writer.wait(stage.deadline)) == -signal.SIGKILL:
             died(stage, writer)
         elif code == 0:
@@ -50,32 +53,15 @@ def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
 
 
 for _point in CrashPoint:
-    CELLS(
-        *(f"{ROWS[_point]}-{_point}-writer", "SIGKILL", "writer", _point),
-        moment=_point,
-        needed={"kills": 0} | ({"aborted_records": 1} if _point in _LEAVES_RECORDS else {}),
-        bound_s=2.0,
-        limit_s=600.0,
-        marks="prove",
-    )(crash_loop)
+    _needed = {"kills": 0} | ({"aborted_records": 1} if _point in _LEAVES_RECORDS else {})
+    _cells = partial(CELLS, moment=_point, needed=_needed, bound_s=2.0, limit_s=600.0, marks="prove")
+    _cells(f"{ROWS[_point]}-{_point}-writer", "SIGKILL", "writer", _point)(crash_loop)
 
 
 def died(stage: CellEnvironment, writer: Program) -> None:
-    """Note that a writer was killed."""
     assert writer.ended_at is not None
     stage.killed.append(Kill(writer.ended_at, writer.pid))
     stage.fire("kills")
-
-
-_TRIES = 2000
-_ROUNDS = 8
-_RANGES = ("--max-records-per-transaction", "1000")
-# The last journal line of a partition that shows how far its transaction is.
-_MOMENTS = {
-    "mid-produce": {(Step.BEGIN, Phase.DONE), (Step.FLUSH, Phase.INTENT)},
-    "sending-offsets": {(Step.SEND_OFFSETS, Phase.INTENT)},
-    "committing": {(Step.COMMIT, Phase.INTENT)},
-}
 
 
 def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, float]:
@@ -116,20 +102,15 @@ def zombie(moment: str, stage: CellEnvironment) -> None:
 
 
 for _moment in _MOMENTS:
-    CELLS(
-        *(f"F04-{_moment}", "SIGSTOP until another took over, then SIGCONT", "writer", _moment),
-        moment=_moment,
-        needed={"pauses": 1, "zombies_fenced": 1},
-        bound_s=5.0,
-        limit_s=180.0,
-        marks="prove" if _moment == "mid-produce" else "",
-    )(zombie)
+    _marks, _fault = "prove" if _moment == "mid-produce" else "", "SIGSTOP until another took over, then SIGCONT"
+    _cells = partial(CELLS, needed=("pauses", "zombies_fenced"), moment=_moment, bound_s=5.0, limit_s=180.0)
+    _cells(f"F04-{_moment}", _fault, "writer", _moment, marks=_marks)(zombie)
 
 
 @CELLS(
     *("F05-overslept", "SIGSTOP for longer than the transaction's time-out", "writer"),
     moment="sending-offsets",
-    needed={"pauses": 1, "aborted_records": 1},
+    needed=("pauses", "aborted_records"),
     bound_s=15.0,
 )
 def overslept(stage: CellEnvironment) -> None:
@@ -145,11 +126,8 @@ def overslept(stage: CellEnvironment) -> None:
         stage.recovered(woken, frozen or None)
 
 
-_RIVALS: dict[str, Any] = {"moment": "always", "needed": {"rivals": 2, "fences": 1}}
-
-
-@CELLS("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0, **_RIVALS)
-@CELLS("F08-two-writers-short", "two writers, one group, 15 s", "writer", 15.0, marks="prove", **_RIVALS)
+@rivals("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0)
+@rivals("F08-two-writers-short", "two writers, one group, 15 s", "writer", 15.0, marks="prove")
 def two_writers(seconds: float, stage: CellEnvironment) -> None:
     """Two writers follow with one group; they fence each other, and everything comes out once."""
     with stage.feeding(600):

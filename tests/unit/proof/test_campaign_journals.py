@@ -45,12 +45,8 @@ def _read(at: float, source_partition: int, source_offset: int, count: int) -> E
 
 def test_a_recovery_ends_with_the_first_commit_that_was_acknowledged_after_the_kill() -> None:
     """An announced commit is none, and one from before the kill does not count."""
-    lines = [
-        _line(1.0, Step.COMMIT),
-        _line(2.1, Step.COMMIT, Phase.INTENT, pid=2),
-        _line(2.5, Step.COMMIT, pid=2),
-        _line(2.6, Step.COMMIT, pid=2),
-    ]
+    lines = [_line(1.0, Step.COMMIT), _line(2.1, Step.COMMIT, Phase.INTENT, pid=2)]
+    lines += [_line(at, Step.COMMIT, pid=2) for at in (2.5, 2.6)]
     assert recoveries(lines, [Kill(2.0, 1)]) == [0.5]
 
 
@@ -82,12 +78,8 @@ def test_open_are_the_ranges_begun_and_not_ended_by_the_process_that_died() -> N
 
 def test_readers_are_held_back_until_they_are_given_a_record_of_the_open_range() -> None:
     """What a reader gets from before the range was there already, however late it comes."""
-    lines = [
-        _line(1.0, Step.BEGIN, partition=1, start=40),
-        _read(2.2, 1, 30, 10),
-        _read(2.4, 0, 40, 10),
-        _read(3.5, 1, 38, 5),
-    ]
+    reads = [_read(2.2, 1, 30, 10), _read(2.4, 0, 40, 10), _read(3.5, 1, 38, 5)]
+    lines = [_line(1.0, Step.BEGIN, partition=1, start=40), *reads]
     assert stalls(lines, [Kill(2.0, 1)]) == [1.5]
 
 
@@ -106,12 +98,8 @@ def test_the_percentile_is_a_value_that_was_measured() -> None:
 @pytest.mark.parametrize(
     ("name", "home"),
     [
-        ("a", 97 % 50),
-        ("hello", 99162322 % 50),
-        ("polygenelubricants", 0),
-        ("brew-enricher", 17),
-        ("", 0),
-        ("ä", 228 % 50),
+        *(("a", 97 % 50), ("hello", 99162322 % 50), ("polygenelubricants", 0)),
+        *(("brew-enricher", 17), ("", 0), ("ä", 228 % 50)),
     ],
 )
 def test_a_name_is_kept_where_javas_hash_says(name: str, home: int) -> None:
@@ -121,7 +109,6 @@ def test_a_name_is_kept_where_javas_hash_says(name: str, home: int) -> None:
 
 # Acts alone: whoever counts one of these as enough has counted the blow and not what it did.
 ACTS = {"speculative_runs", "slow_seconds", "storms", "cuts", "pauses", "broker_pauses", "rivals"}
-
 WAITS = """
 import socket, sys
 line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

@@ -19,7 +19,6 @@ from proof.oracle import beyond, unjustified, wrong_enrichment
 
 COUNT = 100 * len(KINDS)
 VALUES = [payload(7, number)[1] for number in range(COUNT)]
-
 # What the pipeline makes of the payloads, with limits of its own, in a process that is watched.
 ENRICHES = """
 import sys

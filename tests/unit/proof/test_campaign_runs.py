@@ -28,8 +28,6 @@ from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -178,7 +176,6 @@ def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_o
 
 
 _CHILD = "import sys; print('ready'); sys.stdin.readline(); print('alive')"
-
 # The child has a process group of its own in its parent's session, as PySpark's daemon of workers has.
 _PARENT = f"""
 import subprocess, sys

@@ -21,12 +21,8 @@ def told(*records: tuple[int, Message]) -> History:
 
 def test_owners_follow_each_other_and_each_position_has_one() -> None:
     history = told(
-        (0, claim("a")),
-        (10, claim("b")),
-        (100, beat("a", 0)),
-        (101 + 2 * INTERVAL, claim("b")),
-        (3000, beat("a", 0)),
-        (3100, release("b", 3)),
+        *((0, claim("a")), (10, claim("b")), (100, beat("a", 0))),
+        *((101 + 2 * INTERVAL, claim("b")), (3000, beat("a", 0)), (3100, release("b", 3))),
     )
     owners = [history.at(0, position) for position in range(7)]
     assert owners == [(None, -1), ("a", 0), ("a", 0), ("a", 0), ("b", 3), ("b", 3), (None, -1)]
@@ -37,10 +33,8 @@ def test_a_member_that_holds_what_the_log_gives_to_another_is_misled() -> None:
     """Also one that holds by an older claim, or what nobody has; each at the position it has read to."""
     history = told((0, claim("a")), (2 * INTERVAL + 1, claim("b")))
     assert history.misled([MemberView("a", 1, {0: 0}), MemberView("b", 2, {0: 1})]) == []
-    assert (
-        len(history.misled([MemberView("a", 2, {0: 0}), MemberView("b", 1, {0: 1}), MemberView("b", 2, {0: 0, 7: 3})]))
-        == 4
-    )
+    wrong = [MemberView("a", 2, {0: 0}), MemberView("b", 1, {0: 1}), MemberView("b", 2, {0: 0, 7: 3})]
+    assert len(history.misled(wrong)) == 4
     assert history.misled([MemberView("a", 3, {0: 0})]) == []  # not read so far: nothing to compare with
 
 
@@ -52,19 +46,12 @@ def test_it_agrees_with_the_products_fold_on_random_logs() -> None:
         for offset in range(60):
             at += dice.choice([-700, 0, 1, 400, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1])
             token, name, partition = dice.randrange(offset + 1), dice.choice("abc"), dice.randrange(2)
-            message = dice.choice(
-                [
-                    claim(name, partition),
-                    beat(name, token, partition=partition),
-                    beat(name, token, partition=partition, resume=True),
-                    release(name, token, partition=partition),
-                ]
-            )
+            beats = [beat(name, token, partition=partition, resume=resume) for resume in (False, True)]
+            message = dice.choice([claim(name, partition), *beats, release(name, token, partition=partition)])
             table.apply(offset, START_MS + at, message)
             history.add(offset, START_MS + at, encode(message)[1])
             for place in (0, 1):
                 current = table.owners.get(("g", "orders", place))
-                owner = (
-                    (None, -1) if current is None or current.client_id is None else (current.client_id, current.token)
-                )
+                nobody = current is None or current.client_id is None
+                owner = (None, -1) if nobody else (current.client_id, current.token)
                 assert history.at(place, offset + 1) == owner

@@ -51,10 +51,8 @@ def test_order_of_fields_and_white_space_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("key", "tier", "discount"),
     [
-        (b"silver-1", "silver", "0.10"),
-        (b"bronze-1", "bronze", "0.05"),
-        (None, "standard", "0"),
-        (b"golden-1", "standard", "0.0"),
+        *((b"silver-1", "silver", "0.10"), (b"bronze-1", "bronze", "0.05")),
+        *((None, "standard", "0"), (b"golden-1", "standard", "0.0")),
     ],
 )
 def test_the_tier_comes_from_the_whole_prefix(key: bytes | None, tier: str, discount: str) -> None:
@@ -75,12 +73,8 @@ def test_fields_of_the_same_name_are_overwritten() -> None:
     ("number", "lossy"),
     [
         ("12345678901234567890123", "12345678901234567000000"),
-        ("0.1000000000000000055", "0.1"),
-        ("1e400", "1e401"),
         ("1e999999999999999999999", "1e99999999999999999999"),
-        ("1", "true"),
-        ("1", '"1"'),
-        ("0", "null"),
+        *(("0.1000000000000000055", "0.1"), ("1e400", "1e401"), ("1", "true"), ("1", '"1"'), ("0", "null")),
     ],
 )
 def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
@@ -95,16 +89,8 @@ def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
 @pytest.mark.parametrize(
     "came",
     [
-        b"nonsense",
-        b"[1]",
-        b'{"a":1}',
-        b'{"customer_id":null}',
-        b'{"customer_id":""}',
-        b'{ "customer_id":""}',
-        b'{"customer_id":"c"',
-        b'{"customer_id":NaN}',
-        b'{"customer_id":"\\ud800"}',
-        None,
+        *(b"nonsense", b"[1]", b'{"a":1}', b'{"customer_id":null}', b'{"customer_id":""}', b'{ "customer_id":""}'),
+        *(b'{"customer_id":"c"', b'{"customer_id":NaN}', b'{"customer_id":"\\ud800"}', None),
     ],
 )
 def test_a_bad_record_must_not_come_out_enriched(came: bytes | None) -> None:
@@ -178,10 +164,7 @@ def read(log: Log, ends: dict[int, int] | None = None) -> Profiles:
 
 
 def out(tier: str) -> bytes:
-    return b'{"customer_id":"c-1","loyalty_tier":"%b","loyalty_discount":%b}' % (
-        tier.encode(),
-        str(DISCOUNTS[tier]).encode(),
-    )
+    return f'{{"customer_id":"c-1","loyalty_tier":"{tier}","loyalty_discount":{DISCOUNTS[tier]}}}'.encode()
 
 
 def wrong(profiles: Profiles, tier: str, header: bytes | None) -> str | None:
@@ -300,9 +283,7 @@ def compact(log: Log, until: int) -> Log:
 
 @given(WRITTEN, st.integers(0, 25), st.integers(0, 25))
 def test_what_the_pipeline_makes_of_any_log_is_right_and_no_other_tier_is(
-    written: list[tuple[int, int, str | None]],
-    count: int,
-    compacted: int,
+    written: list[tuple[int, int, str | None]], count: int, compacted: int
 ) -> None:
     """The pipeline has read a part of the log; the checker sees all of it, or what compaction left."""
     log, ends = [], {0: 0, 1: 0}
@@ -380,9 +361,8 @@ def plan(count: int, **more: object) -> Seeding:
 
 
 def visible(seeding: Seeding, partitions: int) -> list[tuple[int, bytes, bytes | None]]:
-    return [
-        (p, key, value) for c in order_chunks(seeding, partitions) if not c.aborted for p, (key, value) in c.records
-    ]
+    shown = [chunk for chunk in order_chunks(seeding, partitions) if not chunk.aborted]
+    return [(p, key, value) for chunk in shown for p, (key, value) in chunk.records]
 
 
 def test_an_order_has_exactly_the_fields_of_the_design() -> None:
@@ -444,11 +424,7 @@ def test_every_nth_order_is_bad_in_one_of_four_ways() -> None:
     assert len({spoiled(orders(0)(1), kind)[1] for kind in range(4)}) == 4
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"abort_every": 1}, {"markers_only_partition": 1}, {"count": -1}],
-    ids=["abort everything", "markers without transactions", "negative"],
-)
+@pytest.mark.parametrize("wrong", [{"abort_every": 1}, {"markers_only_partition": 1}, {"count": -1}], ids=str)
 def test_settings_that_do_not_fit_together_are_refused(wrong: dict[str, int]) -> None:
     """The refusal names the option to change."""
     with pytest.raises(UsageError, match="--"):

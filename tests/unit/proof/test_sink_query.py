@@ -24,11 +24,8 @@ def test_attempts_are_read_from_a_querys_log() -> None:
 
 
 def task(stage: int, attempt: int = 0, *, copy: bool = False) -> dict[str, Any]:
-    return {
-        "Event": "SparkListenerTaskStart",
-        "Stage ID": stage,
-        "Task Info": {"Attempt": attempt, "Speculative": copy},
-    }
+    info = {"Attempt": attempt, "Speculative": copy}
+    return {"Event": "SparkListenerTaskStart", "Stage ID": stage, "Task Info": info}
 
 
 def end(stage: int, reason: str) -> dict[str, Any]:

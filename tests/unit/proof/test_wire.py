@@ -16,23 +16,8 @@ from hypothesis import strategies as st
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
-from proof.wire.codec import (
-    HIDDEN,
-    NEWEST,
-    NO_DETAILS,
-    Api,
-    Details,
-    Head,
-    Malformed,
-    addresses,
-    correlation_id,
-    error_name,
-    reply_details,
-    request_details,
-    request_head,
-    with_addresses,
-    without_unsupported_versions,
-)
+from proof.wire import codec
+from proof.wire.codec import Api, Details, Head, Malformed, addresses, request_details, request_head, with_addresses
 from proof.wire.late import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
 
@@ -40,7 +25,6 @@ with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol import admin, metadata, producer
-
 
 FAR = ("broker.far.away", 19092)
 NEAR = ("127.0.0.1", 40001)
@@ -66,16 +50,12 @@ def head_of(api: Api, version: int) -> Head:
 
 
 def each(api: Api, kind: Any) -> list[Any]:
-    versions = range(kind.min_version, min(kind.max_version, NEWEST.get(api, kind.max_version)) + 1)
+    versions = range(kind.min_version, min(kind.max_version, codec.NEWEST.get(api, kind.max_version)) + 1)
     return [pytest.param(api, kind, version, id=f"{api.title}-v{version}") for version in versions]
 
 
-REQUESTS = [
-    *each(Api.INIT_PRODUCER_ID, producer.InitProducerIdRequest),
-    *each(Api.ADD_OFFSETS_TO_TXN, producer.AddOffsetsToTxnRequest),
-    *each(Api.END_TXN, producer.EndTxnRequest),
-    *each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitRequest),
-]
+TITLES = (Api.INIT_PRODUCER_ID, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN, Api.TXN_OFFSET_COMMIT)
+REQUESTS = [one for api in TITLES for one in each(api, getattr(producer, f"{api.title}Request"))]
 
 
 @pytest.mark.parametrize(("api", "kind", "version"), REQUESTS)
@@ -111,14 +91,8 @@ def test_partitions_added_by_a_client_are_read(version: int) -> None:
     """From version 4 on only brokers send the request, in another form: nothing is read of those."""
     kind = producer.AddPartitionsToTxnRequest
     topic = kind.AddPartitionsToTxnTopic(name="topic", partitions=[0])
-    frame = request(
-        kind,
-        version,
-        v3_and_below_transactional_id=TXN,
-        v3_and_below_producer_id=5,
-        v3_and_below_producer_epoch=6,
-        v3_and_below_topics=[topic],
-    )
+    fields = {"transactional_id": TXN, "producer_id": 5, "producer_epoch": 6, "topics": [topic]}
+    frame = request(kind, version, **{f"v3_and_below_{name}": value for name, value in fields.items()})
     details = request_details(request_head(frame), frame)
     assert (details.transactional_id, details.producer_id, details.epoch) == (TXN, 5, 6)
 
@@ -131,8 +105,8 @@ def test_the_error_of_a_reply_is_read_in_every_version(api: Api, kind: Any, vers
     """INVALID_PRODUCER_EPOCH is what the late frame has to be answered with."""
     head = head_of(api, version)
     frame = reply(kind, head, throttle_time_ms=0, error_code=47, producer_id=5, producer_epoch=6)
-    assert correlation_id(frame) == 77
-    assert reply_details(head, frame).error == 47
+    assert codec.correlation_id(frame) == 77
+    assert codec.reply_details(head, frame).error == 47
 
 
 @pytest.mark.parametrize(("api", "kind", "version"), each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitResponse))
@@ -142,7 +116,7 @@ def test_the_first_error_of_many_partitions_is_read(api: Api, kind: Any, version
     partitions = [topic.TxnOffsetCommitResponsePartition(partition_index=n, error_code=47 * (n == 1)) for n in range(3)]
     head = head_of(api, version)
     frame = reply(kind, head, throttle_time_ms=0, topics=[topic(name="topic", partitions=partitions)])
-    assert reply_details(head, frame).error == 47
+    assert codec.reply_details(head, frame).error == 47
 
 
 def _metadata(head: Head) -> bytes:
@@ -214,18 +188,18 @@ def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
     keys = [kind.ApiVersion(api_key=a, min_version=low, max_version=high) for a, low, high in offered]
     head = head_of(Api.API_VERSIONS, version)
     frame = reply(kind, head, error_code=0, api_keys=keys, throttle_time_ms=0)
-    fewer = without_unsupported_versions(head, frame)
+    fewer = codec.without_unsupported_versions(head, frame)
     again = kind.decode(fewer, version=version, header=True)
     assert [(api.api_key, api.min_version, api.max_version) for api in again.api_keys] == [
         *((Api.FETCH, 4, 15), (Api.METADATA, 0, 13), (999, 0, 3))
     ]
-    assert Api.SHARE_FETCH in HIDDEN
+    assert Api.SHARE_FETCH in codec.HIDDEN
 
 
 def test_a_broker_that_does_not_know_the_version_answers_as_version_0() -> None:
     """KIP-511: the client asks again with what it was told."""
     frame = struct.pack(">ihi", 77, 35, 1) + struct.pack(">hhh", Api.API_VERSIONS, 0, 4)
-    assert without_unsupported_versions(head_of(Api.API_VERSIONS, 4), frame) == frame
+    assert codec.without_unsupported_versions(head_of(Api.API_VERSIONS, 4), frame) == frame
 
 
 @given(api=st.integers(61, 30_000), version=st.integers(0, 30), body=st.binary(max_size=200))
@@ -234,19 +208,19 @@ def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, bod
     frame = struct.pack(">hhih", api, version, 7, 2) + b"me" + body
     head = request_head(frame)
     assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 7, "me")
-    assert request_details(head, frame) is NO_DETAILS
-    assert reply_details(head, body) is NO_DETAILS
+    assert request_details(head, frame) is codec.NO_DETAILS
+    assert codec.reply_details(head, body) is codec.NO_DETAILS
 
 
 @given(api=st.sampled_from(list(Api)), version=st.integers(0, 13), body=st.binary(max_size=120))
 def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Api, version: int, body: bytes) -> None:
     """No other exception, no endless loop: the proxy has to outlive any bytes."""
     head = Head(api, version, 7, None)
-    assert {type(request_details(head, body)), type(reply_details(head, body))} == {Details}
+    assert {type(request_details(head, body)), type(codec.reply_details(head, body))} == {Details}
     if api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
         _only_malformed(addresses, head, body)
     if api is Api.API_VERSIONS:
-        _only_malformed(without_unsupported_versions, head, body)
+        _only_malformed(codec.without_unsupported_versions, head, body)
 
 
 def _only_malformed(look: Any, head: Head, body: bytes) -> None:
@@ -261,7 +235,7 @@ def _only_malformed(look: Any, head: Head, body: bytes) -> None:
 )
 def test_errors_have_the_protocols_names(code: int, name: str) -> None:
     """Results and reports hold them; a code of a newer broker stays a number."""
-    assert error_name(code) == name
+    assert codec.error_name(code) == name
 
 
 @given(st.binary(max_size=9))
@@ -423,12 +397,8 @@ def test_the_position_is_the_last_acknowledged_one(position: int, name: str | No
 def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
     """It is inconclusive, however clean it looks; and so is one with trouble."""
     clean = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
-    tries = [
-        Try(0, "s", [clean], late=47, position=7),
-        Try(1, "s", [clean], late=None, position=7),
-        Try(2, "s", [clean], late=47, position=7, trouble="time-out"),
-        Try(3, "s", [clean], late=0, position=6),
-    ]
+    told_late = ((47, 7, ""), (None, 7, ""), (47, 7, "time-out"), (0, 6, ""))
+    tries = [Try(n, "s", [clean], late, position, why) for n, (late, position, why) in enumerate(told_late)]
     told = tally(tries, {"a": SEEN}, {47: "INVALID_PRODUCER_EPOCH", 0: "ok"})
     assert (told.tries, told.clean, told.inconclusive, told.broken) == (4, 1, 2, 1)
     assert told.late == {"INVALID_PRODUCER_EPOCH": 2, "no answer": 1, "ok": 1}
