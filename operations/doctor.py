@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import as_called
+from brew.cli import as_called, option
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -324,39 +324,35 @@ def abort_transactions(
 
 @click.command("doctor")
 @bootstrap_option
-@click.option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
-@click.option(
+@option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
+@option(
     "--group",
     callback=checked_group,
     help="Check only this pipeline's group, or the sink of this name.  [default: all]",
 )
-@click.option(
+@option(
     "--older-than",
     type=click.FloatRange(0),
     help="Age from which an open transaction counts as lingering, even within its own timeout.  [default: 60]",
 )
-@click.option(
-    "--groups",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    help="Maximum number of groups whose committed offsets are read.",
+@option(
+    "--groups", type=click.IntRange(1), default=500, help="Maximum number of groups whose committed offsets are read."
 )
-@click.option("--abort", is_flag=True, help="Abort the transactions of --transaction, or --all.")
-@click.option(
+@option("--abort", is_flag=True, help="Abort the transactions of --transaction, or --all.")
+@option(
     "--transaction",
     "names",
     multiple=True,
     metavar="ID",
     help="Transaction to abort: its transactional id, or TOPIC/PARTITION/PRODUCER-ID; repeatable.",
 )
-@click.option(
+@option(
     "--all",
     "everything",
     is_flag=True,
     help="Abort all hanging or past their timeout; with --older-than and --topic or --group, all lingering ones.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @advised()
 def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: Any) -> ExitCode:

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from brew.cli import as_called
+from brew.cli import as_called, option
 from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -208,24 +208,21 @@ _STYLES = {
 @bootstrap_option
 @input_option
 @group_option
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Time between two snapshots."
-)
-@click.option("--watch", is_flag=True, help="Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
-@click.option(
+@option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, help="Time between two snapshots.")
+@option("--watch", is_flag=True, help="Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
+@option(
     "--exact",
     type=click.IntRange(0, 10_000_000),
     default=20_000,
-    show_default=True,
     help="Count the records exactly if the lag is at most N offsets; else show an upper bound.",
 )
-@click.option(
+@option(
     "--fail-on",
     type=click.Choice([state.value for state in State]),
     multiple=True,
     help="Exit with 1 if a partition is in this state; repeatable.  [default: none]",
 )
-@click.option(
+@option(
     "--fail-older-than",
     type=click.FloatRange(0),
     metavar="SECONDS",

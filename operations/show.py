@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes
+from brew.cli import as_bytes, option
 from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -285,29 +285,26 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
 @click.command("show")
 @click.argument("topic")
 @bootstrap_option
-@click.option(
+@option(
     "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Show only this partition; repeatable."
 )
-@click.option(
+@option(
     "--offset",
     "--from",
     "start",
     metavar="OFFSET|TIME",
     help="First offset, time or age: 10441, 2026-11-21T08:00, 15m.  [default: the newest records]",
 )
-@click.option(
-    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Maximum number of records; 0: all."
-)
-@click.option("--key", metavar="TEXT", help="Show only records with this key.")
-@click.option(
+@option("--limit", type=click.IntRange(0), default=20, help="Maximum number of records; 0: all.")
+@option("--key", metavar="TEXT", help="Show only records with this key.")
+@option(
     "--isolation",
     type=click.Choice([READ_UNCOMMITTED, READ_COMMITTED]),
     default=READ_UNCOMMITTED,
-    show_default=True,
     help="read_committed skips aborted records and stops at the last stable offset.",
 )
-@click.option("--markers", is_flag=True, help="Also show the control markers that end transactions.")
-@click.option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
+@option("--markers", is_flag=True, help="Also show the control markers that end transactions.")
+@option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
 @json_option
 @advised()
 def show(

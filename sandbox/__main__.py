@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from brew.cli import CONTEXT, LazyGroup, as_called, run
+from brew.cli import CONTEXT, LazyGroup, as_called, option, run
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
@@ -54,42 +54,30 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option(
-    "--brokers",
-    type=click.IntRange(1, 9),
-    default=1,
-    show_default=True,
-    help="Number of nodes, each broker and controller.",
-)
-@click.option(
+@option("--brokers", type=click.IntRange(1, 9), default=1, help="Number of nodes, each broker and controller.")
+@option(
     "--port",
     type=click.IntRange(0, 65_000),
     default=FIRST_PORT,
-    show_default=True,
     help="Port of the first broker, 2 higher for each next one; 0: free ports.",
 )
-@click.option(
+@option(
     "--kafka",
     type=click.Choice(list(KAFKAS)),
     help=f"Kafka version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
 )
-@click.option(
-    "--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker in MiB."
-)
-@click.option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
-@click.option(
+@option("--heap-mb", type=click.IntRange(128), default=1024, help="Heap of each broker in MiB.")
+@option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
+@option(
     "--network",
     "place",
     type=click.Choice(["loopback", "namespaces"]),
     default="loopback",
-    show_default=True,
     help="namespaces: each broker in its own network, so that `cut` can isolate it; needs root.",
 )
-@click.option(
-    "--data-size-mb", type=click.IntRange(16), help="Size limit of the last broker's disk in MiB; needs root."
-)
-@click.option("--secure", "is_secure", is_flag=True, help="Enable TLS, users with passwords or certificates, and ACLs.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
+@option("--data-size-mb", type=click.IntRange(16), help="Size limit of the last broker's disk in MiB; needs root.")
+@option("--secure", "is_secure", is_flag=True, help="Enable TLS, users with passwords or certificates, and ACLs.")
+@option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
 @directory_option
 def up(
     brokers: int,
@@ -143,7 +131,7 @@ def up(
 
 
 @cli.command()
-@click.option("--wipe", is_flag=True, help="Also remove the data.")
+@option("--wipe", is_flag=True, help="Also remove the data.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
@@ -169,7 +157,7 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
@@ -199,9 +187,9 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--broker", type=int, default=1, show_default=True, help="Broker whose log is printed.")
-@click.option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl-C.")
-@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="Number of lines to print.")
+@option("--broker", type=int, default=1, help="Broker whose log is printed.")
+@option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl-C.")
+@option("--lines", "-n", type=click.IntRange(1), default=50, help="Number of lines to print.")
 @directory_option
 def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """
@@ -284,7 +272,7 @@ def _exec(command: Sequence[str]) -> None:
 
 
 @cli.command()
-@click.option(
+@option(
     "--expired", is_flag=True, help="Break it: issue certificates that expired an hour ago, until the next `certify`."
 )
 @directory_option
@@ -366,7 +354,7 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
 
 @cli.command()
 @_broker
-@click.option(
+@option(
     "--from",
     "others",
     multiple=True,

@@ -17,6 +17,7 @@ from typing import Self
 
 import click
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import java
@@ -282,18 +283,10 @@ def spark() -> None:
 
 
 @spark.command()
-@click.option("--workers", type=click.IntRange(1, 9), default=3, show_default=True, help="Number of workers.")
-@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Cores of each worker.")
-@click.option(
-    "--memory-mb", type=click.IntRange(512), default=1024, show_default=True, help="Memory of each worker in MiB."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=FIRST_PORT,
-    show_default=True,
-    help="Port of the master; 0: a free one.",
-)
+@option("--workers", type=click.IntRange(1, 9), default=3, help="Number of workers.")
+@option("--cores", type=click.IntRange(1), default=2, help="Cores of each worker.")
+@option("--memory-mb", type=click.IntRange(512), default=1024, help="Memory of each worker in MiB.")
+@option("--port", type=click.IntRange(0, 65_535), default=FIRST_PORT, help="Port of the master; 0: a free one.")
 @directory_option
 def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> None:
     """
@@ -312,7 +305,7 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
 
 
 @spark.command()
-@click.option("--wipe", is_flag=True, help="Also remove the logs and the executors' folders.")
+@option("--wipe", is_flag=True, help="Also remove the logs and the executors' folders.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
@@ -332,7 +325,7 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @spark.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """

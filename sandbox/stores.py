@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from brew.cli import option
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 from sandbox.process import locked
@@ -20,12 +21,11 @@ from sandbox.store import Postgres, Redis, Registry, Store
 
 DIRECTORY = ".sandbox"
 
-directory_option = click.option(
+directory_option = option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=DIRECTORY,
-    show_default=True,
     help="Folder of the servers' state, logs and data.",
 )
 
@@ -85,10 +85,8 @@ def stores() -> None:
 
 @stores.command()
 @_names
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="Port of the server; 0: a free one."
-)
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Server setting; repeatable.")
+@option("--port", type=click.IntRange(0, 65_535), default=0, help="Port of the server; 0: a free one.")
+@option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Server setting; repeatable.")
 @directory_option
 def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
     """
@@ -110,7 +108,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
 
 @stores.command()
 @_names
-@click.option("--wipe", is_flag=True, help="Also remove the data.")
+@option("--wipe", is_flag=True, help="Also remove the data.")
 @directory_option
 def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     """
@@ -134,7 +132,7 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
 
 
 @stores.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """

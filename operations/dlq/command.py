@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, connection, named_option, options
+from brew.cli import as_bytes, connection, named_option, option, options
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -202,16 +202,16 @@ _place = options(
     named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic."),
 )
 _chosen = options(
-    click.option(
+    option(
         "--partition",
         "partitions",
         type=click.IntRange(0),
         multiple=True,
         help="Only this partition of the dead-letter topic; repeatable.",
     ),
-    click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only this reason; repeatable."),
-    click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeatable."),
-    click.option(
+    option("--reason", "reasons", multiple=True, metavar="REASON", help="Only this reason; repeatable."),
+    option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeatable."),
+    option(
         "--offsets",
         metavar="FROM:UNTIL",
         help="Only FROM <= offset < UNTIL of the dead-letter topic; either may be left out.",
@@ -237,13 +237,9 @@ def dlq() -> None:
 @dlq.command("list")
 @_place
 @_chosen
-@click.option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
-@click.option(
-    "--per",
-    type=click.Choice(PERIODS),
-    default="none",
-    show_default=True,
-    help="Also count by period of the input record's timestamp.",
+@option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
+@option(
+    "--per", type=click.Choice(PERIODS), default="none", help="Also count by period of the input record's timestamp."
 )
 @json_option
 def list_command(
@@ -277,9 +273,7 @@ def list_command(
 @_place
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic, for --source.")
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
-@click.option(
-    "--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic."
-)
+@option("--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic.")
 @json_option
 def inspect_command(
     bootstrap: str, dead_letter: str, position: str | None, source: str | None, *, as_json: bool, **more: Any
@@ -326,35 +320,24 @@ def inspect_command(
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic to write records back to.")
 @named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group; a replay uses GROUP.dlq-replay.")
 @_chosen
-@click.option(
+@option(
     "--edit",
     metavar="COMMAND",
     help="Command that repairs a value, from stdin to stdout; if it fails, the record is not replayed.",
 )
-@click.option(
-    "--edit-timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Timeout of --edit for one record.",
+@option(
+    "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, help="Timeout of --edit for one record."
 )
-@click.option("--by-key", is_flag=True, help="Choose the partition by key, instead of the original one.")
-@click.option(
-    "--most-replays",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="Maximum number of replays of a record.",
-)
-@click.option(
+@option("--by-key", is_flag=True, help="Choose the partition by key, instead of the original one.")
+@option("--most-replays", type=click.IntRange(0), default=3, help="Maximum number of replays of a record.")
+@option(
     "--transaction-timeout",
     type=click.FloatRange(1, 900),
     default=60.0,
-    show_default=True,
     help="Time after which brokers abort an open transaction.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and write nothing.")
-@click.option(
+@option("--dry-run", is_flag=True, help="Show what would be replayed, and write nothing.")
+@option(
     "--crash-point",
     type=click.Choice([crash_point.value for crash_point in CRASH_POINTS]),
     help="Kill the process at this step, for tests.",

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, as_text, names_by_output
+from brew.cli import as_bytes, as_text, names_by_output, option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
@@ -123,32 +123,31 @@ _ALL_S = 3600.0
 @click.command("explain")
 @click.argument("what", metavar="KEY|TOPIC/PARTITION/OFFSET")
 @pipeline_options
-@click.option(
+@option(
     "--transform",
     envvar="TRANSFORM",
     metavar="MODULE:FUNCTION",
     help="Transformation of the run, to find out whether it drops a record.",
 )
-@click.option(
+@option(
     "--py-files",
     multiple=True,
     metavar="FILE",
     help="Module, archive or wheel that contains the transformation; repeatable.",
 )
-@click.option(
+@option(
     "--key", "is_key", is_flag=True, help="Treat the argument as a key, even if it looks like TOPIC/PARTITION/OFFSET."
 )
-@click.option("--order-id", "is_order_id", is_flag=True, help="Treat the argument as the order_id in a record's value.")
-@click.option(
+@option("--order-id", "is_order_id", is_flag=True, help="Treat the argument as the order_id in a record's value.")
+@option(
     "--since",
     metavar="TIME",
     help="Search input records from this time or age on: 2026-11-21T08:00, 90s, 15m, 2h, 7d.  [default: all]",
 )
-@click.option(
+@option(
     "--limit",
     type=click.IntRange(1, 1000),
     default=5,
-    show_default=True,
     help="Maximum number of records with the key or order_id; the newest ones are shown.",
 )
 @json_option

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from brew.cli import option
 from brew.errors import Refused
 from brew.html import Markup
 from brew.names import ExitCode
@@ -260,20 +261,13 @@ OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 
 @click.command("ui")
 @live_options
-@click.option(
+@option(
     "--host",
     default=LOOPBACK,
-    show_default=True,
     help="Address to listen on; other machines can read the page unless it is a loopback address.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=3001,
-    show_default=True,
-    help="Port to listen on; 0: any free port.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the address as a JSON document; errors, too.")
+@option("--port", type=click.IntRange(0, 65_535), default=3001, help="Port to listen on; 0: any free port.")
+@option("--json", "as_json", is_flag=True, help="Print the address as a JSON document; errors, too.")
 @advised()
 def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
     """

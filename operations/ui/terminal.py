@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.names import ExitCode
 from brew.preflight import Severity
@@ -214,7 +215,7 @@ _ONCE_S = 12.0
 
 @click.command("top")
 @live_options
-@click.option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
+@option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
 @json_option
 @advised()
 def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from brew.cli import option
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -165,24 +166,24 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @input_option
 @output_option
 @group_option
-@click.option(
+@option(
     "--topic", "others", multiple=True, callback=_topics, help="Topic to show instead of input and output; repeatable."
 )
-@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
-@click.option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
-@click.option(
+@option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
+@option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
+@option(
     "--last",
     type=click.IntRange(0),
     metavar="N",
     help=f"The last N offsets of each partition; 0: all.  [default: {_LAST:,} without --from]",
 )
-@click.option(
+@option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_file,
     help="Write a page with a time slider (FILE.html), or a picture (FILE.svg).  [default: the terminal]",
 )
-@click.option(
+@option(
     "--journal",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Journal directory of `brew run --journal`; adds its steps.",
