@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -26,7 +26,7 @@ from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
 from sandbox.secure import Security
 from sandbox.spark import spark
-from sandbox.stores import Act, directory_option, each_command, exclusive, settings_of, stores
+from sandbox.stores import Server, directory_option, each_command, exclusive, settings_of, stores
 
 _ASK_S = 20.0
 _KEYSTORE = "listener.name.secure.ssl.keystore.location"
@@ -145,10 +145,10 @@ def down(directory: Path, *, wipe: bool) -> None:
     if not directory.exists():
         click.echo("nothing is up")
         return
+    running = 0
     with exclusive(directory):
-        cluster = Cluster.open(directory)
-        running = 0 if cluster is None else len(cluster.running())
-        if cluster is not None:
+        if (cluster := Cluster.open(directory)) is not None:
+            running = len(cluster.running())
             cluster.close(wipe=wipe)
         Network(directory).remove()  # in case a killed command left one
         if wipe:
@@ -172,9 +172,9 @@ def status(directory: Path, *, as_json: bool) -> None:
     nodes = [] if layout is None else [layout.document(node) for node in layout.nodes]
     is_up = bool(nodes) and all(node["running"] for node in nodes)
     if as_json:
-        document = {"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}
-        document |= {"kafka": layout.kafka if layout else None}
-        click.echo(json.dumps(document | {"secure": secure.document(layout) if layout else None}))
+        kafka, usage = (layout.kafka, secure.document(layout)) if layout else (None, None)
+        bootstrap = layout.bootstrap if layout else None
+        click.echo(json.dumps({"up": is_up, "bootstrap": bootstrap, "brokers": nodes, "kafka": kafka, "secure": usage}))
     elif layout is None:
         click.echo(f"nothing was ever started in {directory}")
     else:
@@ -203,8 +203,7 @@ def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     layout = Layout.read(directory.resolve())
     if layout is None or broker not in {node.number for node in layout.nodes}:
         raise Refused(f"no broker {broker} in {directory}; `python -m sandbox status` shows the brokers")
-    log = str(layout.log(layout.node(broker)))
-    _exec(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
+    _exec(["tail", "-n", str(lines), *(["-F"] if follow else []), str(layout.log(layout.node(broker)))])
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -240,8 +239,8 @@ def archive() -> None:
 
 
 def _print_usage(layout: Layout) -> None:
-    for line in secure.usage_text(layout) if layout.secure else ():
-        click.echo(line)
+    if layout.secure:
+        click.echo("\n".join(secure.usage_text(layout)))
 
 
 def _own_networks(place: str) -> bool:
@@ -304,26 +303,16 @@ _brokers = click.argument("numbers", type=click.IntRange(1), nargs=-1, required=
 
 
 def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
-    """
-    Return the cluster of ``directory``.
-
-    Raises:
-        Refused: there is none, or it lacks a broker with one of these numbers.
-    """
+    """Return the cluster of ``directory``; refused if there is none, or it lacks a broker with one of these numbers."""
     cluster = Cluster.open(directory)
     if cluster is None or not set(numbers) <= {node.number for node in cluster.layout.nodes}:
         raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` shows the brokers")
     return cluster
 
 
-def _on_broker(act: Callable[[Cluster, int], None]) -> Act:
-    def apply(directory: Path, numbers: Sequence[int]) -> Iterator[str]:
-        cluster = _cluster(directory, numbers)
-        for number in numbers:
-            act(cluster, number)
-            yield f"broker {number}"
-
-    return apply
+def _each_broker(directory: Path, numbers: Sequence[int]) -> Iterator[Server]:
+    cluster = _cluster(directory, numbers)
+    return ((f"broker {number}", (cluster, number)) for number in numbers)
 
 
 _LOST_POWER = "Send SIGKILL to brokers, as if their machines lost power."
@@ -333,7 +322,7 @@ for _name, _summary, _example, _act, _done in (
     ("pause", _STOPPED, "pause 2", Cluster.pause, "is paused"),
     ("resume", "Send SIGCONT to paused brokers.", "resume 2", Cluster.resume, "is resumed"),
 ):
-    cli.add_command(each_command(_name, _summary, _example, _brokers, _on_broker(_act), _done))
+    cli.add_command(each_command(_name, _summary, _example, _brokers, _each_broker, _act, _done))
 
 
 @cli.command()

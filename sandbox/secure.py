@@ -59,9 +59,8 @@ class Security:
             authority = Authority.fresh()
             authority.write(self.folder)
             for user in USERS:
-                key, certificate = authority.issue(user)
-                write_private(self.folder / f"{user}.key", key)
-                write_private(self.folder / f"{user}.pem", certificate)
+                for kind, content in zip(("key", "pem"), authority.issue(user), strict=True):
+                    write_private(self.folder / f"{user}.{kind}", content)
             self.certify(layout)
         for user in USERS:
             self._write_files(user)
@@ -116,20 +115,17 @@ class Security:
             "ssl.certificate.location": f"{user}.pem",
             "ssl.key.location": f"{user}.key",
         }
-        for path, settings in (
-            (self.config(user), by_password),
-            (self.config(user, certificate=True), by_certificate),
-        ):
+        for certificate, settings in ((False, by_password), (True, by_certificate)):
             text = "".join(f"{name}={value}\n" for name, value in settings.items())
-            write_private(path, f"# Credentials of `{user}` for --client-config, see docs/SECURITY.md\n{text}".encode())
+            text = f"# Credentials of `{user}` for --client-config, see docs/SECURITY.md\n{text}"
+            write_private(self.config(user, certificate=certificate), text.encode())
         config = load(self.config(user))
         java = java_settings(Connection("", config.properties, config.secrets))
         write_private(self.java_config(user), java_properties(java).encode())
 
     def create_users(self, layout: Layout, deadline: Deadline) -> None:
         """Set passwords and ACLs of a new cluster, only once: rights revoked later stay revoked."""
-        mark = self.folder / "introduced"
-        if mark.exists():
+        if (mark := self.folder / "introduced").exists():
             return
         client = clients.admin(self.connection(layout))
         cluster_admin.set_passwords(client, self.passwords(), SCRAM, deadline)
@@ -145,7 +141,7 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
     module = jaas("PLAIN", "-", "-").split(" username", maxsplit=1)[0]
     scram = jaas(SCRAM[0], "-", "-").split(" username", maxsplit=1)[0]
     spots = {"SECURE": node.port, "MUTUAL": node.mutual_port, "CONTROLLER": node.controller_port}
-    settings_of: dict[str, object] = {
+    return {
         "listeners": ",".join(f"{name}://{node.host}:{port}" for name, port in spots.items()),
         "listener.security.protocol.map": "SECURE:SASL_SSL,MUTUAL:SSL,CONTROLLER:SSL",
         "inter.broker.listener.name": "MUTUAL",
@@ -161,14 +157,10 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN};User:{BROKER}",
         "allow.everyone.if.no.acl.found": "false",
-    }
-    for mechanism in SCRAM:
-        settings_of[f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config"] = f"{scram};"
-    return settings_of
+    } | {f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config": f"{scram};" for mechanism in SCRAM}
 
 
 def usage_text(layout: Layout) -> Sequence[str]:
-    """Return instructions for use, as text."""
     home = Security.of(layout)
     where = home.folder.relative_to(Path.cwd()) if home.folder.is_relative_to(Path.cwd()) else home.folder
     return (
@@ -181,7 +173,6 @@ def usage_text(layout: Layout) -> Sequence[str]:
 
 
 def document(layout: Layout) -> dict[str, object] | None:
-    """Return the same as JSON, or None if the cluster is not secure."""
     if not layout.secure:
         return None
     home = Security.of(layout)

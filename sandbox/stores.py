@@ -56,8 +56,8 @@ USUAL = ("postgres", "redis")
 _WIDE = 240  # columns without a terminal: a truncated URL can't be copied
 
 _Command = Callable[..., None]
-Act = Callable[[Path, Any], Iterable[str]]
-"""Acts on the servers of a directory that the second argument selects; yields their names for the output."""
+Server = tuple[str, tuple[Any, ...]]
+"""A server's name for the output, and the arguments with which it is acted on."""
 
 _names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
 _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
@@ -142,16 +142,7 @@ def status(directory: Path, *, as_json: bool) -> None:
     Example:
       python -m sandbox stores status --json
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    known = {
-        store.name: {
-            "url": store.url,
-            "running": store.running(),
-            "process": store.state.identity.pid if store.state.identity and store.running() else None,
-            "log": str(store.log),
-        }
-        for kind in STORES.values()
-        if (store := kind.open(directory)) is not None
-    }
+    known = {store.name: store.document() for kind in STORES.values() if (store := kind.open(directory)) is not None}
     if as_json:
         click.echo(json.dumps(known))
     elif not known:
@@ -169,31 +160,33 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 def each_command(
-    name: str, summary: str, example: str, argument: Callable[[_Command], _Command], act: Act, done: str
+    name: str,
+    summary: str,
+    example: str,
+    argument: Callable[[_Command], _Command],
+    servers: Callable[[Path, Any], Iterable[Server]],
+    act: Callable[..., object],
+    done: str,
 ) -> click.Command:
-    """Return a command that acts on each server that its argument names, and reports it."""
+    """Return a command that acts on each of the ``servers`` of a directory that its argument names, and reports it."""
 
     @click.command(name, help=f"{summary}\n\n\b\nExample:\n  python -m sandbox {example}")
     @argument
     @directory_option
     def command(directory: Path, **named: Any) -> None:
         with exclusive(directory):
-            for server in act(directory, next(iter(named.values()))):
+            for server, arguments in servers(directory, next(iter(named.values()))):
+                act(*arguments)
                 click.echo(f"{server} {done}")
 
     return command
 
 
-def _on_store(act: Callable[[Store], object]) -> Act:
-    def apply(directory: Path, names: Sequence[str]) -> Iterator[str]:
-        for name in names:
-            store = STORES[name].open(directory)
-            if store is None:
-                raise Refused(f"no {name} in {directory}; `python -m sandbox stores up {name}` starts one")
-            act(store)
-            yield name
-
-    return apply
+def _stores(directory: Path, names: Sequence[str]) -> Iterator[Server]:
+    for name in names:
+        if (store := STORES[name].open(directory)) is None:
+            raise Refused(f"no {name} in {directory}; `python -m sandbox stores up {name}` starts one")
+        yield name, (store,)
 
 
 _LOST_POWER = "Send SIGKILL to servers and all their children, as if their machine lost power."
@@ -205,4 +198,4 @@ for _name, _summary, _example, _act, _done in (
     ("resume", "Send SIGCONT to paused servers.", "stores resume redis", Store.resume, "is resumed"),
     ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(ends_with_parent=False), "is up"),
 ):
-    stores.add_command(each_command(_name, _summary, _example, _named, _on_store(_act), _done))
+    stores.add_command(each_command(_name, _summary, _example, _named, _stores, _act, _done))
