@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -135,7 +136,6 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 
 def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of a replay; with ``dry_run``, what it would do."""
     records, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
     return {
         "dead_letter": dead_letter,
@@ -198,8 +198,7 @@ _LONGEST_GROUP = 200
 
 
 _place = options(
-    bootstrap_option,
-    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic."),
+    bootstrap_option, named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic.")
 )
 _chosen = options(
     option(
@@ -261,12 +260,7 @@ def list_command(
     for letter in chain.from_iterable(place.letters(partitions, choice.start, choice.until)):
         if choice.matches(letter):
             census.add(letter, replayed=letter.offset in marks[letter.partition])
-    document = census.document(dead_letter)
-    if as_json:
-        print_json(document)
-    else:
-        _console().print(census_table(document))
-    return ExitCode.DONE
+    return _show(census.document(dead_letter), census_table, as_json=as_json)
 
 
 @dlq.command("inspect")
@@ -293,26 +287,17 @@ def inspect_command(
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     if source is None:
-        where = f"{dead_letter}/{position}"
+        where = f"at {dead_letter}/{position}"
         letters = chain.from_iterable(place.letters(place.partitions([partition]), offset, offset + 1))
-        letter = next(letters, None)
     else:
-        where = f"{more['input']}/{source}"
+        where = f"of {more['input']}/{source}"
         wanted = SourcePosition(more["input"], partition, offset)
-        letters = chain.from_iterable(place.letters(place.partitions(())))
-        letter = next((letter for letter in letters if letter.source == wanted), None)
-    if letter is None:
-        raise Refused(
-            f"there is no visible dead letter {'at' if source is None else 'of'} {where}; run `brew dlq list` to count "
-            "those that exist"
-        )
+        everything = chain.from_iterable(place.letters(place.partitions(())))
+        letters = (letter for letter in everything if letter.source == wanted)
+    if (letter := next(letters, None)) is None:
+        raise Refused(f"there is no visible dead letter {where}; run `brew dlq list` to count those that exist")
     marks = place.replay_log(letter.partition).offsets
-    document = letter_document(letter, replayed=letter.offset in marks)
-    if as_json:
-        print_json(document)
-    else:
-        _console().print(letter_table(document))
-    return ExitCode.DONE
+    return _show(letter_document(letter, replayed=letter.offset in marks), letter_table, as_json=as_json)
 
 
 @dlq.command("replay")
@@ -372,10 +357,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
             print_skipped(console, some)
             done += some
     document = report_document(done, dead_letter, target, dry_run=settings.dry_run)
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(summary(document))
+    print_json(document) if as_json else click.echo(summary(document))
     return ExitCode.DONE
 
 
@@ -402,24 +384,21 @@ def _settings(
 def _choice(
     partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[str], offsets: str | None
 ) -> DeadLetterFilter:
-    start, colon, until = (offsets or ":").partition(":")
-    if not colon or any(word and not (word.isascii() and word.isdigit()) for word in (start, until)):
+    if (span := re.fullmatch("([0-9]*):([0-9]*)", offsets or ":")) is None:
         raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
-    return DeadLetterFilter(
-        tuple(partitions),
-        tuple(reasons),
-        tuple(as_bytes(key) for key in keys),
-        int(start or 0),
-        int(until) if until else None,
-    )
+    start, until = int(span[1] or 0), int(span[2]) if span[2] else None
+    return DeadLetterFilter(tuple(partitions), tuple(reasons), tuple(map(as_bytes, keys)), start, until)
 
 
 def _pair(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition("/")
-    if not all(word.isascii() and word.isdigit() for word in (partition, offset)):
+    if (pair := re.fullmatch("([0-9]+)/([0-9]+)", text)) is None:
         raise UsageError(f"{text!r} is not a partition and an offset; write PARTITION/OFFSET, such as 2/17")
-    return int(partition), int(offset)
+    return int(pair[1]), int(pair[2])
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _WIDE)
+def _show(document: dict[str, Any], drawn: Callable[[dict[str, Any]], RenderableType], *, as_json: bool) -> ExitCode:
+    if as_json:
+        print_json(document)
+    else:
+        Console(width=None if sys.stdout.isatty() else _WIDE).print(drawn(document))
+    return ExitCode.DONE
