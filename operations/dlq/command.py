@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -286,6 +286,7 @@ def inspect_command(
         )
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
+    letters: Iterator[DeadLetter]
     if source is None:
         where = f"at {dead_letter}/{position}"
         letters = chain.from_iterable(place.letters(place.partitions([partition]), offset, offset + 1))
