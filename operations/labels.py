@@ -79,11 +79,11 @@ def rate(value: float | None) -> str:
 
 
 def clock(ms: int | None) -> str:
-    return NONE if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    return NONE if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
 
 
 def date(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S UTC}"
 
 
 def utc(ms: int) -> datetime | None:
@@ -122,7 +122,6 @@ def records(transaction: Transaction) -> str:
 
 
 def coordinator(transaction: Transaction) -> str:
-    """Describe an open transaction as its coordinator reports it: state, and age against its timeout."""
     if transaction.state is None or transaction.timeout_s is None:
         return NONE
     return f"{transaction.state}, {seconds(transaction.seconds)} of {seconds(transaction.timeout_s)}"
@@ -133,11 +132,8 @@ def of_transaction(transaction: Transaction) -> str:
     held = "records not counted"
     if transaction.records is not None:
         held = f"{'' if transaction.exact else 'at least '}{quantity(transaction.records, 'record', ',')}"
-    parts = [
-        f"{name}{transaction.outcome}",
-        f"producer {transaction.producer_id}, epoch {transaction.epoch}",
-        f"{held} in {transaction.topic or 'output'} partition {transaction.partition}",
-    ]
+    writer = f"{name}{transaction.outcome}; producer {transaction.producer_id}, epoch {transaction.epoch}"
+    parts = [writer, f"{held} in {transaction.topic or 'output'} partition {transaction.partition}"]
     if transaction.last is not None:
         first, last = transaction.first, transaction.last
         offsets = f"up to offset {last:,}" if first is None else span(first, last + 1)
@@ -150,7 +146,6 @@ def of_transaction(transaction: Transaction) -> str:
 
 
 def of_run(run: Run) -> str:
-    """Describe a run of batches: offsets, kind, writer, source, and how its transaction ended."""
     parts = [f"{span(run.start, run.end)}: {run.kind.words}"]
     if not run.kind.marker:
         parts.append(quantity(run.records, "record", ","))
