@@ -191,7 +191,6 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
 
 
 def committed_positions(batches: Iterable[OffsetBatch]) -> Positions:
-    """Return the group's positions over time, from its offset log."""
     positions: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for batch, commits in effective_commits(batches):
         for commit in commits:
