@@ -50,47 +50,42 @@ NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old:
 @pytest.mark.parametrize(
     ("held", "owner", "kind", "why"),
     [
-        (HELD, known(), Kind.OPEN, WITHIN),
-        (HELD, known(began_ms=None), Kind.OPEN, WITHIN),
-        (HELD, known(age_s=60.0), Kind.OPEN, WITHIN),
-        (HELD, known(age_s=60.1), Kind.LINGERING, "open for longer than 60 s; its timeout ends it in 60 s"),
-        (
-            HELD,
-            known(age_s=90, timeout_s=900),
-            Kind.LINGERING,
-            "open for longer than 60 s; its timeout ends it in 810 s",
-        ),
-        (HELD, known(age_s=120), Kind.LINGERING, "open for longer than 60 s; its timeout ends it in 0 s"),
-        (HELD, known(age_s=121), Kind.LINGERING, "open for longer than its timeout of 120 s"),
-        (HELD, known(age_s=30.1, timeout_s=30), Kind.LINGERING, "open for longer than its timeout of 30 s"),
-        (HELD, known("PrepareCommit", age_s=500), Kind.OPEN, "PrepareCommit: its markers are being written"),
-        (HELD, known("PrepareAbort", age_s=500), Kind.OPEN, "PrepareAbort: its markers are being written"),
+        (HELD, known(), "open", WITHIN),
+        (HELD, known(began_ms=None), "open", WITHIN),
+        (HELD, known(age_s=60.0), "open", WITHIN),
+        (HELD, known(age_s=60.1), "lingering", "open for longer than 60 s; its timeout ends it in 60 s"),
+        (HELD, known(age_s=90, timeout_s=900), "lingering", "open for longer than 60 s; its timeout ends it in 810 s"),
+        (HELD, known(age_s=120), "lingering", "open for longer than 60 s; its timeout ends it in 0 s"),
+        (HELD, known(age_s=121), "lingering", "open for longer than its timeout of 120 s"),
+        (HELD, known(age_s=30.1, timeout_s=30), "lingering", "open for longer than its timeout of 30 s"),
+        (HELD, known("PrepareCommit", age_s=500), "open", "PrepareCommit: its markers are being written"),
+        (HELD, known("PrepareAbort", age_s=500), "open", "PrepareAbort: its markers are being written"),
         (
             HELD,
             known("PrepareEpochFence", producer_epoch=4),
-            Kind.OPEN,
+            "open",
             "PrepareEpochFence: its markers are being written",
         ),
-        (HELD, known("CompleteCommit"), Kind.HANGING, ENDED.format("CompleteCommit")),
-        (HELD, known("Empty"), Kind.HANGING, ENDED.format("Empty")),
-        (HELD, known(places=frozenset({("out", 1)})), Kind.HANGING, ENDED.format(ONGOING)),
-        (HELD, known(producer_epoch=4), Kind.HANGING, ENDED.format(ONGOING)),
-        (HELD, None, Kind.UNKNOWN, UNTOLD),
-        (replace(OLD, last_ms=OLD.last_ms + 1), None, Kind.UNKNOWN, UNTOLD),
-        (OLD, None, Kind.HANGING, NOBODYS),
-        (OLD, known(producer_id=8), Kind.HANGING, NOBODYS),
+        (HELD, known("CompleteCommit"), "hanging", ENDED.format("CompleteCommit")),
+        (HELD, known("Empty"), "hanging", ENDED.format("Empty")),
+        (HELD, known(places=frozenset({("out", 1)})), "hanging", ENDED.format(ONGOING)),
+        (HELD, known(producer_epoch=4), "hanging", ENDED.format(ONGOING)),
+        (HELD, None, "unknown", UNTOLD),
+        (replace(OLD, last_ms=OLD.last_ms + 1), None, "unknown", UNTOLD),
+        (OLD, None, "hanging", NOBODYS),
+        (OLD, known(producer_id=8), "hanging", NOBODYS),
     ],
 )
 def test_what_a_leader_holds_is_judged_by_its_coordinator(
-    held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: Kind, why: str
+    held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: str, why: str
 ) -> None:
     """Hanging is what the coordinator has ended, or never knew; only what it has open has an age."""
     cases = diagnose([held], [owner] if owner else [], AGE_LIMITS, NOW_MS)
     (case,) = [one for one in cases if one.producer_id == held.producer_id and one.holds]
     assert (case.kind, case.why, case.holds) == (kind, why, (held,))
-    assert case.producer_epoch == (owner.producer_epoch if kind is Kind.OPEN and owner else 3)
+    assert case.producer_epoch == (owner.producer_epoch if kind == "open" and owner else 3)
     mine = owner if owner is not None and owner.producer_id == held.producer_id else None
-    aged = mine is not None and mine.began_ms is not None and kind in {Kind.OPEN, Kind.LINGERING}
+    aged = mine is not None and mine.began_ms is not None and kind in {"open", "lingering"}
     assert (case.known, case.age_s is not None) == (mine, aged)
 
 
