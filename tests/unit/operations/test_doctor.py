@@ -40,6 +40,10 @@ def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **
     return replace(one, **more)  # type: ignore[arg-type]
 
 
+def named(transactional_id: str) -> CoordinatorTransaction:
+    return known(transactional_id=transactional_id)
+
+
 OLD = replace(HELD, last_ms=NOW_MS - 900_000 - 300_001)
 WITHIN = "within its timeout"
 ENDED = "its coordinator has no such open transaction ('g:in:2' is {}): no timeout ends it"
@@ -164,9 +168,9 @@ def test_what_only_seemed_to_hang_is_dropped_at_a_second_look() -> None:
 def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
     """Others are told as they are."""
     assert case(Kind.OPEN, known()).owner == TransactionalId("g", "in", 2)
-    assert case(Kind.OPEN, known(transactional_id="flink-7")).owner is None
+    assert case(Kind.OPEN, named("flink-7")).owner is None
     assert case(Kind.UNKNOWN).owner is case(Kind.UNKNOWN).sink is case(Kind.UNKNOWN).position is None
-    sink = case(Kind.OPEN, known(transactional_id="revenue:out:sink"))
+    sink = case(Kind.OPEN, named("revenue:out:sink"))
     assert (sink.owner, sink.sink) == (None, SinkTransactionalId("revenue", "out"))
     assert case(Kind.OPEN, known()).names == ("g:in:2", "out/2/7")
     assert case(Kind.HANGING, known(producer_epoch=4)).names == ("out/2/7",)
@@ -185,7 +189,7 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
 
 def test_a_sinks_own_group_waits_for_nothing_where_its_transaction_holds_back_its_topic() -> None:
     """What it has there is the id of its next batch."""
-    sink = case(Kind.OPEN, known(transactional_id="revenue:out:sink"), replace(HELD, partition=0))
+    sink = case(Kind.OPEN, named("revenue:out:sink"), replace(HELD, partition=0))
     groups = {"ledger": {("out", 0): 90}, "revenue": {("out", 0): 4}}
     (told,) = blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
     assert (told.blocked_groups, told.approaching_groups) == (("ledger",), ())
@@ -258,7 +262,7 @@ def test_a_marker_is_written_only_for_what_still_is_nobodys() -> None:
 def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is accounted for: ended, over by itself, left alone, or failed with what to do next."""
     refused = "no answer"
-    first, second, third, fourth = (case(Kind.LINGERING, known(transactional_id=name)) for name in "abcd")
+    first, second, third, fourth = (case(Kind.LINGERING, named(name)) for name in "abcd")
 
     def end(_connection: Connection, one: Diagnosis, _deadline: Deadline) -> bool:
         if one is second:
@@ -291,19 +295,13 @@ NEVER = "no known position goes back; the records become aborted, hidden from re
     [
         (case(Kind.LINGERING, known()), f"group g reads in[2] again from offset 17 at its next attempt{HIDDEN}"),
         (
-            case(Kind.LINGERING, known(transactional_id="h:in:2")),
+            case(Kind.LINGERING, named("h:in:2")),
             f"group h reads in[2] again from its first offset at its next attempt{HIDDEN}",
         ),
+        (case(Kind.OPEN, named("flink-7")), "its owner is fenced, and has to restart from its last committed position"),
+        (case(Kind.LINGERING, named("g:in:sink")), f"sink g writes batch 4 again at its query's next attempt{HIDDEN}"),
         (
-            case(Kind.OPEN, known(transactional_id="flink-7")),
-            "its owner is fenced, and has to restart from its last committed position",
-        ),
-        (
-            case(Kind.LINGERING, known(transactional_id="g:in:sink")),
-            f"sink g writes batch 4 again at its query's next attempt{HIDDEN}",
-        ),
-        (
-            case(Kind.LINGERING, known(transactional_id="h:in:sink")),
+            case(Kind.LINGERING, named("h:in:sink")),
             f"sink h writes its first batch again at its query's next attempt{HIDDEN}",
         ),
         (case(Kind.HANGING, known("Empty")), NEVER),

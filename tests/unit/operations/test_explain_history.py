@@ -115,8 +115,13 @@ def history(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, com
 
 
 COMMITTED, ABORTED, OPEN = map(copy, ("committed", "aborted", "open"))
+EARLIER, LATER = copy("aborted", 2), copy("committed", 5)
 AGAIN = "not committed yet; the next attempt processes it"
 TRIED = "not committed yet, 1 attempt aborted; the next attempt processes it"
+ONCE = "delivered once, to out[0] offset 13"
+STILL_OPEN = "written, and its transaction is still open"
+BOTH = "2 copies were committed (out/0/13 and out/0/15)"
+REFUSED = "not-json: not JSON: line 1; dead letter dlq/0/13"
 BESIDE = "also 1 aborted copy (read_uncommitted readers see 2 copies)"
 TWO_GROUPS = "two groups, or two programs, write to this topic"
 ANOTHER = "written outside of transactions: another program writes to this topic"
@@ -136,12 +141,12 @@ MOVED = (
 @pytest.mark.parametrize(
     ("told", "status", "why"),
     [
-        (history(COMMITTED), "delivered", "delivered once, to out[0] offset 13"),
-        (history(copy("aborted", 2), COMMITTED), "delivered", f"delivered once, to out[0] offset 13; {BESIDE}"),
+        (history(COMMITTED), "delivered", ONCE),
+        (history(EARLIER, COMMITTED), "delivered", f"{ONCE}; {BESIDE}"),
         (
             history(ABORTED, ABORTED, COMMITTED),
             "delivered",
-            "delivered once, to out[0] offset 13; also 2 aborted copies (read_uncommitted readers see 3 copies)",
+            f"{ONCE}; also 2 aborted copies (read_uncommitted readers see 3 copies)",
         ),
         (
             history(replace(COMMITTED, topic="late", index=1), COMMITTED),
@@ -150,24 +155,16 @@ MOVED = (
         ),
         (history(copy("committed", visible=False)), "waiting", OLDER),
         (history(replace(LETTER, view=Visibility(visible=False, rule=""))), "waiting", OLDER),
-        (history(LETTER), "rejected", "not-json: not JSON: line 1; dead letter dlq/0/13"),
+        (history(LETTER), "rejected", REFUSED),
         (history(replace(LETTER, message="")), "rejected", "not-json; dead letter dlq/0/13"),
-        (
-            history(copy("aborted", 2), LETTER),
-            "rejected",
-            f"not-json: not JSON: line 1; dead letter dlq/0/13; {BESIDE}",
-        ),
+        (history(EARLIER, LETTER), "rejected", f"{REFUSED}; {BESIDE}"),
         (
             replace(history(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
             "rejected",
             "not-json: m; dead letter dlq/0/13; replayed as in/0/1; replayed as in/0/2",
         ),
-        (history(OPEN, at=40), "in-flight", "written, and its transaction is still open"),
-        (
-            history(ABORTED, ABORTED, OPEN),
-            "in-flight",
-            "written, and its transaction is still open, 2 attempts aborted",
-        ),
+        (history(OPEN, at=40), "in-flight", STILL_OPEN),
+        (history(ABORTED, ABORTED, OPEN), "in-flight", f"{STILL_OPEN}, 2 attempts aborted"),
         (history(at=40), "not-read", AGAIN),
         (replace(history(at=40), dropped=True), "not-read", AGAIN),
         (history(ABORTED, at=40), "not-read", TRIED),
@@ -186,12 +183,8 @@ MOVED = (
         (history(source=OPEN), "not-visible", "not visible on the input: a rule"),
         (history(source=ABORTED), "not-visible", "the input record itself was aborted, so it is not to be delivered"),
         (history(COMMITTED, source=ABORTED), "ghost", "the input record was aborted, but it was delivered"),
-        (
-            history(COMMITTED, copy("committed", 5)),
-            "twice",
-            f"2 copies were committed (out/0/13 and out/0/15), {MOVED}",
-        ),
-        (history(LETTER, copy("committed", 5)), "twice", f"2 copies were committed (dlq/0/13 and out/0/15), {MOVED}"),
+        (history(COMMITTED, LATER), "twice", f"{BOTH}, {MOVED}"),
+        (history(LETTER, LATER), "twice", f"2 copies were committed (dlq/0/13 and out/0/15), {MOVED}"),
         (
             history(*(replace(copy("committed", epoch), index=1) for epoch in (3, 4)), copy("plain")),
             "twice",
@@ -200,7 +193,7 @@ MOVED = (
         (
             history(COMMITTED, copy("committed", 5, "h:in:0")),
             "twice",
-            f"2 copies were committed (out/0/13 and out/0/15), in 2 transactions of g:in:0 and h:in:0: {TWO_GROUPS}",
+            f"{BOTH}, in 2 transactions of g:in:0 and h:in:0: {TWO_GROUPS}",
         ),
         (
             history(COMMITTED, copy("plain", 5)),

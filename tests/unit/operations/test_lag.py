@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,11 @@ def look(
     return PartitionSnapshot(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine, oldest_ms)
 
 
+def twice(*at: Any, **more: Any) -> tuple[PartitionSnapshot, PartitionSnapshot]:
+    """Nothing has changed between two looks."""
+    return look(*at, **more), look(*at, **more)
+
+
 HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
 
 
@@ -131,17 +137,12 @@ REST = "but none commits: two runs fence each other, or every attempt fails"
 @pytest.mark.parametrize(
     ("before", "now", "state", "why"),
     [
-        (look(100, 0), look(100, 0), "idle", "at the end of the log"),
-        (look(99, 0), look(99, 0), "idle", "only markers and aborted records are left (1 offset)"),
-        (
-            look(90, 0, stable=1100, end=1100),
-            look(90, 0, stable=1100, end=1100),
-            "idle",
-            "only markers and aborted records are left (1,010 offsets)",
-        ),
+        (*twice(100, 0), "idle", "at the end of the log"),
+        (*twice(99, 0), "idle", "only markers and aborted records are left (1 offset)"),
+        (*twice(90, 0, stable=1100, end=1100), "idle", "only markers and aborted records are left (1,010 offsets)"),
         (look(50, 50), look(60, 40), "working", "the position moved by +10"),
         (look(60, 40), look(50, 50), "working", "the position moved by -10"),
-        (look(50, 50, mine=own()), look(50, 50, mine=own()), "working", "a transaction has been open for 5.0 s"),
+        (*twice(50, 50, mine=own()), "working", "a transaction has been open for 5.0 s"),
         (look(50, 50), look(50, 50, mine=own(age_s=60.0)), "working", "a transaction has been open for 60.0 s"),
         (
             look(50, 50),
@@ -169,14 +170,13 @@ REST = "but none commits: two runs fence each other, or every attempt fails"
             "1 offset behind an unknown transactional id (producer 42, epoch 6) and 1 more",
         ),
         (
-            look(90, 0, stable=90),
-            look(90, 0, stable=90),
+            *twice(90, 0, stable=90),
             "blocked",
             "10 offsets behind an open transaction; the brokers did not report its producer",
         ),
         (look(50, 40, stable=90), look(50, 40, stable=90, holders=(HOLDER,)), "stuck", UNKNOWN_OWNER),
-        (look(None, 50), look(None, 50), "stuck", UNKNOWN_OWNER),
-        (look(5, 1), look(5, 1), "stuck", UNKNOWN_OWNER),
+        (*twice(None, 50), "stuck", UNKNOWN_OWNER),
+        (*twice(5, 1), "stuck", UNKNOWN_OWNER),
         (
             look(50, 50, mine=own(3, "CompleteAbort")),
             look(50, 50, mine=own(4, "CompleteAbort")),
@@ -190,9 +190,9 @@ REST = "but none commits: two runs fence each other, or every attempt fails"
             f"attempts begin (epoch 3 to 5), {REST}",
         ),
         (look(50, 50), look(50, 50, mine=own(state="Empty")), "stuck", NONE_OPEN),
-        (look(50, 50, mine=own(4, "CompleteCommit")), look(50, 50, mine=own(4, "CompleteCommit")), "stuck", NONE_OPEN),
-        (look(4, 96), look(4, 96), "stuck", "input-lost: the committed offset 4 is outside the log [5, 100]"),
-        (look(101, 0), look(101, 0), "stuck", "offset-ahead: the committed offset 101 is outside the log [5, 100]"),
+        (*twice(50, 50, mine=own(4, "CompleteCommit")), "stuck", NONE_OPEN),
+        (*twice(4, 96), "stuck", "input-lost: the committed offset 4 is outside the log [5, 100]"),
+        (*twice(101, 0), "stuck", "offset-ahead: the committed offset 101 is outside the log [5, 100]"),
     ],
 )
 def test_a_partition_is_doing_what_two_looks_tell(

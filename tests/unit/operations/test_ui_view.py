@@ -426,8 +426,7 @@ def test_a_blocked_partition_is_named_with_the_command_that_tells_more() -> None
 
 def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
     """And the page stays below a megabyte."""
-    answers, memory = moving(partitions=64)
-    view = seen(answers, memory)
+    view = seen(*moving(partitions=64))
     found = drawn_page(view)
     ids = {one.attributes.get("id") for one in found.nodes}
     leads = [one.attributes["href"][1:] for one in found.nodes if one.tag == "a"]
@@ -454,8 +453,7 @@ def test_no_name_becomes_markup() -> None:
 
 def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more() -> None:
     """No inline style, no inline script, no handler, no other host."""
-    answers, memory = moving()
-    found = drawn_page(seen(answers, memory))
+    found = drawn_page(seen(*moving()))
     assert "default-src 'none'" in page.POLICY
     assert "unsafe" not in page.POLICY
     attributes = {name for one in found.nodes for name in one.attributes}
@@ -505,8 +503,7 @@ class Balanced(HTMLParser):
 
 def test_each_part_is_one_element_with_its_own_id() -> None:
     """The page's script puts it in place of the old one."""
-    answers, memory = moving()
-    for name, one in parts(seen(answers, memory)).items():
+    for name, one in parts(seen(*moving())).items():
         assert re.match(r"<\w+[^>]*>", one)[0].count(f' id="{name}"') == 1  # type: ignore[index]
         whole = Balanced()
         whole.feed(one)
