@@ -106,6 +106,11 @@ def copy(state: str, epoch: int = 3, name: str | None = "g:in:0", *, visible: bo
     return Copy("output", "out", 0, 10 + epoch, written, Visibility(seen, "a rule"), name)
 
 
+def planted(offset: int, state: str = "committed", pid: int = 7, epoch: int = 3, marker: int = 90) -> Copy:
+    written = RecordWriter(RecordState(state), pid, epoch, None if state == "plain" else marker)
+    return replace(copy(state), offset=offset, written=written, transactional_id="g:in:0" if pid == 7 else None)
+
+
 PLAIN = copy("plain")
 LETTER = replace(copy("committed"), role="dead-letter", topic="dlq", reason="not-json", message="not JSON: line 1")
 
@@ -126,6 +131,11 @@ BESIDE = "also 1 aborted copy (read_uncommitted readers see 2 copies)"
 TWO_GROUPS = "two groups, or two programs, write to this topic"
 ANOTHER = "written outside of transactions: another program writes to this topic"
 ITSELF = "its writer produced the record more than once"
+PLACES = "out/0/1 and out/0/2"
+ONE_WRITER = f"in 1 transaction of g:in:0: {ITSELF}"
+STRANGER = f"in 2 transactions of g:in:0 and producer 9: {TWO_GROUPS}"
+BY_US = "committed by g:in:0"
+ALL_PLAIN = "all written outside of transactions: by another program"
 OLDER = "committed, but readers wait for an older open transaction"
 GONE = "the committed offset is past it, no copy was found, and"
 MISSING = (
@@ -205,6 +215,13 @@ MOVED = (
             "twice",
             f"2 copies were committed (out/0/13 and dlq/0/13), in 1 transaction of g:in:0: {ITSELF}",
         ),
+        # Copies as planted ones may be: in a transaction of its own, in somebody else's, or in none.
+        (history(planted(1), planted(2, epoch=4, marker=91)), "twice", f"2 copies were committed ({PLACES}), {MOVED}"),
+        (history(planted(1), planted(2, marker=91)), "twice", f"2 copies were committed ({PLACES}), {MOVED}"),
+        (history(planted(1), planted(2)), "twice", f"2 copies were committed ({PLACES}), {ONE_WRITER}"),
+        (history(planted(1), planted(2, pid=9)), "twice", f"2 copies were committed ({PLACES}), {STRANGER}"),
+        (history(planted(1), planted(2, "plain", pid=-1)), "twice", f"2 copies ({PLACES}), 1 {BY_US} and 1 {ANOTHER}"),
+        (history(planted(1, "plain"), planted(2, "plain")), "twice", f"2 copies ({PLACES}), {ALL_PLAIN}"),
     ],
 )
 def test_an_order_has_one_answer(told: OrderHistory, status: str, why: str) -> None:
