@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -173,12 +174,17 @@ def test_what_programs_count_is_told_by_its_own_name() -> None:
 
 
 def test_a_source_that_fails_is_stale_at_once_and_the_last_answer_stays() -> None:
-    """With its age and the reason."""
+    """With its age and the reason, beside the heading, in its lamp, and on the terminal."""
     answers, memory = moving()
     view = seen(replace(answers, flow=failed(answers.flow, "no broker answered")), memory, 112.0)
-    assert view.source_statuses["flow"].stale == "last answer 12 s ago: no broker answered"
-    assert view.rows[0].position == 1350
+    reason = "last answer 12 s ago: no broker answered"
+    assert (view.source_statuses["flow"].stale, view.rows[0].position) == (reason, 1350)
+    texts = drawn_page(view).texts
+    assert (texts["mark-flow"], "stale" in texts["lamp-flow"]) == (f"✗ stale, {reason}", True)
+    assert "mark-preflight" not in texts, "the others have no mark"
     assert seen(answers, memory).source_statuses["flow"].stale is None
+    text = "\n".join(drawn(seen(answers, memory, 130.0)))
+    assert "✗ Kafka stale, last answer 30 s ago: the poll has not returned" in text
 
 
 def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
@@ -268,10 +274,9 @@ def test_other_numbers_of_partitions_are_said() -> None:
 
 
 def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, height=height)
+    console = Console(file=(out := io.StringIO()), width=width, height=height)
     console.print(screen(view, width, height))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    return out.getvalue().splitlines()
 
 
 def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
@@ -298,28 +303,18 @@ def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
         assert any("partition 63 blocked: 12 offsets behind 'billing-7'" in line for line in lines)
 
 
-def test_a_stale_source_is_said() -> None:
-    """In the line of lamps."""
-    answers, memory = moving()
-    text = "\n".join(drawn(seen(answers, memory, 130.0)))
-    assert "✗ Kafka stale, last answer 30 s ago: the poll has not returned" in text
-
-
 def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look tells a rate; of brokers that answer one is awaited."""
     views = iter([seen(PollResults(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0)))), None])
 
-    class Desk:
-        def view(self) -> View | None:
-            return next(views)
-
+    desk: Any = SimpleNamespace(view=lambda: next(views))
     monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
-    first = terminal._settled(Desk())  # type: ignore[arg-type]
+    first = terminal._settled(desk)
     assert first.source_statuses["flow"].stale is not None
     assert first.totals.rate is None
     views = iter([seen(PollResults(flow(look(0, 5, 10)), tails(strip(0))))])
     with pytest.raises(pytest.fail.Exception, match="waited"):
-        terminal._settled(Desk())  # type: ignore[arg-type]
+        terminal._settled(desk)
 
 
 def test_the_line_of_rates_is_as_high_as_its_highest() -> None:
@@ -367,15 +362,13 @@ def test_a_key_counts_without_enter_and_the_terminal_is_left_as_it_was(keyboard:
 def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
     view, snapshots = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0)))), []
 
-    class Desk:
-        def view(self) -> Any:
-            snapshots.append(1)
-            os.write(keyboard, b"x" if len(snapshots) < 3 else b"q")
-            return view
+    def pressing() -> View:
+        snapshots.append(1)
+        os.write(keyboard, b"x" if len(snapshots) < 3 else b"q")
+        return view
 
-    watching = threading.Thread(
-        target=terminal._watch, args=[Desk(), Console(file=io.StringIO(), width=100, height=30), 60.0], daemon=True
-    )
+    desk, console = SimpleNamespace(view=pressing), Console(file=io.StringIO(), width=100, height=30)
+    watching = threading.Thread(target=terminal._watch, args=[desk, console, 60.0], daemon=True)
     watching.start()
     watching.join(30)
     assert (watching.is_alive(), len(snapshots)) == (False, 3)
@@ -466,15 +459,6 @@ def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more(
     assert "url(" not in page.asset("page.css")
 
 
-def test_a_stale_source_is_marked_where_its_numbers_stand() -> None:
-    """Beside the heading and in its lamp; the others have no mark."""
-    answers, memory = moving()
-    texts = drawn_page(seen(replace(answers, flow=failed(answers.flow, "no broker")), memory, 120.0)).texts
-    assert texts["mark-flow"] == "✗ stale, last answer 20 s ago: no broker"
-    assert "stale" in texts["lamp-flow"]
-    assert "mark-preflight" not in texts
-
-
 @pytest.mark.parametrize("count", [0, 1, 90])
 def test_small_pictures_are_whole(count: int) -> None:
     """With no value, one, and as many as fit."""
@@ -510,21 +494,15 @@ def test_each_part_is_one_element_with_its_own_id() -> None:
         assert {tag for tag, depth in whole.depth.items() if depth} <= {"br"}
 
 
-# What readers are told.
-
-
 def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> None:
     """However many changes it slept through."""
-    hub = EventBroadcaster()
-    hub.publish({"a": Markup("1"), "b": Markup("1")})
-    first = hub.position
-    hub.publish({"a": Markup("2"), "b": Markup("1")})
-    hub.publish({"a": Markup("3"), "b": Markup("1")})
-    assert hub.since(first) == {"a": Markup("3")}
+    hub, positions = EventBroadcaster(), []
+    for number in ("1", "2", "3", "3"):
+        hub.publish({"a": Markup(number), "b": Markup("1")})
+        positions.append(hub.position)
+    assert hub.since(positions[0]) == {"a": Markup("3")}
     assert hub.since(hub.position) == {}
-    same = hub.position
-    hub.publish({"a": Markup("3"), "b": Markup("1")})
-    assert hub.position == same
+    assert positions[3] == positions[2]
 
 
 def test_a_page_of_another_start_or_with_other_partitions_has_to_load_itself_anew() -> None:
@@ -561,13 +539,13 @@ def test_readers_wake_with_a_change_and_with_the_end() -> None:
 def test_the_badge_says_live_only_while_every_source_answers() -> None:
     """Not over numbers that are old, and not before the first ones."""
     fresh = PollResults(flow(look(0, 10, 50)), tails(strip()))
-    assert ">live<" in str(parts(seen(fresh))["badge"])
-    assert ">live<" not in str(parts(seen(fresh, now_s=160.0))["badge"])
-    assert "stale: Kafka" in str(parts(seen(fresh, now_s=160.0))["badge"])
-    broken = PollResults(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
-    assert "stale: Kafka" in str(parts(seen(broken))["badge"])
-    nothing = PollResults(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
-    assert ">connecting<" in str(parts(seen(nothing))["badge"])
+    broken = replace(fresh, flow=failed(fresh.flow, "no broker answers"))
+    nothing = replace(fresh, flow=PollResult("flow", 1.0, 5.0, since_s=100.0))
+    given = ((fresh, 100.2), (fresh, 160.0), (broken, 100.2), (nothing, 100.2))
+    badges = [str(parts(seen(answers, now_s=now_s))["badge"]) for answers, now_s in given]
+    words = (">live<", "stale: Kafka", "stale: Kafka", ">connecting<")
+    assert [word in badge for word, badge in zip(words, badges, strict=True)] == [True] * 4
+    assert [">live<" in badge for badge in badges] == [True, False, False, False]
 
 
 def test_the_style_is_css_and_not_escaped_as_html() -> None:
