@@ -269,7 +269,6 @@ class AbortReport:
     failed: list[tuple[Diagnosis, str]] = field(default_factory=list)
 
     def unhealthy(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Return those of ``cases`` that still need attention."""
         return [case for case in cases if case.kind in UNHEALTHY and case not in self.ended and case not in self.over]
 
     def document(self) -> dict[str, Any]:

@@ -190,7 +190,6 @@ class BlockedPartition:
 def blocked_partitions(
     case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
 ) -> list[BlockedPartition]:
-    """Return the blocked partitions with their waiting groups."""
     blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))

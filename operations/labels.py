@@ -13,26 +13,18 @@ from operations.ui.model import Transaction
 from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
 
 NONE = "-"
-STATE_SIGNS = {
-    "working": "●",
-    "idle": "○",
-    "blocked": "▲",
-    "fenced": "⊘",
-    "stuck": "✗",
-    "unrecoverable": "✗",
-    "looking": "…",
-    "unknown": "?",
+_STATES = {
+    "working": ("●", "the position moves, or a transaction is open within its timeout"),
+    "idle": ("○", "nothing is left to read"),
+    "blocked": ("▲", "everything up to the last stable offset is processed; an open transaction holds back the rest"),
+    "fenced": ("⊘", "transactions begin, but none commits"),
+    "stuck": ("✗", "no progress with records to read, or the committed offset is outside the log"),
+    "unrecoverable": ("✗", "no retry can succeed"),
+    "looking": ("…", "not observed for long enough yet"),
+    "unknown": ("?", "no source reports it"),
 }
-STATE_MEANINGS = {
-    "working": "the position moves, or a transaction is open within its timeout",
-    "idle": "nothing is left to read",
-    "blocked": "everything up to the last stable offset is processed; an open transaction holds back the rest",
-    "fenced": "transactions begin, but none commits",
-    "stuck": "no progress with records to read, or the committed offset is outside the log",
-    "unrecoverable": "no retry can succeed",
-    "looking": "not observed for long enough yet",
-    "unknown": "no source reports it",
-}
+STATE_SIGNS = {state: sign for state, (sign, _) in _STATES.items()}
+STATE_MEANINGS = {state: meaning for state, (_, meaning) in _STATES.items()}
 KIND_MEANINGS = {
     Kind.PLAIN: "plain: written outside of transactions, visible at once",
     Kind.COMMITTED: "committed: visible to read_committed readers",

@@ -87,7 +87,6 @@ def advised() -> Iterator[None]:
 
 
 def advice(error: BrewError) -> str:
-    """Return the error's message, with what to do next if a broker refused or did not answer."""
     if not isinstance(error, KafkaFailure | DeadlineExceeded):
         return str(error)
     return (

@@ -162,7 +162,6 @@ class Reader:
         return documents[-limit:] if limit else documents
 
     def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[dict[str, Any]]:
-        """Yield the records from ``start`` to the end, read in chunks."""
         until = self.until(log)
         while start < until:
             end = min(until, start + _CHUNK)

@@ -6,6 +6,7 @@ Starting it formats the data, launches the brokers, and waits until they respond
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
@@ -121,11 +122,9 @@ def await_answer(connection: Connection, brokers: int, deadline: Deadline) -> No
 
 
 def _listens(node: Node) -> bool:
-    try:
-        socket.create_connection((node.host, node.port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.create_connection((node.host, node.port), timeout=1):
+        return True
+    return False
 
 
 def _not_started(node: Node, why: str, log: Path, begin: int = 0) -> Refused:

@@ -94,11 +94,9 @@ class Layout:
         return self.home(node) / "server.properties"
 
     def with_node(self, number: int, **changed: Any) -> Layout:
-        """Return the same cluster, with fields of one node changed."""
         return replace(self, nodes=tuple(replace(n, **changed) if n.number == number else n for n in self.nodes))
 
     def on_hosts(self, hosts: Mapping[int, str]) -> Layout:
-        """Return the same cluster, with each node in its own network at that address."""
         return replace(self, nodes=tuple(replace(n, host=hosts[n.number], namespace=True) for n in self.nodes))
 
     def write(self) -> None:
@@ -108,7 +106,6 @@ class Layout:
 
     @classmethod
     def read(cls, directory: Path) -> Layout | None:
-        """Return the layout stored in ``directory``, or None if there is none."""
 
         def parsed(kept: Any) -> Layout:
             nodes = (Node(**{**node, "identity": Identity.parse(node["identity"])}) for node in kept["nodes"])

@@ -83,7 +83,6 @@ def is_free(port: int) -> bool:
 
 
 def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
-    """Return ``count`` different free ports."""
     candidates = random.sample(_CANDIDATES, k=len(_CANDIDATES))
     ports = list(islice((port for port in candidates if port not in apart_from and is_free(port)), count))
     if len(ports) < count:

@@ -8,6 +8,7 @@ own way, arguments of the format command, would show them to everybody who lists
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import secrets
@@ -78,10 +79,9 @@ class Security:
     def _is_old(self) -> bool:
         from sandbox.certificates import ends  # noqa: PLC0415 - as above
 
-        certificate = self.folder / "ca.pem"
-        if not (certificate.exists() and (self.folder / "broker.pem").exists()):
-            return True
-        return ends(certificate) < dt.datetime.now(dt.UTC) + _RENEW
+        certificate, issued = self.folder / "ca.pem", self.folder / "broker.pem"
+        there = certificate.exists() and issued.exists()
+        return not there or ends(certificate) < dt.datetime.now(dt.UTC) + _RENEW
 
     def passwords(self) -> dict[str, Secret]:
         kept = json.loads((self.folder / "passwords.json").read_text())
@@ -135,7 +135,6 @@ class Security:
 
 
 def settings(layout: Layout, node: Node) -> dict[str, object]:
-    """Return the settings that a secure node adds or changes."""
     home = Security.of(layout)
     plain = " ".join(f'user_{user}="{password.reveal()}"' for user, password in home.passwords().items())
     module = jaas("PLAIN", "-", "-").split(" username", maxsplit=1)[0]
@@ -197,15 +196,9 @@ def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
     wanted = ssl.PEM_cert_to_DER_cert(text[text.index(_CERTIFICATE) :])
     in_a_row = 0
     while in_a_row < _CONNECTIONS_IN_A_ROW:
-        in_a_row = in_a_row + 1 if _shown_by(node, deadline) == wanted else 0
+        shown = None
+        with contextlib.suppress(TimeoutError):
+            shown = ssl.get_server_certificate((node.host, node.port), timeout=max(_LOOK_S, deadline.remaining_s()))
+        in_a_row = in_a_row + 1 if shown is not None and ssl.PEM_cert_to_DER_cert(shown) == wanted else 0
         deadline.check(f"the new certificate of broker {node.number}")
         time.sleep(_LOOK_S)
-
-
-def _shown_by(node: Node, deadline: Deadline) -> bytes | None:
-    """Return the certificate presented to a new connection, or None if there was no answer by the deadline."""
-    timeout_s = max(_LOOK_S, deadline.remaining_s())
-    try:
-        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((node.host, node.port), timeout=timeout_s))
-    except TimeoutError:
-        return None

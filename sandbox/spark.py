@@ -107,7 +107,7 @@ class SparkCluster:
             require_free(self.state.port)
             self._launch(MASTER)
             self._await(MASTER, deadline)
-        names = {*map(str, range(1, workers + 1)), *self.state.processes} - {MASTER}
+        names = {*map(str, range(1, workers + 1)), *self.workers}
         new = [name for name in sorted(names, key=int) if not self.alive(name)]
         for name in new:
             self._launch(name)
@@ -127,7 +127,7 @@ class SparkCluster:
 
     @property
     def workers(self) -> list[str]:
-        return sorted((name for name in self.state.processes if name != MASTER), key=int)
+        return sorted(self.state.processes.keys() - {MASTER}, key=int)
 
     def log(self, name: str) -> Path:
         return self.directory / ("master.log" if name == MASTER else f"worker-{name}.log")
@@ -150,10 +150,12 @@ class SparkCluster:
 
     def pause(self, name: str) -> None:
         """Send SIGSTOP: connections stay open, nothing responds."""
-        self._signal(name, signal.SIGSTOP)
+        for process in self._tree(name):
+            process.send(signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        self._signal(name, signal.SIGCONT)
+        for process in self._tree(name):
+            process.send(signal.SIGCONT)
 
     def restart(self, name: str) -> None:
         """Start a process again; a running one is shut down cleanly first."""
@@ -175,10 +177,6 @@ class SparkCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        for process in self._tree(name):
-            process.send(number)
 
     def _tree(self, name: str) -> list[Identity]:
         identity = self.state.processes.get(name)
@@ -243,7 +241,6 @@ def _title(name: str) -> str:
 
 
 def spark_home() -> Path:
-    """Return the Spark installation inside pyspark."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused("pyspark is not installed; it is one of this package's requirements")

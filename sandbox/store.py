@@ -235,10 +235,6 @@ class Store:
         write_state(self._state_file, {**asdict(state), "properties": dict(state.properties)})
 
 
-def _missing(what: str) -> Refused:
-    return Refused(f"{what} is not installed here; `make setup-stores` installs Debian's package, or put it on PATH")
-
-
 ROLE = "brew"
 _DEBIAN = Path("/usr/lib/postgresql")
 
@@ -271,7 +267,7 @@ class Postgres(Store):
     def command(self) -> Sequence[str]:
         settings = {**_SETTINGS, **self.state.properties}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return [*_as_user(), str(_program("postgres")), "-D", str(self.data), "-p", str(self.state.port), *options]
+        return [*_as_user(), _program("postgres"), "-D", str(self.data), "-p", str(self.state.port), *options]
 
     def prepare(self, deadline: Deadline) -> None:
         if (self.data / "PG_VERSION").exists():
@@ -283,7 +279,7 @@ class Postgres(Store):
             account = _account()
             _require_way(self.data, account)
             os.chown(self.data, account.pw_uid, account.pw_gid)
-        command = [*_as_user(), str(initdb), "-D", str(self.data), "-U", ROLE]
+        command = [*_as_user(), initdb, "-D", str(self.data), "-U", ROLE]
         command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         how: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         done = subprocess.run(command, timeout=max(0.001, deadline.remaining_s()), check=False, **how)
@@ -307,14 +303,12 @@ class Postgres(Store):
         return f"postgresql://{ROLE}@{HOST}:{self.state.port}/postgres"
 
 
-def _program(name: str) -> Path:
-    """Return the path of a server program: Debian keeps them off PATH; the newest version comes first."""
+def _program(name: str, what: str = "PostgreSQL") -> str:
+    """Return the path of a server program: Debian keeps PostgreSQL's off PATH; the newest version comes first."""
     versions = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]), reverse=True)
-    if versions:
-        return versions[0]
-    if program := shutil.which(name):
-        return Path(program)
-    raise _missing("PostgreSQL")
+    if (program := versions[0] if versions else shutil.which(name)) is None:
+        raise Refused(f"{what} is not installed here; `make setup-stores` installs Debian's package, or put it on PATH")
+    return str(program)
 
 
 def _account() -> pwd.struct_passwd:
@@ -366,8 +360,7 @@ class Redis(Store):
         return f"redis://{HOST}:{self.state.port}/0"
 
     def command(self) -> Sequence[str]:
-        if (program := shutil.which("redis-server")) is None:
-            raise _missing("Redis")
+        program = _program("redis-server", "Redis")
         settings = {**_REDIS_SETTINGS, "port": str(self.state.port), "dir": str(self.data), **self.state.properties}
         # A value of several words (`replicaof HOST PORT`) is passed as several arguments, an empty value as one.
         words = [[f"--{name}", *(value.split() or [""])] for name, value in settings.items()]

@@ -39,8 +39,6 @@ _ROOM, _ROOM_PER_HEADER = 512, 10
 
 
 class SkipReason(enum.StrEnum):
-    """Why a dead letter stays where it is."""
-
     FOREIGN = "foreign"
     REPLAYED = "replayed-before"
     TOO_OFTEN = "too-often"
