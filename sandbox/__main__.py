@@ -7,7 +7,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -80,17 +82,7 @@ def cli() -> None:
 @option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
 @directory_option
 def up(
-    brokers: int,
-    port: int,
-    heap_mb: int,
-    place: str,
-    data_size_mb: int | None,
-    properties: Sequence[str],
-    kafka: str | None,
-    directory: Path,
-    *,
-    quick: bool,
-    is_secure: bool,
+    brokers: int, port: int, kafka: str | None, directory: Path, *, is_secure: bool, place: str, **option: Any
 ) -> None:
     """
     Start Kafka with the data it had; does nothing if it is running.
@@ -102,7 +94,7 @@ def up(
       python -m sandbox up --secure --dir other
       python -m sandbox up --kafka 3.9.2 --dir other
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    more = settings_of(properties)
+    properties = settings_of(option["properties"])
     with exclusive(directory):
         cluster = Cluster.open(directory)
         if (
@@ -115,16 +107,9 @@ def up(
             _print_usage(cluster.layout)
             return
         ports = [port + 2 * n for n in range(brokers)] if port else None
-        settings = Settings(
-            heap_mb=heap_mb,
-            quick=quick,
-            ends_with_parent=False,
-            properties=more,
-            namespaces=_own_networks(place),
-            data_size_mb=_limit(data_size_mb),
-            secure=is_secure,
-            kafka=kafka,
-        )
+        settings = Settings(option["heap_mb"], option["quick"], ends_with_parent=False, properties=properties)
+        isolated, size_mb = _own_networks(place), _limit(option["data_size_mb"])
+        settings = replace(settings, namespaces=isolated, data_size_mb=size_mb, secure=is_secure, kafka=kafka)
         cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
     click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
     _print_usage(cluster.layout)
@@ -368,9 +353,9 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
     with exclusive(directory):
         named: list[int | str] = [other if other == CLIENTS else int(other) for other in others]
         cluster = _cluster(directory, [number, *(other for other in named if isinstance(other, int))])
-        everybody: list[int | str] = [*(n.number for n in cluster.layout.nodes if n.number != number), CLIENTS]
-        cluster.cut(number, named or everybody)
-    click.echo(f"broker {number} is cut from {', '.join(map(str, named or everybody))}")
+        apart = named or [*(node.number for node in cluster.layout.nodes if node.number != number), CLIENTS]
+        cluster.cut(number, apart)
+    click.echo(f"broker {number} is cut from {', '.join(map(str, apart))}")
 
 
 @cli.command()

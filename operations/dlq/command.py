@@ -26,6 +26,7 @@ from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint, ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
+from brew.records import REPLAY_GROUP
 from operations.dlq.dead_letter import (
     ASK_S,
     DeadLetter,
@@ -42,7 +43,6 @@ from operations.dlq.replay import (
     ReplaySettings,
     SkippedDeadLetter,
     replay,
-    replay_group,
     written_back,
 )
 from operations.labels import iso, printable, utc
@@ -137,6 +137,10 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
     records, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
+
+    def place(letter: DeadLetter) -> dict[str, Any]:
+        return {"partition": letter.partition, "offset": letter.offset}
+
     return {
         "dead_letter": dead_letter,
         "input": target,
@@ -144,15 +148,10 @@ def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, 
         "replayed": len(records),
         "stays": dict(sorted(Counter(each.why.value for each in skipped).items())),
         "letters": [
-            _letter_place(record.letter) | {"to": record.partition, "count": record.letter.replays + 1}
-            for record in records
+            place(record.letter) | {"to": record.partition, "count": record.letter.replays + 1} for record in records
         ],
-        "stayed": [_letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
+        "stayed": [place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
     }
-
-
-def _letter_place(letter: DeadLetter) -> dict[str, Any]:
-    return {"partition": letter.partition, "offset": letter.offset}
 
 
 def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
@@ -373,7 +372,7 @@ def _settings(
         batch = min(batch, topics.max_message_bytes(place.admin, place.create_replay_log().name, deadline))
     return ReplaySettings(
         option["group"],
-        TransactionSettings(place.connection, replay_group(option["group"]), option["transaction_timeout"], batch),
+        TransactionSettings(place.connection, option["group"] + REPLAY_GROUP, option["transaction_timeout"], batch),
         ReplayRules(target, described.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
         choice,
         edit,

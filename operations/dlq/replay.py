@@ -20,7 +20,7 @@ from brew.fault_injection import die
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint, quantity
 from brew.offsets import Committed
-from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from brew.records import REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from brew.transaction import Write, queue, transact
 from operations.dlq.dead_letter import (
     DeadLetter,
@@ -190,7 +190,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of one replay; ``transaction`` carries the replay group."""
+    """Settings of one replay; ``transaction`` has the group that owns the replays' offsets and transactional ids."""
 
     group: str
     transaction: TransactionSettings
@@ -355,8 +355,3 @@ class _Partition:
 
 def written_back(done: Iterable[Replayed]) -> list[ReplayRecord]:
     return [each for each in done if isinstance(each, ReplayRecord)]
-
-
-def replay_group(group: str) -> str:
-    """Return the group that owns the offsets and transactional ids of replays of ``group``'s dead letters."""
-    return group + REPLAY_GROUP
