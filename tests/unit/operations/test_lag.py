@@ -253,12 +253,9 @@ def test_a_group_that_is_a_sinks_position_is_told_as_one(
     assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == told
 
 
-@pytest.mark.parametrize("metadata", ["a:revenue:out:sink", "a:revenue:out:sink\x00:?"])
-def test_a_source_offset_names_the_sink_that_committed_it(metadata: str) -> None:
+def test_a_source_offset_names_the_sink_that_committed_it_and_another_programs_names_none() -> None:
     """Also where librdkafka appends stray bytes."""
-    assert sink_of(Committed(17, metadata)) == SinkTransactionalId("a:revenue", "out")
-
-
-@pytest.mark.parametrize("committed", [None, Committed(17, ""), Committed(17, "topic-id=abc"), Committed(17, "a:b:7")])
-def test_another_programs_offset_names_no_sink(committed: Committed | None) -> None:
-    assert sink_of(committed) is None
+    for metadata in ("a:revenue:out:sink", "a:revenue:out:sink\x00:?"):
+        assert sink_of(Committed(17, metadata)) == SinkTransactionalId("a:revenue", "out")
+    for other in (None, *(Committed(17, metadata) for metadata in ("", "topic-id=abc", "a:b:7"))):
+        assert sink_of(other) is None
