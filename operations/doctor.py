@@ -225,9 +225,9 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
 
 
 def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
-    parts: list[RenderableType] = [_panel(case, snapshot, bootstrap) for case in snapshot.cases]
-    parts += [Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable]
-    return parts or [Text("no open transaction found")]
+    notes = (Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable)
+    cases = (_panel(case, snapshot, bootstrap) for case in snapshot.cases)
+    return [*cases, *notes] or [Text("no open transaction found")]
 
 
 def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> Panel:

@@ -113,11 +113,8 @@ def diagnose(
         else:
             cases.append(_coordinated(owner, tuple(sorted(holds)), age_limits, now_ms))
     going_on = {case.producer_id for case in cases if case.kind in _COORDINATED}
-    cases += [
-        _coordinated(transaction, (), age_limits, now_ms)
-        for transaction in owners.values()
-        if transaction.open and transaction.producer_id not in going_on
-    ]
+    others = (one for one in owners.values() if one.open and one.producer_id not in going_on)
+    cases += [_coordinated(transaction, (), age_limits, now_ms) for transaction in others]
     return sorted(cases, key=lambda case: (_ORDER.index(case.kind), -(case.age_s or 0), case.producer_id))
 
 
@@ -214,13 +211,12 @@ def select_to_abort(
     ``young`` adds those lingering within their timeout, because the user said whose they are and how old is too old.
     Names that match nothing are ignored here; see `unmatched`.
     """
-    return [
-        case
-        for case in cases
-        if set(names) & set(case.names)
-        or (everything and case.kind is Kind.HANGING)
-        or (everything and case.kind is Kind.LINGERING and (young or case.overdue))
-    ]
+
+    def picked(case: Diagnosis) -> bool:
+        late = case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))
+        return (everything and late) or not set(names).isdisjoint(case.names)
+
+    return list(filter(picked, cases))
 
 
 def same_transaction(case: Diagnosis, now: CoordinatorTransaction | None) -> bool:

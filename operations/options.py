@@ -142,16 +142,8 @@ def table(
 
 def plain_table(rows: Iterable[Sequence[RenderableType]], *, right: Sequence[str] = ()) -> Table:
     """Return a table of three columns without headings and lines; the third one wraps. ``right``: "1" or "2"."""
-    return table(
-        ["1", "2", ""],
-        rows,
-        right=right,
-        narrow=["1", "2"],
-        box=None,
-        show_header=False,
-        padding=(0, 1),
-        collapse_padding=True,
-    )
+    bare: dict[str, Any] = {"box": None, "show_header": False, "padding": (0, 1), "collapse_padding": True}
+    return table(["1", "2", ""], rows, right=right, narrow=["1", "2"], **bare)
 
 
 Report = Callable[[str, int, int], None]

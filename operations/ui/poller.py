@@ -24,6 +24,7 @@ from operations.ui.sources import InputSource, LocalStatusSource, OutputTailsSou
 
 OWN_STATUS = f"http://127.0.0.1:{PORT}/status"
 """Default address of a run on this machine."""
+_NAMES = ("topic", "output", "dead_letter", "group", "also_output")
 _T = TypeVar("_T")
 
 
@@ -52,14 +53,9 @@ class LiveSettings:
             Unreachable: no broker answered.
             UsageError: a value is out of range.
         """
-        run = PipelineSettings(
-            connected(option["bootstrap"]),
-            option["topic"],
-            option["output"],
-            option["dead_letter"],
-            option["group"],
-            also_output=option["also_output"],
-        )
+        topic, output, dead_letter, group, also = (option[name] for name in _NAMES)
+        cluster = connected(option["bootstrap"])
+        run = PipelineSettings(cluster, topic, output, dead_letter, group, also_output=also)
         return cls(run, option["statuses"], option["proof"], option["interval"], option["patience"], option["tail"])
 
     def __post_init__(self) -> None:
