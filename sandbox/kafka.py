@@ -335,7 +335,8 @@ class Cluster:
     def _place(self) -> None:
         """Create missing networks and limited disks, which a `down` or a reboot removed."""
         if any(node.namespace for node in self.layout.nodes):
-            self.layout = self.layout.on_hosts(self.network.make([n.number for n in self.layout.nodes]))
+            for number, host in self.network.make([node.number for node in self.layout.nodes]).items():
+                self.layout = self.layout.with_node(number, host=host, namespace=True)
         for node in self.layout.nodes:
             if node.size_mb and not node.alive():
                 limit_disk(self.layout.data(node), node.size_mb)

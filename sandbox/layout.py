@@ -96,9 +96,6 @@ class Layout:
     def with_node(self, number: int, **changed: Any) -> Layout:
         return replace(self, nodes=tuple(replace(n, **changed) if n.number == number else n for n in self.nodes))
 
-    def on_hosts(self, hosts: Mapping[int, str]) -> Layout:
-        return replace(self, nodes=tuple(replace(n, host=hosts[n.number], namespace=True) for n in self.nodes))
-
     def write(self) -> None:
         nodes = [asdict(node) for node in self.nodes]
         kept = {"cluster_id": self.cluster_id, "nodes": nodes, "launched": dict(self.launched)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,11 +63,6 @@ def _copy(copy: Copy) -> dict[str, Any]:
         "visible": copy.view.visible,
         "rule": copy.view.rule,
     }
-
-
-def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
-    found = verdict(histories)
-    return None if found is None else {"verdict": found[0].value, "why": found[1]}
 
 
 def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
@@ -182,7 +177,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
         histories = related_records(tracer, asked)
-    together = verdict_document(histories)
+    found = verdict(histories)
+    together = found and {"verdict": found[0].value, "why": found[1]}
     summary = {"what": as_text(what), "found": count, "verdict": together, "unavailable": tracer.unavailable}
     if as_json:
         print_json(summary | {"orders": [document(history) for history in histories]})

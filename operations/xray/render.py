@@ -211,13 +211,10 @@ def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
     size = -(-span // count)
     signs = [_NOTHING] * -(-span // size)
     for column in binned(strip, count):
-        signs[(column.start - strip.start) // size] = _SIGNS[_foremost(column)]
+        counts = column.offsets
+        most = max(counts, key=lambda kind: (kind is Kind.OPEN, counts[kind], -ORDER.index(kind)))
+        signs[(column.start - strip.start) // size] = _SIGNS[most]
     return [sign for sign in signs for _ in range(each)]
-
-
-def _foremost(column: Column) -> Kind:
-    counts = column.offsets
-    return Kind.OPEN if counts[Kind.OPEN] else max(counts, key=lambda kind: (counts[kind], -ORDER.index(kind)))
 
 
 def _numbers(strip: Strip) -> str:
