@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from harness.fakes import Broker, FakeTransaction
 from harness.pages import ROOT, column
 
 from brew.connection import Connection
@@ -219,9 +219,7 @@ class Place:
 
     def __init__(self, *letters: DeadLetter, hidden: Iterable[int] = (), fails_at: str = "") -> None:
         self.told: list[str] = []
-        self.produced: list[tuple[str, bytes | None]] = []
-        self.committed: Committed | None = None
-        self.admin, self.fails_at = None, fails_at
+        self.broker, self.admin, self.fails_at = Broker(), None, fails_at
         self.dead_letter = SimpleNamespace(name="dlq", topic_id="id")
         self.known = Known(set(hidden), self.told)
         self.partitions = lambda _chosen: [0]
@@ -229,38 +227,23 @@ class Place:
         self.replay_log = lambda _partition: self.known
         self.create_replay_log = lambda: SimpleNamespace(topic_id="marks-id")
 
+    @property
+    def produced(self) -> list[tuple[str, bytes | None]]:
+        visible = self.broker.visible()
+        return [(record.topic, record.value if record.topic == "in" else record.key) for record in visible]
 
-class Transaction:
-    """The broker's side, as far as the order of steps goes."""
+    @property
+    def position(self) -> int | None:
+        return self.broker.committed and self.broker.committed.offset
 
+
+class Transaction(FakeTransaction):
     def __init__(self, place: Place) -> None:
-        self._place, self._rows = place, list[tuple[str, bytes | None]]()
-        for step in ("fence", "begin", "flush", "abort", "close"):
-            setattr(self, step, lambda *_how, step=step: self._step(step))
+        super().__init__(place.broker, (place.fails_at, Fatal("no")))
+        self.steps = place.told
 
-    def _step(self, step: str) -> None:
-        self._place.told.append(step)
-        if self._place.fails_at == step:
-            raise Fatal(step)
-
-    def locate(self, _deadline: Deadline) -> Committed | None:
-        self._step("locate")
-        return self._place.committed
-
-    def mapped(self, _step: str) -> Any:
-        return nullcontext()
-
-    def produce(self, topic: str, value: bytes | None, key: bytes | None, *_more: object) -> None:
-        self._rows.append((topic, key if topic != "in" else value))
-
-    def send_offsets(self, until: int, metadata: str, _deadline: Deadline) -> None:
-        self._step(f"send {until}")
-        self._pending = Committed(until, metadata)
-
-    def commit(self, _deadline: Deadline) -> None:
-        self._step("commit")
-        self._place.committed = self._pending
-        self._place.produced += self._rows
+    def close(self) -> None:
+        self.steps.append("close")
 
 
 Skipped = list[tuple[int, SkipReason]]
@@ -309,7 +292,7 @@ def test_a_letter_is_written_back_once_in_two_replays(replays: Replays) -> None:
     assert len(place.produced) == 2
 
 
-@pytest.mark.parametrize("step", ["flush", "send 6"])
+@pytest.mark.parametrize("step", ["flush", "send-offsets"])
 def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) -> None:
     """It is aborted, nothing is committed behind it, and the next replay writes its letter back."""
     place = Place(letter(5), fails_at=step)
@@ -323,37 +306,34 @@ def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) ->
 def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(replays: Replays) -> None:
     """A letter that stays holds it; a later replay of what lies below does not move it back."""
     place = Place(letter(5), foreign(6), letter(7))
-    assert replays(place)[1] == [(6, SkipReason.FOREIGN)]
-    assert place.committed is not None
-    assert place.committed.offset == 6
-    place.committed = Committed(9, place.committed.metadata)
+    assert (replays(place)[1], place.position) == ([(6, SkipReason.FOREIGN)], 6)
+    assert place.broker.committed is not None
+    place.broker.committed = replace(place.broker.committed, offset=9)
     place.known.offsets.clear()
     replays(place)
-    assert place.committed.offset == 9
+    assert place.position == 9
 
 
 @pytest.mark.usefixtures("letter_by_letter")
 def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(replays: Replays) -> None:
     """Transaction after transaction: what counts is the first that waits in all of the partition."""
     place = Place(letter(5), foreign(6), letter(7), foreign(8), letter(9))
-    assert replays(place)[0] == [5, 7, 9]
-    assert place.committed is not None
-    assert place.committed.offset == 6
+    assert (replays(place)[0], place.position) == ([5, 7, 9], 6)
 
 
 @pytest.mark.parametrize("metadata", ["", "topic-id=older marks-id=marks-id"])
 def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(replays: Replays, metadata: str) -> None:
     """It says nothing of these letters, however high it is."""
     place = Place(letter(5))
-    place.committed = Committed(99, metadata)
+    place.broker.committed = Committed(99, metadata)
     replays(place)
-    assert place.committed.offset == 6
+    assert place.position == 6
 
 
 def test_marks_that_were_made_again_are_no_reason_to_write_all_back(replays: Replays) -> None:
     """The group's offset remembers the topic that held them."""
     place = Place(letter(5))
-    place.committed = Committed(6, "topic-id=id marks-id=older")
+    place.broker.committed = Committed(6, "topic-id=id marks-id=older")
     with pytest.raises(Refused, match=r"replay log of dlq\[0\] is lost"):
         replays(place)
     assert place.produced == []
