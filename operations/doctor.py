@@ -88,12 +88,7 @@ class TransactionsSnapshot:
 
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
-    """
-    Read the open transactions of all partitions in ``scope``, and of all coordinators.
-
-    Raises:
-        Unsupported: the brokers are older than Kafka 3.0.
-    """
+    """Read the open transactions in ``scope`` from partitions and coordinators; `Unsupported` before Kafka 3.0."""
     client = admin(connection)
     ends, unread_partitions = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)

@@ -96,12 +96,7 @@ def advice(error: BrewError) -> str:
 
 
 def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int]:
-    """
-    Return ``chosen``, or all ``there`` partitions of ``topic`` if it is empty.
-
-    Raises:
-        UsageError: the topic has no such partition.
-    """
+    """Return ``chosen``, or all ``there`` partitions of ``topic`` if empty; `UsageError` if one does not exist."""
     wrong = [p for p in chosen if not 0 <= p < there]
     if wrong:
         raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}; choose one of them")

@@ -175,11 +175,7 @@ class Identity:
 
 
 class ServerProcess:
-    """
-    A server that this program has started.
-
-    With ``ends_with_parent``, a watch kills it when this program ends, for any reason.
-    """
+    """A server that this program has started; ``ends_with_parent``: a watch kills it when this program ends."""
 
     def __init__(self, command: Sequence[str], log: Path, *, ends_with_parent: bool) -> None:
         """Start ``command`` in its own session, and append its output to ``log``."""

@@ -39,12 +39,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def settings_of(properties: Sequence[str]) -> dict[str, str]:
-    """
-    Return the values of `--property`.
-
-    Raises:
-        UsageError: one is not of the form NAME=VALUE.
-    """
+    """Return the values of `--property`; `UsageError` if one is not of the form NAME=VALUE."""
     for text in properties:
         if "=" not in text:
             raise UsageError(f"--property {text!r}: give a setting as NAME=VALUE")

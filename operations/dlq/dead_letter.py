@@ -222,12 +222,7 @@ class DeadLetterTopics:
         return log
 
     def original(self, letter: DeadLetter) -> bytes | None:
-        """
-        Return the value of a letter that carries only a reference to it.
-
-        Raises:
-            LookupError: the input no longer holds it.
-        """
+        """Return the value to which a letter only refers; `LookupError` if the input no longer holds it."""
         source = letter.source
         if source is None:
             raise LookupError("it has no source position")
@@ -240,12 +235,7 @@ class DeadLetterTopics:
         raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the value")
 
     def create_replay_log(self) -> Topic:
-        """
-        Return the replay log topic, created if it does not exist.
-
-        Raises:
-            Refused: it has too few partitions.
-        """
+        """Return the replay log topic, created if it does not exist; `Refused` if it has too few partitions."""
         if self.marks is None:
             wanted = TopicSpec(
                 checked_topic(self.dead_letter.name + MARKS_TOPIC, "DLQ_TOPIC (--dead-letter) with '.replayed'"),
@@ -265,12 +255,7 @@ class DeadLetterTopics:
 
 
 def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLetterTopics:
-    """
-    Return the topics as the cluster describes them.
-
-    Raises:
-        Refused: there is no such topic, or no broker.
-    """
+    """Return the topics as the cluster describes them; `Refused` if there is no such topic, or no broker."""
     checked_topic(dead_letter, "DLQ_TOPIC (--dead-letter)")
     reach(connection, Deadline(_REACH_S))
     client = admin(connection)

@@ -134,12 +134,7 @@ class RepairCommand:
 
     @classmethod
     def parse(cls, text: str, timeout_s: float) -> Self:
-        """
-        Split ``text`` as a shell would.
-
-        Raises:
-            UsageError: a quote is not closed, or there is no word.
-        """
+        """Split ``text`` as a shell would; `UsageError` if a quote is not closed, or there is no word."""
         try:
             words = shlex.split(text)
         except ValueError as error:

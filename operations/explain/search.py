@@ -82,10 +82,7 @@ class OrderSearch:
         return self._logs[topic]
 
     def check(self, *wanted: str) -> None:
-        """
-        Raises:
-            Refused: one of these topics does not exist, so an answer about its records would be meaningless.
-        """
+        """Refuse topics that do not exist, because an answer about their records would be meaningless."""
         for topic in wanted:
             if not self.logs(topic):
                 topics.describe_one(self._admin, topic, Deadline(_ASK_S))

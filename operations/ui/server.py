@@ -103,11 +103,7 @@ class EventBroadcaster:
 
 
 class LiveView:
-    """
-    Builds the view once per interval, for all readers together.
-
-    ``view`` may take long: it is called in a thread of its own.
-    """
+    """Builds the view once per interval for all readers; ``view`` may take long, so it is called in a thread."""
 
     def __init__(self, view: Callable[[], View], interval_s: float) -> None:
         self._take, self._interval_s = view, interval_s
@@ -287,12 +283,7 @@ def loopback(host: str) -> bool:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """
-    Return a bound, listening socket.
-
-    Raises:
-        Refused: the port is in use, or this machine has no such address.
-    """
+    """Return a bound, listening socket; `Refused` if the port is in use, or this machine has no such address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -40,12 +40,7 @@ _CELL = {"cell", "verdict", "seed"}
 
 
 def read(content: bytes, written_s: float) -> Proof:
-    """
-    Read one document, or one JSON object per line as a campaign appends them.
-
-    Raises:
-        ValueError: it is neither; the message says what was expected.
-    """
+    """Read a document, or the lines that a campaign appends; the text of a `ValueError` says what was expected."""
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError:

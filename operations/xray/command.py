@@ -215,12 +215,7 @@ def xray(
 
 
 def window_of(start: int | None, until: int | None, last: int | None) -> Window:
-    """
-    Return the offsets selected by the options.
-
-    Raises:
-        UsageError: the options exclude each other, or select nothing.
-    """
+    """Return the offsets that the options select; `UsageError` if they exclude each other, or select nothing."""
     if last is not None and start is not None:
         raise UsageError(
             f"--last is {last} and --from is {start}: they exclude each other; set one, or --last with --to"
