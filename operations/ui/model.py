@@ -57,11 +57,7 @@ class InputSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OutputTail:
-    """
-    The last offsets of each output partition; ``missing``: the topic does not exist yet.
-
-    ``also``: those of the further output topics (`--also-output`) that exist.
-    """
+    """The last offsets of each output partition; ``also``: those of further topics; ``missing``: no topic yet."""
 
     topic: str
     strips: Mapping[int, Strip]
@@ -96,11 +92,7 @@ _MOMENTARY = {State.STUCK, State.FENCED}
 
 
 class History:
-    """
-    The latest snapshots: rates in offsets per second, and the state of each partition.
-
-    ``total`` is the rate of all partitions over time, the newest last.
-    """
+    """The latest snapshots: each partition's state and rate in offsets per second; ``total``: all rates over time."""
 
     def __init__(self) -> None:
         self._flows: deque[tuple[float, InputSnapshot, dict[int, PartitionSnapshot]]] = deque()
@@ -324,11 +316,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """
-    Sums over all partitions; counts by outcome are those of the tails, or of the programs if they report them.
-
-    ``lag_s`` is that of the oldest record of all.
-    """
+    """Sums over all partitions (``lag_s``: of the oldest record); outcomes are the tails' or the programs'."""
 
     rate: float | None
     unit: str
