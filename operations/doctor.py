@@ -151,9 +151,8 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
             now = next(iter(transactions.named([name])), None)
             if now is None or not hanging.same_transaction(case, now):
                 return False
-            if (
-                ours := now.state == ONGOING
-            ):  # one that is already ending needs no fence, which would only hit its owner
+            ours = now.state == ONGOING
+            if ours:  # one that is already ending needs no fence, which would only hit its owner
                 fence(connection, name, deadline)
         else:
             held = transactions.held(sorted({hold.place for hold in case.holds}))

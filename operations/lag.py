@@ -238,9 +238,10 @@ def lag(
         if (sink := sink_position(before)) is not None:
             if watch or fail_on or fail_older_than is not None:
                 raise Refused(_of_sink(group, sink))
-            options.print_json({"sink": group, "topic": topic, **sink}) if as_json else click.echo(
-                _of_sink(group, sink)
-            )
+            if as_json:
+                options.print_json({"sink": group, "topic": topic, **sink})
+            else:
+                click.echo(_of_sink(group, sink))
             return ExitCode.DONE
         if watch:
             _watch(observer, before, interval, topic, group, as_json=as_json)
