@@ -15,9 +15,11 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -49,7 +51,7 @@ from brew.observability.status import Transactions
 from brew.preflight import Finding, Severity
 from operations.ui import page, terminal
 from operations.ui.build import PollResults, ViewHistory, document
-from operations.ui.model import InputSnapshot, PollResult, View
+from operations.ui.model import PollResult, View
 from operations.ui.page import parts, style
 from operations.ui.poller import Poller
 from operations.ui.server import EventBroadcaster
@@ -199,18 +201,13 @@ def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
 
 def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> None:
     """The break of the stale mark: a source that hangs, with an answer from before."""
-    hang, asked = threading.Event(), []
-
-    def ask(_deadline: Deadline) -> InputSnapshot:
-        asked.append(1)
-        if len(asked) > 1:
-            hang.wait(30)
-        return flow(look(0, 5, 5)).value or InputSnapshot(T0, ())
-
-    asker = Poller("flow", ask, every_s=0.01, patience_s=0.2)
+    hang = threading.Event()
+    answers = chain([flow(look(0, 5, 5)).value], iter(lambda: hang.wait(30), None))
+    ask = Mock(side_effect=answers)
+    asker: Poller[Any] = Poller("flow", ask, every_s=0.01, patience_s=0.2)
     asker.start()
     try:
-        until(lambda: len(asked) > 1, "the second question")
+        until(lambda: ask.call_count > 1, "the second question")
         answer = asker.answer
         assert answer.at_s is not None
         assert not answer.stale(answer.at_s + 0.1)
@@ -227,20 +224,11 @@ def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> N
 
 def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
     """Errors of the house in their own words; of others only the kind, since their text may hold anything."""
-    turn = iter([DeadlineExceeded("no end within 1 s"), RuntimeError("password=canary"), None])
-    reasons: list[str | None] = []
-
-    def ask(_deadline: Deadline) -> int:
-        error = next(turn, None)
-        if error is not None:
-            raise error
-        return 7
-
+    ask = Mock(side_effect=[DeadlineExceeded("no end within 1 s"), RuntimeError("password=canary"), 7])
     asker: Poller[int] = Poller("x", ask, every_s=0.01, patience_s=0.2)
-    for _ in range(3):
+    for reason in ("no end within 1 s", "a poll failed with RuntimeError", None):
         asker._once()
-        reasons.append(asker.answer.failed)
-    assert reasons == ["no end within 1 s", "a poll failed with RuntimeError", None]
+        assert asker.answer.failed == reason
     assert asker.answer.value == 7
 
 
@@ -280,7 +268,8 @@ def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
 
 
 def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
-    """The last open records are seen at the strip's right end."""
+    """The last open records are seen at the strip's right end; the line of rates is as high as its highest."""
+    assert (sparkline((0.0, 5.0, 10.0), 8), sparkline((1.0, 0.0, 0.0), 2)) == (" ▄█", "▁▁")
     answers, memory = moving(statuses=(statuses(status(running(0))),))
     lines = drawn(seen(answers, memory))
     (row,) = [line for line in lines if line.lstrip().startswith("0 ")]
@@ -317,12 +306,6 @@ def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatc
         terminal._settled(desk)
 
 
-def test_the_line_of_rates_is_as_high_as_its_highest() -> None:
-    """Blocks from nothing to full."""
-    assert sparkline((0.0, 5.0, 10.0), 8) == " ▄█"
-    assert sparkline((1.0, 0.0, 0.0), 2) == "▁▁"
-
-
 def test_the_document_holds_what_the_page_shows() -> None:
     """As plain JSON values."""
     answers, memory = moving(statuses=(statuses(status(running(0))),))
@@ -331,10 +314,8 @@ def test_the_document_holds_what_the_page_shows() -> None:
     assert (row["state"], row["position"], row["step"], row["steps_s"]["produce"]) == ("working", 1350, "produce", 0.2)
     assert row["last_transaction"]["transactional_id"] == "g:in:0"
     assert told["sources"]["flow"]["stale"] is None
-    assert told["sources"]["proof"] == {
-        "asked": False,
-        "said": "not verified yet; run brew verify (make verify)",
-    } | dict.fromkeys(("age_s", "stale"))
+    proof = {"asked": False, "said": "not verified yet; run brew verify (make verify)", "age_s": None, "stale": None}
+    assert told["sources"]["proof"] == proof
     assert told["totals"]["transactions"]["open"] == 1
 
 
