@@ -129,7 +129,7 @@ class LiveView:
             while not self.hub.closed:
                 await self._refresh()
                 await asyncio.sleep(self._interval_s)
-        except Exception as error:  # noqa: BLE001 - raised again by `serve`
+        except Exception as error:  # noqa: BLE001 - raised again by `ui`
             self.failed = error
 
     async def page(self, _request: Request) -> Response:
@@ -219,13 +219,6 @@ def server(live: LiveView, hosts: list[str]) -> uvicorn.Server:
     return _Server(config, live)
 
 
-def serve(live: LiveView, listening: socket.socket, hosts: list[str]) -> None:
-    """Serve until a signal; uvicorn raises it again after closing everything, for the previous handler."""
-    server(live, hosts).run(sockets=[listening])
-    if live.failed is not None:
-        raise live.failed
-
-
 LOOPBACK = "127.0.0.1"
 OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 
@@ -267,8 +260,12 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
         url = f"http://{shown}:{listening.getsockname()[1]}/"
         print_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
         with PollGroup(settings) as poll_group:
-            # If the user opened it to other machines, they may call it by any name.
-            serve(LiveView(poll_group.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
+            live = LiveView(poll_group.view, settings.interval_s)
+            # If the user opened it to other machines, they may call it by any name. After a signal, uvicorn closes
+            # everything and raises the signal again, for the previous handler.
+            server(live, OWN_NAMES if loopback(host) else ["*"]).run(sockets=[listening])
+            if live.failed is not None:
+                raise live.failed
     return ExitCode.DONE
 
 
