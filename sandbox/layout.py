@@ -105,7 +105,7 @@ class Layout:
     def read(cls, directory: Path) -> Layout | None:
 
         def parsed(kept: Any) -> Layout:
-            nodes = (Node(**{**node, "identity": Identity.parse(node["identity"])}) for node in kept["nodes"])
+            nodes = [Node(**{**node, "identity": Identity.parse(node["identity"])}) for node in kept["nodes"]]
             return cls(directory, kept["cluster_id"], tuple(nodes), kept.get("launched", {}))
 
         remedy = f"if none of its servers runs, remove {directory}"

@@ -61,7 +61,8 @@ class State:
     @classmethod
     def read(cls, directory: Path) -> State | None:
         def parsed(kept: Any) -> State:
-            return cls(**{**kept, "processes": {name: Identity.parse(one) for name, one in kept["processes"].items()}})
+            processes = {name: Identity.parse(one) for name, one in kept.pop("processes").items()}
+            return cls(**kept, processes=processes)
 
         return read_state(directory / _STATE_FILE, parsed, "cluster", f"remove {directory}")
 

@@ -42,7 +42,8 @@ class State:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> State:
-        return cls(kept["port"], kept["properties"], Identity.parse(kept["identity"]))
+        identity = Identity.parse(kept["identity"])
+        return cls(kept["port"], kept["properties"], identity)
 
 
 class Store:
