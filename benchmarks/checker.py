@@ -101,12 +101,7 @@ def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sizes_of(text: str) -> list[int]:
-    """
-    Parse sizes such as `500000,2000000`.
-
-    Raises:
-        UsageError: the text is anything else.
-    """
+    """Parse sizes such as `500000,2000000`."""
     try:
         sizes = [int(size) for size in text.split(",")]
     except ValueError as error:

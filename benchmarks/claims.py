@@ -85,9 +85,9 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
             whole.apply(entry)
     without = time.perf_counter() - began
     reader.close()
-    if {p: (o.client_id, o.token) for p, o in view.tables[0].owners.items()} != {
-        p: (o.client_id, o.token) for p, o in whole.tables[0].owners.items()
-    }:
+    tables = view.tables[0], whole.tables[0]
+    read, folded = ({p: (o.client_id, o.token) for p, o in table.owners.items()} for table in tables)
+    if read != folded:
         raise click.ClickException("from a snapshot a new member got other owners than from the whole log")
     return {"newcomer s": with_snapshot, "whole log s": without}
 
@@ -137,7 +137,7 @@ def _until_all(keeper: Heartbeater) -> None:
     "--bootstrap", default=names.BOOTSTRAP, envvar="BOOTSTRAP", metavar="HOST:PORT", help="Kafka's bootstrap servers."
 )
 @option("--count", type=click.IntRange(100_000), default=1_000_000, help="Number of messages in the claims log.")
-@option("--interval-s", type=float, default=INTERVAL_S, help="Seconds between two heartbeats.")
+@option("--interval-s", default=INTERVAL_S, help="Seconds between two heartbeats.")
 @option("--times", type=click.IntRange(1), default=5, help="Number of take-overs.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write the results to, as JSON.")
 def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path | None) -> None:

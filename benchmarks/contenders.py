@@ -20,8 +20,6 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 @dataclass(frozen=True, slots=True)
 class RunTopics:
-    """Where one run reads and writes."""
-
     bootstrap: str
     input: str
     output: str
@@ -119,18 +117,18 @@ def java_options(given: str, *, tuned: bool) -> str:
 
 
 def _peer(
-    program: Sequence[str], *, static: bool, options: Callable[[RunTopics], Sequence[str]] | None = None
+    program: Sequence[object], *, static: bool, options: Callable[[RunTopics], Sequence[str]] | None = None
 ) -> Command:
     """Return a peer's command, which runs until SIGTERM in any case; a static member keeps its id across restarts."""
 
     def command(place: RunTopics, _setup: Setup, _follow: bool) -> list[str]:
         more = options(place) if options else []
-        return [*program, *_topics(place), *more, *(["--instance", "bench-1"] if static else [])]
+        return [*map(str, program), *_topics(place), *more, *(["--instance", "bench-1"] if static else [])]
 
     return command
 
 
-_LOOP = [sys.executable, str(PEERS / "loop.py")]
+_LOOP = [sys.executable, PEERS / "loop.py"]
 _JAVA = ["java", "-Xms1g", "-Xmx1g", "-jar"]
 
 
@@ -140,74 +138,52 @@ def _state(place: RunTopics) -> list[str]:
 
 def _peers(*, static: bool) -> Iterable[Contender]:
     suffix, member = ("", "a static member") if static else ("-dynamic", "a dynamic member, the default")
-    yield Contender(
-        f"loop{suffix}",
-        f"a hand-written confluent-kafka loop, exactly once, 100 ms, {member}",
-        _peer(_LOOP, static=static),
-        endless=True,
-    )
-    yield Contender(
-        f"streams{suffix}",
-        f"Kafka Streams exactly_once_v2 in Java, 100 ms, 2 threads, {member}",
-        _peer([*_JAVA, str(STREAMS)], static=static, options=_state),
-        endless=True,
-        needs=STREAMS,
-    )
-    yield Contender(
-        f"franz{suffix}",
-        f"franz-go's GroupTransactSession in Go, exactly once, 100 ms, {member}",
-        _peer([str(FRANZ)], static=static),
-        endless=True,
-        needs=FRANZ,
-    )
-    if static:  # Flink assigns partitions itself and is not a group member
-        yield Contender(
-            "flink",
-            "Flink in Java, a checkpoint a second, two-phase-commit sink, 2 slots",
-            _peer([*_JAVA, str(FLINK)], static=False, options=_state),
-            endless=True,
-            without=POSITION,
-            needs=FLINK,
-        )
-    yield Contender(
-        f"quix{suffix}",
-        f"quix-streams in Python, exactly-once, 100 ms, {member}",
-        _peer([str(QUIX), str(PEERS / "quix.py")], static=static, options=_state),
-        endless=True,
-        needs=QUIX,
-    )
+    for name, what, program, options, needs in (
+        ("loop", "a hand-written confluent-kafka loop, exactly once, 100 ms", _LOOP, None, None),
+        ("streams", "Kafka Streams exactly_once_v2 in Java, 100 ms, 2 threads", [*_JAVA, STREAMS], _state, STREAMS),
+        ("franz", "franz-go's GroupTransactSession in Go, exactly once, 100 ms", [FRANZ], None, FRANZ),
+        ("quix", "quix-streams in Python, exactly-once, 100 ms", [QUIX, PEERS / "quix.py"], _state, QUIX),
+    ):
+        if name == "quix" and static:
+            yield _FLINK
+        command = _peer(program, static=static, options=options)
+        yield Contender(f"{name}{suffix}", f"{what}, {member}", command, endless=True, needs=needs)
 
 
+_FLINK = Contender(  # no dynamic one: Flink assigns partitions itself and is not a group member
+    "flink",
+    "Flink in Java, a checkpoint a second, two-phase-commit sink, 2 slots",
+    _peer([*_JAVA, FLINK], static=False, options=_state),
+    endless=True,
+    without=POSITION,
+    needs=FLINK,
+)
 _SINK = "Spark's Kafka sink, at least once, from_json and to_json"
-PIPELINE = Contender(
-    "pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline("--reader", "connector"), ours=True
-)
-DIRECT = Contender("direct", "ours, exactly once, tasks read by themselves", _pipeline("--reader", "direct"), ours=True)
-STAND_BY = Contender(
-    "direct-stand-by",
-    "the same with a second driver that stands by, heartbeats of 0.5 s",
-    _pipeline(*("--reader", "direct", "--stand-by", "--claim-interval", "0.5")),
-    ours=True,
-    stands_by=True,
-)
-LOCAL = Contender(
-    "alone", "ours, exactly once, one process without Spark", _pipeline("--reader", "direct", spark=False), ours=True
-)
-AT_LEAST_ONCE = Contender(
-    "alone-at-least-once",
-    "the same with its transactions taken out, offsets after output",
-    _pipeline("--reader", "direct", program=[str(Path(__file__).with_name("at_least_once.py"))], spark=False),
-    exactly_once=False,
-)
-
+_DIRECT = ("--reader", "direct")
+_AT_LEAST_ONCE = [str(Path(__file__).with_name("at_least_once.py"))]
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        DIRECT,
-        PIPELINE,
-        STAND_BY,
-        LOCAL,
-        AT_LEAST_ONCE,
+        Contender("direct", "ours, exactly once, tasks read by themselves", _pipeline(*_DIRECT), ours=True),
+        Contender(
+            "pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline("--reader", "connector"), ours=True
+        ),
+        Contender(
+            "direct-stand-by",
+            "the same with a second driver that stands by, heartbeats of 0.5 s",
+            _pipeline(*_DIRECT, "--stand-by", "--claim-interval", "0.5"),
+            ours=True,
+            stands_by=True,
+        ),
+        Contender(
+            "alone", "ours, exactly once, one process without Spark", _pipeline(*_DIRECT, spark=False), ours=True
+        ),
+        Contender(
+            "alone-at-least-once",
+            "the same with its transactions taken out, offsets after output",
+            _pipeline(*_DIRECT, program=_AT_LEAST_ONCE, spark=False),
+            exactly_once=False,
+        ),
         Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False), exactly_once=False),
         Contender("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True), exactly_once=False),
         Contender(
@@ -244,12 +220,7 @@ DEFAULT = ("pipeline", "spark-sink", "loop", "streams", "franz")
 
 
 def require_built(names: Iterable[str]) -> None:
-    """
-    Check that everything these contenders need is present.
-
-    Raises:
-        Refused: something is not built, or there is no `java`.
-    """
+    """Check that everything these contenders need is present."""
     needs = {name: CONTENDERS[name].needs for name in names}
     unbuilt = [name for name, need in needs.items() if need is not None and not need.exists()]
     if unbuilt:

@@ -32,6 +32,7 @@ from brew.kafka.clients import admin, mapped
 from brew.kafka.topics import TopicSpec
 from brew.names import ExitCode
 from sandbox.kafka import Cluster, Settings
+from sandbox.process import Identity
 
 ROOT = Path(__file__).resolve().parent.parent
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
@@ -63,24 +64,10 @@ class BenchmarkCluster:
     def connection(self) -> Connection:
         return Connection(self.cluster.bootstrap)
 
-    def before_run(self) -> None:
-        """Restart a broker that must be fresh for each run."""
-        if self.kind == "default-young":
-            self.cluster.restart()
-
-    def open_home(self) -> Path:
-        """Return the directory, made accessible to servers that run as another user, such as PostgreSQL."""
-        self.home.chmod(0o711)
-        return self.home
-
     def broker_cpu_s(self) -> float:
         """Return the CPU seconds used by the broker since its start."""
-        identity = self.cluster.layout.node(1).identity
-        process = identity.process() if identity else None
-        if process is None:
-            raise Refused(f"the broker has ended; see its log {self.cluster.layout.log(self.cluster.layout.node(1))}")
-        times = process.cpu_times()
-        return float(times.user + times.system)
+        node = self.cluster.layout.node(1)
+        return server_cpu_s(node.identity, f"the broker has ended; see its log {self.cluster.layout.log(node)}")
 
     def input_of(self, records: int) -> str:
         """Return a topic of ``records`` orders, seeded and read once to warm up the broker."""
@@ -95,12 +82,9 @@ class BenchmarkCluster:
 
     def seed(self, name: str, records: int) -> None:
         """Create a topic of ``records`` orders, numbered from 0."""
-        self.make_topics([name])
+        make_topics(self.connection, [name])
         options = ["--topic", name, "--count", str(records), "--start", "0"]
         program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
-
-    def make_topics(self, names: Sequence[str], config: Mapping[str, str] | None = None) -> None:
-        make_topics(self.connection, names, config=config)
 
     def drop_topics(self, names: Sequence[str]) -> None:
         client = admin(self.connection)
@@ -157,12 +141,7 @@ def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
 
 
 def program(package: str, *arguments: str, records: int = 0, good: Sequence[int] = (0,)) -> str:
-    """
-    Run one of our programs to its end and return its output.
-
-    Raises:
-        Refused: its exit code is not in ``good``, or it did not end in time.
-    """
+    """Run one of our programs to its end and return its output."""
     command = [sys.executable, "-m", package, *arguments]
     deadline = step_timeout_s(records)
     try:
@@ -174,8 +153,16 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
     return done.stdout
 
 
+def server_cpu_s(identity: Identity | None, gone: str) -> float:
+    """Return the CPU seconds of a server and of its finished children."""
+    process = identity.process() if identity else None
+    if process is None:
+        raise Refused(gone)
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
 def children_cpu_s() -> float:
-    """Return the CPU seconds of this process's children that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -188,19 +175,19 @@ def transacting_s(lines: Iterable[Entry]) -> float:
 
 
 def save(path: Path, document: Mapping[str, object]) -> None:
-    """Write results as JSON."""
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def machine() -> dict[str, str]:
-    """Return facts about the machine as name -> value, for the report and the JSON file."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    judged = subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cores": f"{_cores()} ({_cpu_model()})",
+        "cores": f"{cores} ({_cpu_model()})",
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "load before the start": f"{os.getloadavg()[0]:.2f}",
-        "python": f"{platform.python_version()}, built with{'out' if _is_slow() else ''} optimisations",
+        "python": f"{platform.python_version()}, built with{'out' if judged == 10 else ''} optimisations",
         "java": _matched(r'version "([^"]+)"', _program_output("java", "-version")),
         "pyspark": importlib.metadata.version("pyspark"),
         "confluent-kafka": importlib.metadata.version("confluent-kafka"),
@@ -215,19 +202,10 @@ def machine() -> dict[str, str]:
     }
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cpu_model() -> str:
     file = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
     return model[1].strip() if model else platform.machine()
-
-
-def _is_slow() -> bool:
-    """Return True if `make setup` would call this Python slow."""
-    return subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode == 10
 
 
 def _matched(pattern: str, text: str) -> str:

@@ -92,7 +92,6 @@ class GrowthResult:
 
 
 def seed(connection: Connection, case: GrowthCase) -> None:
-    """Seed orders, padded by a note to the requested size."""
     make_topics(connection, [case.topic], case.partitions)
     order = orders(1)
     out = producer(connection, None, timeout_s=_ASK_S, message_max_bytes=1_000_000)
@@ -160,7 +159,6 @@ def warm(cluster: BenchmarkCluster) -> None:
 
 
 def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]:
-    """Return each case's runs, paired with base runs."""
     results: list[dict[str, object]] = []
     base, *others = cases(count)
     with benchmark_cluster() as cluster:
@@ -184,7 +182,6 @@ def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]
 
 
 def median_ratio(pairs: Sequence[dict[str, Any]]) -> float:
-    """Return the median ratio of a case's bytes per second to those of its base run."""
     return statistics.median(pair["case"]["mb_per_s"] / pair["base"]["mb_per_s"] for pair in pairs)
 
 

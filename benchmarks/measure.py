@@ -7,10 +7,11 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 
 import psutil
 from contenders import Contender, RunTopics, Setup
-from environment import PARTITIONS, BenchmarkCluster, ScopedThread, program, step_timeout_s, touch
+from environment import PARTITIONS, BenchmarkCluster, ScopedThread, make_topics, program, step_timeout_s, touch
 from runs import Latency, Restart, Run, delays_ms, percentile
 from watch import EndOffsets, MemoryWatch, Tree, Usage, VisibilityWatch, first_record, open_records, throughput
 
@@ -36,7 +37,7 @@ def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: s
     )
     # Spark's sink cannot keep timestamps, which the proof requires unless the broker sets them.
     timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
-    cluster.make_topics([place.output, place.dead_letter], timed)
+    make_topics(cluster.connection, [place.output, place.dead_letter], config=timed)
     return place
 
 
@@ -59,9 +60,6 @@ def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, dead
     Wait until the group has reached the input's end and no transaction is open on the output.
 
     The input is written without transactions, because some contenders never advance past markers at a log's end.
-
-    Raises:
-        Refused: the contender ended first.
     """
     ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
     downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
@@ -76,7 +74,7 @@ def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, dead
             time.sleep(_DRAINED_S)
     finally:
         reader.close()
-    raise Refused(f"it ended before the backlog was drained; its last lines:\n{tree.tail()}")
+    raise tree.refused("it ended before the backlog was drained")
 
 
 def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
@@ -85,9 +83,6 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
 
     A sink without transactions has no position in Kafka, so the input's end is taken as the position that it claims.
     The proof may find violations only of what a contender does not promise.
-
-    Raises:
-        Refused: records are missing, or the proof found a violation.
     """
     if not contender.exactly_once:
         ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
@@ -108,12 +103,7 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
 def verified_after_kill(
     cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
 ) -> tuple[str, int]:
-    """
-    Verify as `verified` does, and return the number of duplicates; only a sink without transactions may have any.
-
-    Raises:
-        Refused: records are missing, or the proof found a violation.
-    """
+    """Verify as `verified` does, and return the number of duplicates; only a sink without transactions may have any."""
     if contender.exactly_once:
         return verified(cluster, contender, place, records), 0
     counts = cluster.count(place.output, "source", records)
@@ -131,7 +121,8 @@ def machine_cpu_s() -> float:
 def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
     """Run a contender once over ``records`` orders, then verify its output."""
     source = cluster.input_of(records)
-    cluster.before_run()
+    if cluster.kind == "default-young":
+        cluster.cluster.restart()
     place = create_run_topics(cluster, contender, source, f"{records}.{number}")
     ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
     touch()
@@ -153,21 +144,18 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     verdict = verified(cluster, contender, place, records)
     cluster.drop_topics([place.output, place.dead_letter])
     return Run(
-        contender.name,
-        records,
-        number,
-        going.records_per_s,
-        going.overall_records_per_s,
-        going.first_visible_s,
-        going.last_visible_s,
-        usage.wall_s,
-        cpu,
-        broker,
-        max(0.0, foreign),
-        memory.peak.total() / 2**20,
-        {name: size / 2**20 for name, size in memory.peak.items()},
-        verdict,
-        cluster.kind,
+        contender=contender.name,
+        records=records,
+        round=number,
+        **asdict(going),
+        wall_s=usage.wall_s,
+        cpu_s=cpu,
+        broker_cpu_s=broker,
+        foreign_cpu_s=max(0.0, foreign),
+        memory_mib=memory.peak.total() / 2**20,
+        memory_parts_mib={name: size / 2**20 for name, size in memory.peak.items()},
+        verified=verdict,
+        broker=cluster.kind,
     )
 
 
@@ -241,12 +229,7 @@ def follow(
     warm_s: float,
     seconds: float,
 ) -> Latency:
-    """
-    Start a contender on a few waiting orders, then send it ``per_s`` per second; the first ``warm_s`` do not count.
-
-    Raises:
-        Refused: it ended, records were lost or duplicated, or the proof found a violation.
-    """
+    """Start a contender on a few waiting orders, then send it ``per_s`` a second; the first ``warm_s`` do not count."""
     source = f"bench.follow.{contender.name}.{number}.in"
     cluster.seed(source, _WAITING)
     place = create_run_topics(cluster, contender, source, f"follow-{number}")
@@ -306,7 +289,7 @@ def _pause(tree: Tree, seconds: float) -> None:
 
 def _alive(tree: Tree) -> None:
     if not tree.running():
-        raise Refused(f"it ended during the latency measurement; its last lines:\n{tree.tail()}")
+        raise tree.refused("it ended during the latency measurement")
 
 
 _MOMENT_S = 60.0
@@ -355,12 +338,7 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
 
 
 def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """
-    Return (active, standby) of two instances started together, once one of them is a warm standby.
-
-    Raises:
-        Refused: one ended first; more orders would give more time.
-    """
+    """Return (active, standby) of two instances started together, once one of them is a warm standby."""
 
     def await_note(note: str, what: str, *trees: Tree) -> Tree:
         deadline = Deadline(_WARM_S)
@@ -370,9 +348,7 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
                     return tree
             for tree in (first, other):
                 if not tree.running():
-                    raise Refused(
-                        f"it ended before there was {what}; give more --orders; its last lines:\n{tree.tail()}"
-                    )
+                    raise tree.refused(f"it ended before there was {what}; give more --orders")
             deadline.check(what)
             time.sleep(_LOOK_S)
 
@@ -382,12 +358,7 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
 
 
 def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
-    """
-    Wait until records are visible and, with ``transactions``, more are in an open transaction; return their number.
-
-    Raises:
-        Refused: the run ended first; more orders would give more time.
-    """
+    """Wait until records are visible and, with ``transactions``, more are in an open one; return their number."""
     deadline = Deadline(_MOMENT_S)
     while tree.running():
         if sum(ends.ask().values()):
@@ -396,7 +367,4 @@ def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
                 return waiting
         deadline.check("waiting for the moment to kill the run")
         time.sleep(_LOOK_S)
-    raise Refused(
-        "the run ended before it could be killed inside a transaction; give more --orders; its last lines:\n"
-        f"{tree.tail()}"
-    )
+    raise tree.refused("the run ended before it could be killed inside a transaction; give more --orders")

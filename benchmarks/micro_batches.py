@@ -24,7 +24,6 @@ from measure import create_run_topics, stop
 from watch import Tree, memory_parts
 
 from brew.deadline import Deadline
-from brew.errors import Refused
 
 NAMES = ("spark-sink-tuned", "spark-sink-brew-one", "spark-sink-brew-tasks")
 MOST_OVER_MS = 150
@@ -47,12 +46,7 @@ class Measured:
 
 
 def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: int, number: int) -> Measured:
-    """
-    Follow a backlog until ``batches`` batches after the warm-up are in the query's commit log.
-
-    Raises:
-        Refused: the query ended, or was not that far in time.
-    """
+    """Follow a backlog until ``batches`` batches after the warm-up are in the query's commit log."""
     source = cluster.input_of((_WARM_UP + batches) * rows)
     place = create_run_topics(cluster, contender, source, f"micro.{number}")
     commits, deadline = place.home / "checkpoint/commits", Deadline(_START_S + _BATCH_S * batches)
@@ -60,7 +54,7 @@ def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: 
     with Tree([*contender.command(place, Setup(), True), "--most", str(rows)], place.home) as tree:
         while (done := committed(commits)) < _WARM_UP + batches:
             if not tree.running() or deadline.expired():
-                raise Refused(f"{contender.name}: stopped after {done} batches; its last lines:\n{tree.tail()}")
+                raise tree.refused(f"{contender.name}: stopped after {done} batches")
             if done >= _WARM_UP and not began:
                 began, first = time.monotonic(), done
             if began and time.monotonic() >= next_look:

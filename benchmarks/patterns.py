@@ -14,13 +14,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 import psutil
-from environment import PARTITIONS, ROOT, benchmark_cluster, children_cpu_s, make_topics, program, save
+from environment import PARTITIONS, ROOT, benchmark_cluster, children_cpu_s, make_topics, program, save, server_cpu_s
 
 from brew import cli
 from brew.cli import option
@@ -38,7 +39,7 @@ from brew.orders import DISCOUNTS
 from brew.transaction import queue
 from downstream.consume.handler import LoopSettings
 from downstream.consume.loop import Loop
-from downstream.totals.run import Run, RunResult
+from downstream.totals.run import Run
 from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, checkpoint_value
 from downstream.totals.topics import Position, Topics, TotalsSettings, ensured
 from downstream.totals.total import Total
@@ -54,6 +55,7 @@ ONE_MORE = Total(orders=1).encode()
 LEAST_GAIN = 10.0
 COUNTS = (1, 4, 16, 64)
 TOPIC = "bench.virtual"
+_ENDED = "PostgreSQL has ended; run the benchmark again"
 
 
 @click.group()
@@ -97,9 +99,10 @@ def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int
     """Run the command once into tables of its own, and check them."""
     names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
     ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
-    load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), children_cpu_s()
+    load, server, own = psutil.getloadavg()[0], server_cpu_s(postgres.state.identity, _ENDED), children_cpu_s()
     booked = json.loads(program(*ledger, "--batch", str(batch)))
-    server, own, orders = _server_cpu_s(postgres) - server, children_cpu_s() - own, booked["entries"]
+    server = server_cpu_s(postgres.state.identity, _ENDED) - server
+    own, orders = children_cpu_s() - own, booked["entries"]
     if json.loads(program(*ledger, "--check"))["verdict"] != "proven":
         raise Refused(f"the ledger failed its check after batches of {batch}; run the benchmark again")
     rate = orders / booked["seconds"]
@@ -108,16 +111,6 @@ def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int
         f"batches of {batch}: {orders} orders in {booked['seconds']:.1f} s, {rate:,.0f} orders/s, load {load:.1f}"
     )
     return {"batch": batch, "orders": orders, "seconds": booked["seconds"], "rate": rate, "load_before": load, **cpu}
-
-
-def _server_cpu_s(postgres: Postgres) -> float:
-    """Return the CPU seconds of the server and of its finished sessions."""
-    identity = postgres.state.identity
-    process = identity.process() if identity else None
-    if process is None:
-        raise Refused("PostgreSQL has ended; run the benchmark again")
-    times = process.cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 @bench.command()
@@ -140,8 +133,9 @@ def ledger(orders: int, single: int, runs: int, out: Path) -> int:
     includes the program's start; on a busy machine it is more reliable than the seconds. Exits with 1 if the median in
     batches is below 20,000 orders/s.
     """
-    with benchmark_cluster() as place, Postgres.start(place.open_home()) as postgres:
-        kafka = place.cluster
+    with benchmark_cluster() as place, ExitStack() as ending:
+        place.home.chmod(0o711)  # PostgreSQL may run as another user
+        kafka, postgres = place.cluster, ending.enter_context(Postgres.start(place.home))
         write_orders(kafka.bootstrap, "many", orders)
         write_orders(kafka.bootstrap, "few", single)
         batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]
@@ -206,33 +200,25 @@ def restored(
         stores[partition] = store_of(partition, changelog)
         return stores[partition]
 
-    run = Run(settings, kept, threading.Event(), lambda _text: ends.append(time.monotonic()))
-    close = run.close_stores
+    class CheckedRun(Run):
+        def close_stores(self) -> None:
+            for partition, store in stores.items():
+                sample = range(partition, keys, PARTITIONS * 997)
+                if store.get(list(map(key_of, sample))) != list(map(value_of, sample)):
+                    raise Refused(f"{name}: partition {partition} restored other values than were written")
+                checked.append(0 if store.checkpoint is None else store.checkpoint.keys)
+            super().close_stores()
 
-    def check_and_close() -> None:
-        for partition, store in stores.items():
-            sample = list(range(partition, keys, PARTITIONS * 997))
-            if store.get([key_of(n) for n in sample]) != [value_of(n) for n in sample]:
-                raise Refused(f"{name}: partition {partition} restored other values than were written")
-            checked.append(0 if store.checkpoint is None else store.checkpoint.keys)
-        close()
-
-    run.close_stores = check_and_close  # type: ignore[method-assign]
+    run = CheckedRun(settings, kept, threading.Event(), lambda _text: ends.append(time.monotonic()))
     began = time.monotonic()
-    result: RunResult = run.run(follow=False)
+    result = run.run(follow=False)
     whole = time.monotonic() - began
     if sum(checked) < keys or result.deltas != PARTITIONS:
         raise Refused(f"{name}: restored {sum(checked)} of {keys} keys, counted {result.deltas} of {PARTITIONS} deltas")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = max(ends) - began if ends else 0.0
-    return {
-        "store": name,
-        "keys": sum(checked),
-        "restored": result.restored,
-        "restore_s": seconds,
-        "run_s": whole,
-        "peak_mib": peak,
-    }
+    counts: dict[str, object] = {"store": name, "keys": sum(checked), "restored": result.restored}
+    return counts | {"restore_s": seconds, "run_s": whole, "peak_mib": peak}
 
 
 @bench.command()
@@ -275,9 +261,7 @@ class SlowHandler:
     """A handler that sleeps, as if waiting for a remote answer."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.first = 0.0
-        self.last = 0.0
+        self._seconds, self.first, self.last = seconds, 0.0, 0.0
 
     def handle(self, _record: LogRecord) -> None:
         self.first = self.first or time.monotonic()

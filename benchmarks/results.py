@@ -6,8 +6,7 @@ The reports of a benchmark: tables on the terminal, RESULTS.md, the same numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -77,30 +76,24 @@ def lines(results: Results, records: int) -> list[list[str]]:
     return rows
 
 
-def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
-    """Return one row per kill."""
-    rows = [["contender", *(measure.name for measure in _RESTARTS), "output"]]
-    for restart in restarts:
-        values = [format(measure.value(restart), measure.form) for measure in _RESTARTS]
-        rows.append([restart.contender, *values, restart.verified])
+def _medians(measures: Sequence[Measure], groups: Iterable[Sequence[Restart | Latency]]) -> list[list[str]]:
+    """Return one row per group of a contender's results."""
+    rows = [["contender", *(measure.name for measure in measures), "output"]]
+    for group in groups:
+        middles = [format(median(map(measure.value, group)), measure.form) for measure in measures]
+        rows.append([group[0].contender, *middles, ", ".join(sorted({one.verified for one in group}))])
     return rows
 
 
-def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
-    """Return one row per contender: medians of its rounds."""
-    rows = [["contender", *(measure.name for measure in _LATENCIES), "output"]]
-    for name in dict.fromkeys(latency.contender for latency in latencies):
-        mine = [latency for latency in latencies if latency.contender == name]
-        middles = [format(median(map(measure.value, mine)), measure.form) for measure in _LATENCIES]
-        rows.append([name, *middles, ", ".join(sorted({latency.verified for latency in mine}))])
-    return rows
+def _by_contender(latencies: Sequence[Latency]) -> list[list[Latency]]:
+    names = dict.fromkeys(latency.contender for latency in latencies)
+    return [[latency for latency in latencies if latency.contender == name] for name in names]
 
 
-def cpu_lines(results: Results) -> list[list[str]]:
-    """Return the cost of one more record for contenders that ran over two sizes."""
+def _cpu_costs(results: Results) -> dict[str, float]:
+    """Return the microseconds of one more record, for contenders that ran over two sizes."""
     costs = {name: results.cpu_us(name) for name in results.contenders}
-    rows = [[name, f"{cost:.1f}"] for name, cost in costs.items() if cost is not None]
-    return [["contender", "CPU of the tree per record, µs"], *rows]
+    return {name: cost for name, cost in costs.items() if cost is not None}
 
 
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
@@ -111,13 +104,15 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
         for n in subset.counts()
     ]
     if results.latencies:
-        parts.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
+        title = f"Latency at {results.latencies[0].wanted_per_s:,} records/s"
+        parts.append((title, _medians(_LATENCIES, _by_contender(results.latencies))))
     if results.restarts:
-        parts.append(("Restart after `kill -9`", restart_lines(results.restarts)))
+        parts.append(("Restart after `kill -9`", _medians(_RESTARTS, [[restart] for restart in results.restarts])))
     for subset in results.by_broker():
-        if len(cpu := cpu_lines(subset)) > 1:
+        if costs := _cpu_costs(subset):
             title = f"CPU without the start, {subset.runs[0].broker} broker: the largest backlog less the smallest"
-            parts.append((title, cpu))
+            rows = [[name, f"{cost:.1f}"] for name, cost in costs.items()]
+            parts.append((title, [["contender", "CPU of the tree per record, µs"], *rows]))
     return parts
 
 
@@ -148,21 +143,19 @@ def write(results: Results, path: Path) -> None:
 
 
 def _markdown(results: Results) -> str:
+    how_to_read = Path(__file__).with_name("how_to_read.md").read_text()
     commands = [f"    {command}" for command in results.command.splitlines()]
     text = ["# Measured", "", "Written by the benchmark; measure again with", "", *commands, ""]
-    text += _table(["machine", ""], [[name, value] for name, value in results.machine.items()])
-    for title, (header, *rows) in sections(results):
-        text += ["", f"## {title}", "", *_table(header, rows)]
+    text += _table([["machine", ""], *([name, value] for name, value in results.machine.items())])
+    for title, rows in sections(results):
+        text += ["", f"## {title}", "", *_table(rows)]
     text += ["", "## Who runs", "", *(f"- `{name}`: {what}." for name, what in results.contenders.items())]
-    return "\n".join([*text, "", *_HOW_TO_READ.splitlines(), ""])
+    return "\n".join([*text, "", *how_to_read.splitlines(), ""])
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
-
-
-_HOW_TO_READ = (Path(__file__).with_name("how_to_read.md")).read_text()
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (rows[0], rule, *rows[1:])]
 
 
 _WIDTH, _NAMES, _VALUES = 860, 150, 150
@@ -179,19 +172,15 @@ _STYLE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One contender's value; ``high`` is the end of its thin line (the slowest round, or p99)."""
+class Bar(NamedTuple):
+    """One contender's value, with a thin line from ``spread``'s low to its high (the slowest round, or p99)."""
 
     name: str
-    value: float
-    low: float
-    high: float
+    spread: Spread
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(NamedTuple):
     """Bars of one measure, best first."""
 
     title: str
@@ -201,65 +190,55 @@ class Panel:
 
 def panels(results: Results) -> list[Panel]:
     """Return rates per backlog, CPU per record, latency, start, restart; measures without numbers are left out."""
-    shown = []
-    kinds = results.by_broker()
+    kinds, shown = results.by_broker(), []
     for kind in kinds:
         for records in reversed(kind.counts()):
-            spreads = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
-            rates = {name: spread for name, spread in spreads.items() if spread}
+            rates = {name: kind.spread(name, records, lambda run: run.records_per_s) for name in kind.names(records)}
             title = f"{records:,} orders, {kind.runs[0].broker} broker: records/s"
             note = "steady rate, first to last visible; higher is better"
-            shown.append(Panel(title, note, _bars(rates, ",.0f", highest_first=True)))
-    costs = [(name, kinds[0].cpu_us(name)) for name in results.contenders] if kinds else []
-    cpu = _bars(_by_name((name, cost) for name, cost in costs if cost is not None), ".1f")
-    shown.append(Panel("CPU per record, µs", "whole process tree, without the start; lower is better", cpu))
+            shown.append(_panel(title, note, rates, ",.0f", highest_first=True))
+    cpu = _by_name(_cpu_costs(kinds[0]).items() if kinds else ())
+    shown.append(_panel("CPU per record, µs", "whole process tree, without the start; lower is better", cpu))
     if results.latencies:
         shown.append(_latency(results.latencies))
     starts = _by_name((latency.contender, latency.first_commit_s) for latency in results.latencies)
     note = "process start to the first record for readers; lower is better"
-    shown.append(Panel("Start to first commit, s", note, _bars(starts, ".1f")))
+    shown.append(_panel("Start to first commit, s", note, starts))
     restarts = _by_name((restart.contender, restart.first_record_s) for restart in results.restarts)
-    note = "new start to the first new record; lower is better"
-    shown.append(Panel("Restart after kill -9, s", note, _bars(restarts, ".1f")))
+    shown.append(_panel("Restart after kill -9, s", "new start to the first new record; lower is better", restarts))
     return [panel for panel in shown if panel.bars]
 
 
-def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread]:
+def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread | None]:
     values: dict[str, list[float]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return {name: spread for name, measured in values.items() if (spread := Spread.of(measured))}
+    return {name: Spread.of(measured) for name, measured in values.items()}
 
 
-def _bars(spreads: dict[str, Spread], form: str, *, highest_first: bool = False) -> list[Bar]:
-    bars = [Bar(n, s.middle, s.low, s.high, format(s.middle, form)) for n, s in spreads.items()]
-    return sorted(bars, key=lambda bar: bar.value, reverse=highest_first)
+def _panel(
+    title: str, note: str, spreads: Mapping[str, Spread | None], form: str = ".1f", *, highest_first: bool = False
+) -> Panel:
+    bars = [Bar(name, spread, format(spread.middle, form)) for name, spread in spreads.items() if spread]
+    return Panel(title, note, sorted(bars, key=lambda bar: bar.spread.middle, reverse=highest_first))
 
 
 def _latency(latencies: Sequence[Latency]) -> Panel:
     """Return p50 as bars, with p99 as the end of the thin line."""
-    p50 = _by_name((latency.contender, latency.p50_ms) for latency in latencies)
-    p99 = _by_name((latency.contender, latency.p99_ms) for latency in latencies)
-    ends = {name: (p50[name].middle, p99[name].middle) for name in p50}
-    bars = [Bar(name, low, low, high, f"{low:,.0f} / {high:,.0f}") for name, (low, high) in ends.items()]
+    bars = []
+    for mine in _by_contender(latencies):
+        p50, p99 = median(latency.p50_ms for latency in mine), median(latency.p99_ms for latency in mine)
+        bars.append(Bar(mine[0].contender, Spread(p50, p50, p99, len(mine)), f"{p50:,.0f} / {p99:,.0f}"))
     title = f"Latency at {latencies[0].wanted_per_s:,} records/s, ms"
-    return Panel(title, "p50, line to p99; lower is better", sorted(bars, key=lambda bar: bar.value))
+    return Panel(title, "p50, line to p99; lower is better", sorted(bars, key=lambda bar: bar.spread.middle))
 
 
 def draw(results: Results) -> str:
     """Return the SVG document."""
     shown = panels(results)
     height = 2 * _MARGIN + sum(_TITLE + _ROW * len(panel.bars) + _GAP for panel in shown)
-    svg = ET.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {_WIDTH} {height}",
-            "role": "img",
-            "font-family": "ui-sans-serif, system-ui, sans-serif",
-            "font-size": "14",
-        },
-    )
+    frame = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {_WIDTH} {height}", "role": "img"}
+    svg = ET.Element("svg", frame | {"font-family": "ui-sans-serif, system-ui, sans-serif", "font-size": "14"})
     ET.SubElement(svg, "title").text = "Measured: " + "; ".join(panel.title for panel in shown)
     ET.SubElement(svg, "style").text = _STYLE
     top = _MARGIN
@@ -271,31 +250,29 @@ def draw(results: Results) -> str:
 
 def _draw_panel(svg: ET.Element, panel: Panel, top: int, ours: set[str]) -> int:
     """Draw a panel below ``top``; return where it ends."""
-    _text(svg, _MARGIN, top + 16, panel.title, "title")
-    _text(svg, _WIDTH - _MARGIN, top + 16, panel.note, "quiet", anchor="end")
+
+    def text(x: float, y: float, words: str, anchor: str = "start", style: str = "") -> None:
+        place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
+        ET.SubElement(svg, "text", place | ({"class": style} if style else {})).text = words
+
+    def shape(kind: str, style: str, **numbers: float) -> None:
+        ET.SubElement(svg, kind, {"class": style, **{name: f"{value:.1f}" for name, value in numbers.items()}})
+
+    text(_MARGIN, top + 16, panel.title, style="title")
+    text(_WIDTH - _MARGIN, top + 16, panel.note, "end", "quiet")
     top += _TITLE
-    scale = _PLOT / (max(max(bar.value, bar.high) for bar in panel.bars) or 1)
+    scale = _PLOT / (max(max(bar.spread.middle, bar.spread.high) for bar in panel.bars) or 1)
     left = _MARGIN + _NAMES
     for bar in panel.bars:
-        middle = top + _ROW / 2
-        _text(svg, left - 8, middle + 5, bar.name, anchor="end")
-        size = {"x": left, "y": middle - _BAR / 2, "width": bar.value * scale, "height": _BAR, "rx": 2}
-        _shape(svg, "rect", "bar ours" if bar.name in ours else "bar", size)
-        if bar.high > bar.low:
-            ends = {"x1": left + bar.low * scale, "x2": left + bar.high * scale, "y1": middle, "y2": middle}
-            _shape(svg, "line", "whisker", ends)
-        _text(svg, left + max(bar.value, bar.high) * scale + 8, middle + 5, bar.label)
+        middle, (value, low, high) = top + _ROW / 2, (bar.spread.middle, bar.spread.low, bar.spread.high)
+        text(left - 8, middle + 5, bar.name, "end")
+        style = "bar ours" if bar.name in ours else "bar"
+        shape("rect", style, x=left, y=middle - _BAR / 2, width=value * scale, height=_BAR, rx=2)
+        if high > low:
+            shape("line", "whisker", x1=left + low * scale, x2=left + high * scale, y1=middle, y2=middle)
+        text(left + max(value, high) * scale + 8, middle + 5, bar.label)
         top += _ROW
     return top
-
-
-def _shape(svg: ET.Element, kind: str, style: str, numbers: dict[str, float]) -> None:
-    ET.SubElement(svg, kind, {"class": style, **{name: f"{value:.1f}" for name, value in numbers.items()}})
-
-
-def _text(svg: ET.Element, x: float, y: float, text: str, style: str = "", *, anchor: str = "start") -> None:
-    place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
-    ET.SubElement(svg, "text", {**place, **({"class": style} if style else {})}).text = text
 
 
 @click.command()

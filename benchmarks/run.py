@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from contenders import CONTENDERS, DEFAULT, Setup, require_built
+from contenders import CONTENDERS, DEFAULT, Contender, Setup, require_built
 from environment import BROKERS, BenchmarkCluster, benchmark_cluster, machine
 from measure import follow, measure, restart
 from results import tables, write
@@ -24,8 +24,6 @@ _WARM_UP = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure."""
-
     names: Sequence[str]
     counts: Sequence[int]
     repeat: int
@@ -163,55 +161,42 @@ def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: P
         for name in plan.names:
             console.print(f"{name}: warming up on {plan.warm_up:,} orders")
             measure(cluster, CONTENDERS[name], setup, plan.warm_up, 0)
-    return replace(
-        results,
-        runs=[*results.runs, *_drains(console, cluster, setup, plan)],
-        restarts=[*results.restarts, *(_restarts(console, cluster, setup, plan) if plan.counts else [])],
-        latencies=[*results.latencies, *_latencies(console, cluster, setup, plan)],
-    )
-
-
-def _drains(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Run]:
-    runs = []
+    runs: list[Run] = []
     for records in plan.counts:
         console.print(f"seeding {records:,} orders")
         cluster.input_of(records)
-        for number, names in rounds(plan.names, plan.repeat, paired=plan.paired):
-            for name in names:
-                result = measure(cluster, CONTENDERS[name], setup, records, number)
-                console.print(
-                    f"{name} round {number}: {result.records_per_s:,.0f} records/s, {result.wall_s:.1f} s, "
-                    f"{result.cpu_s:.1f} CPU s, {result.memory_mib:,.0f} MiB, {result.verified}"
-                )
-                runs.append(result)
-    return runs
-
-
-def _restarts(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Restart]:
-    results = []
-    for number, names in rounds(plan.names, plan.restarts, paired=False):
-        for name in names:
-            result = restart(cluster, CONTENDERS[name], setup, max(plan.counts), number)
+        for number, contender in _turns(plan, plan.repeat, paired=plan.paired):
+            runs.append(run := measure(cluster, contender, setup, records, number))
             console.print(
-                f"{name} killed: first new record {result.first_record_s:.2f} s after the restart, {result.verified}"
+                f"{run.contender} round {number}: {run.records_per_s:,.0f} records/s, {run.wall_s:.1f} s, "
+                f"{run.cpu_s:.1f} CPU s, {run.memory_mib:,.0f} MiB, {run.verified}"
             )
-            results.append(result)
-    return results
+    restarts: list[Restart] = []
+    for number, contender in _turns(plan, plan.restarts if plan.counts else 0):
+        restarts.append(killed := restart(cluster, contender, setup, max(plan.counts), number))
+        first = f"first new record {killed.first_record_s:.2f} s after the restart"
+        console.print(f"{killed.contender} killed: {first}, {killed.verified}")
+    latencies: list[Latency] = []
+    times = {"warm_s": plan.latency_s / 2, "seconds": plan.latency_s}
+    for number, contender in _turns(plan, plan.latencies):
+        latencies.append(paced := follow(cluster, contender, setup, number, per_s=plan.rate_per_s, **times))
+        console.print(
+            f"{paced.contender} at {paced.records_per_s:,.0f} records/s: "
+            f"p50 {paced.p50_ms:.0f} ms, p99 {paced.p99_ms:.0f} ms, "
+            f"first commit {paced.first_commit_s:.2f} s after the start, {paced.verified}"
+        )
+    return replace(
+        results,
+        runs=[*results.runs, *runs],
+        restarts=[*results.restarts, *restarts],
+        latencies=[*results.latencies, *latencies],
+    )
 
 
-def _latencies(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Latency]:
-    results = []
-    for number, names in rounds(plan.names, plan.latencies, paired=False):
-        for name in names:
-            pace = {"per_s": plan.rate_per_s, "warm_s": plan.latency_s / 2, "seconds": plan.latency_s}
-            result = follow(cluster, CONTENDERS[name], setup, number, **pace)
-            console.print(
-                f"{name} at {result.records_per_s:,.0f} records/s: "
-                f"p50 {result.p50_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, "
-                f"first commit {result.first_commit_s:.2f} s after the start, {result.verified}"
-            )
-            results.append(result)
-    return results
+def _turns(plan: Plan, repeat: int, *, paired: bool = False) -> list[tuple[int, Contender]]:
+    """Return (round, contender) in the order in which they run."""
+    planned = rounds(plan.names, repeat, paired=paired)
+    return [(number, CONTENDERS[name]) for number, names in planned for name in names]
 
 
 if __name__ == "__main__":

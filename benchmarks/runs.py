@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,24 +56,14 @@ def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | No
 
 
 def marginal(small: tuple[int, float], large: tuple[int, float]) -> float:
-    """
-    Return the cost of one more record, from two (records, cost); the start-up cost, the same in both, cancels out.
-
-    Raises:
-        ValueError: the second has no more records than the first.
-    """
+    """Return the cost of one more record, from two (records, cost); the start-up cost cancels out."""
     if large[0] <= small[0]:
         raise ValueError(f"a difference needs more records than {small[0]}, got {large[0]}")
     return (large[1] - small[1]) / (large[0] - small[0])
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """
-    Return the nearest-rank percentile: the smallest value not exceeded by at least ``share`` (0 < share <= 1) of all.
-
-    Raises:
-        ValueError: there are no values, or ``share`` is out of range.
-    """
+    """Return the nearest-rank percentile: the smallest value not exceeded by at least ``share`` (above 0) of all."""
     if not values or not 0 < share <= 1:
         raise ValueError(f"a percentile needs values and a share above 0 up to 1, got {len(values)} and {share}")
     return sorted(values)[math.ceil(share * len(values)) - 1]
@@ -193,49 +182,28 @@ class Results:
         return Spread.of(self.by_round(name, records, value).values())
 
     def ratio(self, mine: str, other: str, records: int, value: Callable[[Run], float]) -> Spread | None:
-        """Return mine over the other's, round by round."""
         return ratio(self.by_round(mine, records, value), self.by_round(other, records, value))
 
     def cpu_us(self, name: str) -> float | None:
         """Return CPU microseconds per record from the medians of largest and smallest backlog; None for one size."""
-        counts = [records for records in self.counts() if name in self.names(records)]
-        ends = [self.spread(name, records, lambda run: run.cpu_s) for records in (counts[:1] + counts[-1:])]
-        if len(counts) < 2 or ends[0] is None or ends[1] is None:
-            return None
-        return 1e6 * marginal((counts[0], ends[0].middle), (counts[-1], ends[1].middle))
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document."""
-        return {"format": FORMAT, **asdict(self)}
+        spreads = {records: self.spread(name, records, lambda run: run.cpu_s) for records in self.counts()}
+        costs = [(records, spread.middle) for records, spread in spreads.items() if spread]
+        return 1e6 * marginal(costs[0], costs[-1]) if len(costs) > 1 else None
 
 
 def save(results: Results, path: Path) -> None:
-    path.write_text(json.dumps(results.document(), indent=2, ensure_ascii=False) + "\n")
+    document = {"format": FORMAT, **asdict(results)}
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(paths: Iterable[Path]) -> Results:
-    """
-    Merge the results of several files, with all commands; rounds of later files follow those of earlier ones.
-
-    Raises:
-        Refused: a file is not a result, or was written by an older benchmark.
-    """
+    """Merge the results of several files, with all commands; rounds of later files follow those of earlier ones."""
     documents = [_document(path) for path in paths]
     if not documents:
         raise Refused("there are no results to read; give at least one file that the benchmark wrote")
-    whole = _results(documents[0], 0)
-    for document in documents[1:]:
-        so_far = itertools.chain(whole.runs, whole.restarts, whole.latencies)
-        more = _results(document, max((measured.round for measured in so_far), default=0))
-        whole = Results(
-            "\n".join(dict.fromkeys([*whole.command.splitlines(), more.command])),
-            whole.machine,
-            {**whole.contenders, **more.contenders},
-            [*whole.ours, *(name for name in more.ours if name not in whole.ours)],
-            [*whole.runs, *more.runs],
-            [*whole.restarts, *more.restarts],
-            [*whole.latencies, *more.latencies],
-        )
+    whole = Results("", documents[0]["machine"], {}, [])
+    for document in documents:
+        whole = _merged(whole, document)
     return whole
 
 
@@ -250,16 +218,19 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _results(document: Mapping[str, Any], before: int) -> Results:
-    def later(measured: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [{**fields, "round": fields["round"] + before} for fields in measured]
+def _merged(whole: Results, document: Mapping[str, Any]) -> Results:
+    known = [*whole.runs, *whole.restarts, *whole.latencies]
+    before = max((measured.round for measured in known), default=0)
+
+    def later(name: str) -> list[dict[str, Any]]:
+        return [{**fields, "round": fields["round"] + before} for fields in document[name]]
 
     return Results(
-        document["command"],
-        document["machine"],
-        document["contenders"],
-        document["ours"],
-        [Run(**fields) for fields in later(document["runs"])],
-        [Restart(**fields) for fields in later(document["restarts"])],
-        [Latency(**fields) for fields in later(document["latencies"])],
+        "\n".join(dict.fromkeys([*whole.command.splitlines(), document["command"]])),
+        whole.machine,
+        {**whole.contenders, **document["contenders"]},
+        list(dict.fromkeys([*whole.ours, *document["ours"]])),
+        [*whole.runs, *(Run(**fields) for fields in later("runs"))],
+        [*whole.restarts, *(Restart(**fields) for fields in later("restarts"))],
+        [*whole.latencies, *(Latency(**fields) for fields in later("latencies"))],
     )

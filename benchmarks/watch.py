@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import psutil
 from confluent_kafka import IsolationLevel
@@ -29,8 +29,7 @@ _POLL_S = 0.02
 _ASK_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class VisibilitySample:
+class VisibilitySample(NamedTuple):
     """Number of offsets below the partitions' last stable offsets ``at`` a time (monotonic seconds)."""
 
     at: float
@@ -180,10 +179,9 @@ class Tree:
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes of the command, including orphans, without `measured.py` itself."""
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self._launcher.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
+        return []
 
     def kill(self) -> None:
         """Send SIGKILL to all processes, to `measured.py` last, because it adopts orphans meanwhile."""
@@ -208,22 +206,21 @@ class Tree:
         return self._launcher.poll() is None
 
     def wait(self, deadline: Deadline, *, stopped: bool = False) -> Usage:
-        """
-        Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may explain the exit code.
-
-        Raises:
-            Refused: it ended with an error, or not in time; the message has the last lines of its output.
-        """
+        """Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may explain the exit code."""
         try:
             self._launcher.wait(max(0.001, deadline.remaining_s()))
         except subprocess.TimeoutExpired as error:
-            raise Refused(f"no end within {deadline.budget_s:g} s; its last lines:\n{self.tail()}") from error
+            raise self.refused(f"no end within {deadline.budget_s:g} s") from error
         if not self._report.exists():
-            raise Refused(f"it was killed from outside; its last lines:\n{self.tail()}")
+            raise self.refused("it was killed from outside")
         usage = Usage(**json.loads(self._report.read_text()))
         if usage.exit_code != 0 and not (stopped and usage.exit_code in _BY_SIGTERM):
-            raise Refused(f"it ended with {usage.exit_code}; its last lines:\n{self.tail()}")
+            raise self.refused(f"it ended with {usage.exit_code}")
         return usage
+
+    def refused(self, what: str) -> Refused:
+        """Return an error with the last lines of the output."""
+        return Refused(f"{what}; its last lines:\n{self.tail()}")
 
     def tail(self) -> str:
         lines = self._log.read_text("utf-8", "replace").splitlines()
@@ -262,7 +259,6 @@ class MemoryWatch(ScopedThread):
                 self.weigh(processes)
 
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
-        """Sample the memory now."""
         parts = memory_parts(self._tree.processes() if processes is None else processes)
         if parts.total() > self.peak.total():
             self.peak = parts

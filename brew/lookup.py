@@ -54,8 +54,11 @@ class Table:
         Return the value for ``key`` in force at ``timestamp`` (milliseconds since the epoch), or None.
 
         Raises:
+            TypeError: the key is not bytes; it would never be found.
             BrewError: the topic can't be read; the transaction is repeated.
         """
+        if not isinstance(key, bytes):
+            raise TypeError(f"the key to look up in {self.topic!r} is {key!r}; a record's key is bytes")
         return _rows_of(self).at(key, timestamp)
 
 

@@ -81,12 +81,12 @@ class Pipeline:
         bootstrap: str = names.BOOTSTRAP,
         group: str | None = None,
         dead_letter: str | None = None,
-        also_output: Sequence[str] = (),
+        also_output: str | Sequence[str] = (),
         on_error: str = OnError.END.value,
         reader: str = Reader.DIRECT.value,
         master: str = "local[*]",
         client_config: str | Path | None = None,
-        py_files: Sequence[str] = (),
+        py_files: str | Path | Sequence[str | Path] = (),
         conf: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
@@ -101,6 +101,9 @@ class Pipeline:
             UsageError: an invalid setting, or a function that can't be loaded.
         """
         checked = _checked(more)
+        texts = {"input": input, "output": output, "bootstrap": bootstrap, "master": master}
+        for name, value in {**texts, "group": group or "", "dead_letter": dead_letter or ""}.items():
+            _check_text(name, value)
         known = ClientConfig() if client_config is None else load(Path(client_config))
         jvm_dir = str(dependencies.home(None))
         self.settings = PipelineSettings(
@@ -109,11 +112,11 @@ class Pipeline:
             output,
             dead_letter or f"{output}.dlq",
             group or f"brew-{output}",
-            SparkSettings(master, jvm_dir, conf or {}, py_files=tuple(py_files)),
+            SparkSettings(master, jvm_dir, conf or {}, py_files=_texts("py_files", py_files)),
             reader=_one_of(Reader, "reader", reader),
             transform=transform,
             on_error=_one_of(OnError, "on_error", on_error),
-            also_output=tuple(also_output),
+            also_output=_texts("also_output", also_output),
             **checked,
         )
         transformation(self.settings)
@@ -279,6 +282,19 @@ def _typed(name: str, value: Any, known: Mapping[str, Any]) -> Any:
         wanted = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
         raise UsageError(f"{name} is {value!r}; it has to be of type {wanted}")
     return value
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}; it has to be of type str")
+
+
+def _texts(name: str, value: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    """Return a sequence of names; a single one counts as a sequence of one, not as its characters."""
+    found = (value,) if isinstance(value, str | Path) else tuple(value)
+    for one in found:
+        _check_text(name, str(one) if isinstance(one, Path) else one)
+    return tuple(str(one) for one in found)
 
 
 def _one_of(kind: Any, name: str, value: str) -> Any:

@@ -61,8 +61,6 @@ def masked_url(url: str) -> str:
 
 
 class RequestOutcome(enum.Enum):
-    """Outcome of one request."""
-
     SENT = enum.auto()
     REFUSED = enum.auto()
     LATER = enum.auto()

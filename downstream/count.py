@@ -12,8 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -27,14 +25,6 @@ _DIGEST_BYTES = 16
 _BUCKETS = 256
 _BUFFER_BYTES = 16 * 1024
 _EXAMPLES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Memory limits before counting spills to disk; a million identities take about 110 MB."""
-
-    identities: int = 1_000_000
-    identity_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +51,23 @@ def digest(identity: bytes) -> bytes:
     return blake2b(identity, digest_size=_DIGEST_BYTES).digest()
 
 
-class DistinctCount:
+class DistinctCount(ExitStack):
     """
     Counts distinct identities, added in any order; records without an identity are counted separately.
 
-    With 100 million identities the files take 1.6 GB, and one bucket holds 400,000 entries in memory.
+    Beyond the limits it spills to disk; a million identities in memory take about 110 MB. With 100 million, the files
+    take 1.6 GB, and one bucket holds 400,000 entries in memory.
     """
 
-    def __init__(self, limits: Limits = Limits()) -> None:
-        self._limits = limits
+    def __init__(self, identities: int = 1_000_000, identity_bytes: int = 64 * 1024 * 1024) -> None:
+        super().__init__()
+        self._most, self._most_bytes = identities, identity_bytes
         self._records = self._unidentified = self._bytes = 0
         self._seen: set[bytes] = set()
         self._again: dict[bytes, None] = {}
         self._spill: _Spill | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._spill is not None:
-            self._spill.close()
-
     def add(self, identities: Sequence[bytes | None]) -> None:
-        """Add a batch."""
         known = [identity for identity in identities if identity is not None]
         self._records += len(identities)
         self._unidentified += len(identities) - len(known)
@@ -97,8 +79,10 @@ class DistinctCount:
             self._remember_duplicates(known)
         self._seen |= fresh
         self._bytes += sum(map(len, fresh))
-        if len(self._seen) > self._limits.identities or self._bytes > self._limits.identity_bytes:
-            self._move_to_disk()
+        if len(self._seen) > self._most or self._bytes > self._most_bytes:
+            self._spill = self.enter_context(_Spill())
+            self._spill.write(map(digest, self._seen))
+            self._seen = set()
 
     def _remember_duplicates(self, known: list[bytes]) -> None:
         batch: set[bytes] = set()
@@ -108,13 +92,7 @@ class DistinctCount:
             batch.add(identity)
         # Duplicates in memory have been noted already; the count is records minus unique ones.
 
-    def _move_to_disk(self) -> None:
-        self._spill = _Spill()
-        self._spill.write(map(digest, self._seen))
-        self._seen = set()
-
     def result(self) -> Distinct:
-        """Return the count of everything that was added."""
         examples = tuple(self._again)
         if self._spill is None:
             return Distinct(self._records, len(self._seen), self._unidentified, examples)
@@ -122,13 +100,14 @@ class DistinctCount:
         return Distinct(self._records, unique, self._unidentified, examples, frozenset(again))
 
 
-class _Spill:
+class _Spill(ExitStack):
     """Digests in bucket files: equal digests share a bucket, and one bucket at a time fits into memory."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="brew-distinct-")
-        home = Path(self._directory.name)
-        self._files = [(home / f"{n:03d}").open("w+b", buffering=_BUFFER_BYTES) for n in range(_BUCKETS)]
+        super().__init__()
+        home = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="brew-distinct-")))
+        files = ((home / f"{n:03d}").open("w+b", buffering=_BUFFER_BYTES) for n in range(_BUCKETS))
+        self._files = [self.enter_context(file) for file in files]
 
     def write(self, digests: Iterable[bytes]) -> None:
         files = self._files
@@ -149,18 +128,13 @@ class _Spill:
             unique += len(seen)
         return unique, again
 
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
-        self._directory.cleanup()
-
 
 _ASK_S = 30.0
 
 Identity = Callable[[LogRecord], bytes | None]
 KEY, SOURCE = "key", "source"
 """What makes two records equal: their key, or the source position in their headers."""
-_LIMITS = Limits(identities=500_000, identity_bytes=32 * 1024 * 1024)  # each of the two counts
+_IDENTITIES, _IDENTITY_BYTES = 500_000, 32 * 1024 * 1024  # limits of each count
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +189,6 @@ def key_of(message: LogRecord) -> bytes | None:
 
 
 def source_of(message: LogRecord) -> bytes | None:
-    """Return the source position from the record's headers."""
     source = SourcePosition.of(message.headers())
     if source is None:
         return None
@@ -228,24 +201,16 @@ def other_of(message: LogRecord) -> bytes | None:
     return key_of(message) if source_of(message) is None else None
 
 
-class Tally(ExitStack):
-    """Counts records by key and by source position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._keys, self._sources, self._others = (self.enter_context(DistinctCount(_LIMITS)) for _ in range(3))
-
-    def add(self, batch: Sequence[LogRecord]) -> None:
-        """Add a batch."""
-        keys = [key_of(message) for message in batch]
-        sources = [source_of(message) for message in batch]
-        self._keys.add(keys)
-        self._sources.add([source for source in sources if source is not None])
-        self._others.add([key for key, source in zip(keys, sources, strict=True) if source is None])
-
-    def result(self) -> tuple[Distinct, Distinct, Distinct]:
-        """Return the counts of all keys, of all sources, and of the keys of records without a source."""
-        return self._keys.result(), self._sources.result(), self._others.result()
+def tally(batches: Iterable[Sequence[LogRecord]]) -> tuple[Distinct, Distinct, Distinct]:
+    """Count all keys, all source positions, and the keys of records without a source position."""
+    with ExitStack() as ending:
+        keys, sources, others = (ending.enter_context(DistinctCount(_IDENTITIES, _IDENTITY_BYTES)) for _ in range(3))
+        for batch in batches:
+            positions = [source_of(message) for message in batch]
+            keys.add([key_of(message) for message in batch])
+            sources.add([position for position in positions if position is not None])
+            others.add([key_of(message) for message, at in zip(batch, positions, strict=True) if at is None])
+        return keys.result(), sources.result(), others.result()
 
 
 def count(
@@ -266,11 +231,12 @@ def count(
     def batches() -> Iterator[list[LogRecord]]:
         return scan(connection, topic, ranges, isolation)
 
-    with Tally() as tally:
+    def counted() -> Iterator[list[LogRecord]]:
         for batch in batches():
-            tally.add(batch)
+            yield batch
             advance(len(batch), total)
-        keys, sources, others = tally.result()
+
+    keys, sources, others = tally(counted())
     waiting = _waiting(connection, topic, logs) if isolation == READ_COMMITTED else {}
     wanted = {KEY: (keys, key_of)} if by == KEY else {SOURCE: (sources, source_of), KEY: (others, other_of)}
     examples = {kind: _names(distinct, batches, identity) for kind, (distinct, identity) in wanted.items()}

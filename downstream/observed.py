@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -38,45 +38,36 @@ _ASK_EVERY_S = 5.0
 _LEAVE_S = 2.0
 
 
-@dataclass(frozen=True)
-class ObservedProgram:
+@contextmanager
+def observed(
+    subject: Subject,
+    connection: Connection,
+    given: Mapping[str, Any],
+    *,
+    follow: bool,
+    longest_work_s: float,
+    patience_s: float,
+) -> Iterator[Recorder]:
     """
-    The observed program: its name, group, topics and connection.
+    Yield a program's recorder; probes are served inside the block if they are enabled.
 
     ``longest_work_s``: how long one piece of work may take in a healthy program; ``patience_s``: how long the program
     waits for unavailable servers before it ends.
-    """
-
-    application: str
-    group: str
-    topics: Topics
-    connection: Connection
-    follow: bool
-    longest_work_s: float
-    patience_s: float
-
-
-@contextmanager
-def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Recorder]:
-    """
-    Yield a program's recorder; probes are served inside the block if they are enabled.
 
     Raises:
         UsageError: an option is invalid, or the requested port is taken.
     """
-    probes = probe_settings(given, follow=watched.follow, longest_work_s=watched.longest_work_s)
-    ttl, unanswered_s = probes or ProbeSettings(), watched.patience_s + watched.longest_work_s
-    subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
-    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, unanswered_s))
+    probes = probe_settings(given, follow=follow, longest_work_s=longest_work_s)
+    ttl = probes or ProbeSettings()
+    recorder = Recorder(subject, Bounds(ttl.polling_ttl_s, ttl.consuming_ttl_s, patience_s + longest_work_s))
     if probes is None:
         yield recorder
         return
-    with serving(probes, recorder), EndOffsetsPoller(watched.connection, recorder):
+    with serving(probes, recorder), _end_offsets_polled(connection, recorder):
         yield recorder
 
 
 def to_stderr(text: str) -> None:
-    """Write a line to stderr."""
     click.echo(text, err=True)
 
 
@@ -97,44 +88,41 @@ def consume(
 ) -> LoopResult:
     """Run the consume loop until drained or stopped by a signal, and serve probes as the options say."""
     stop = stop or stop_event(follow=settings.follow)
-    topics, times = Topics(settings.topic), (settings.max_poll_interval_s, settings.patience_s)
-    watched = ObservedProgram(application, settings.group, topics, settings.connection, settings.follow, *times)
-    with observed(watched, given) as recorder:
+    subject = Subject(application, settings.group, Topics(settings.topic), settings.connection.bootstrap)
+    times = {"longest_work_s": settings.max_poll_interval_s, "patience_s": settings.patience_s}
+    with observed(subject, settings.connection, given, follow=settings.follow, **times) as recorder:
         prepare(recorder)
         return Loop(settings, ObservedHandler(handler, recorder, settings.topic), stop, to_stderr).run()
 
 
-class EndOffsetsPoller:
-    """Reads the end offsets of the recorder's partitions every few seconds; a consumer does not know the LSO."""
-
-    def __init__(self, connection: Connection, recorder: Recorder) -> None:
-        self._connection, self._recorder = connection, recorder
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
-
-    def _run(self) -> None:
-        client = admin(self._connection)
-        while not self._stop.wait(_ASK_EVERY_S):
-            places = self._recorder.places()
-            for topic in sorted({topic for topic, _ in places}):
-                try:
-                    logs = log_offsets(client, topic, [p for t, p in places if t == topic], Deadline(_ASK_S))
-                except BrewError as error:
-                    self._recorder.unanswered(str(error), refresh=False)
-                    continue
-                for partition, log in logs.items():
-                    self._recorder.end_offsets((topic, partition), log.last_stable, log.end)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(_LEAVE_S)
+@contextmanager
+def _end_offsets_polled(connection: Connection, recorder: Recorder) -> Iterator[None]:
+    """Read the end offsets of the recorder's partitions every few seconds; a consumer does not know the LSO."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_poll_end_offsets, args=(connection, recorder, stop), name="ends", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_LEAVE_S)
 
 
-class ObservedHandler:
+def _poll_end_offsets(connection: Connection, recorder: Recorder, stop: threading.Event) -> None:
+    client = admin(connection)
+    while not stop.wait(_ASK_EVERY_S):
+        places = recorder.places()
+        for topic in sorted({topic for topic, _ in places}):
+            try:
+                logs = log_offsets(client, topic, [p for t, p in places if t == topic], Deadline(_ASK_S))
+            except BrewError as error:
+                recorder.unanswered(str(error), refresh=False)
+                continue
+            for partition, log in logs.items():
+                recorder.end_offsets((topic, partition), log.last_stable, log.end)
+
+
+class ObservedHandler(Handler):
     """Wraps a pattern's handler and reports every call to the recorder."""
 
     def __init__(self, inner: Handler, recorder: Recorder, topic: str) -> None:
@@ -180,8 +168,6 @@ class ObservedHandler:
         self._inner.close(deadline)
 
     def _reporting_positions(self, context: HandlerContext) -> HandlerContext:
-        """Return a context whose reports go to both the loop and the recorder."""
-
         def both(positions: Mapping[int, int]) -> None:
             context.report(positions)
             for partition, position in positions.items():

@@ -8,7 +8,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -118,7 +118,9 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     stop_on_signals(stop, follow=settings.follow)
     with _observed_progress(settings, _probes_of(option, settings), spans) as counters:
         view = _view("json" if as_json else progress, counters)
-        with _broker_watch(settings, view):
+        waits = "this run waits, and continues from the committed offsets"
+        watch = broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.note)
+        with watch if settings.follow else nullcontext():
             code = work(settings, stop, counters, view)
     totals = counters.totals
     if totals.rejected and totals.rejected == totals.records:
@@ -136,12 +138,7 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
 
 
 def _probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSettings | None:
-    """
-    Return the probes' settings; an attempt may take twice its time-out before the watchdog ends it.
-
-    Raises:
-        UsageError: an invalid value.
-    """
+    """Return the probes' settings; an attempt may take twice its time-out before the watchdog ends it."""
     return probe_settings(option, follow=settings.follow, longest_work_s=2 * settings.transaction_timeout_s)
 
 
@@ -149,12 +146,7 @@ def _probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSetti
 def _observed_progress(
     settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = _NO_SPANS
 ) -> Iterator[RunProgress]:
-    """
-    Yield the progress of a run, with probes and exported spans during the block if the options ask for them.
-
-    Raises:
-        UsageError: the requested port is in use, or spans can't be exported.
-    """
+    """Yield the progress of a run, with probes and exported spans during the block if the options ask for them."""
     if probes is None and exporter == _NO_SPANS:
         yield RunProgress()
         return
@@ -190,14 +182,6 @@ def _warn(text: str, *, as_json: bool) -> None:
         click.echo(as_called(f"pipeline: warning: {text}"), err=True)
 
 
-def _broker_watch(settings: PipelineSettings, view: ProgressView) -> AbstractContextManager[None]:
-    """Report, during a run that follows, when no broker answers, and when one answers again."""
-    if not settings.follow:
-        return nullcontext()
-    consequence = "this run waits, and continues from the committed offsets"
-    return broker_watch(settings.connection, settings.input, consequence, settings.patience_s, view.note)
-
-
 @cli.command("submit", epilog=_SUBMITTED)
 @run_options
 @probe_options
@@ -226,7 +210,6 @@ def _view(kind: str, progress: RunProgress) -> ProgressView:
 
 
 def main() -> None:
-    """Run the console script."""
     brew.cli.run(cli, "pipeline")
 
 

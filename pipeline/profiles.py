@@ -226,18 +226,21 @@ class GlobalTable:
         if any(end < source.positions[partition] for partition, end in ends.items()):
             raise Fatal(f"profiles: {source.topic} ends before what was read of it: it was made again, or cut off")
         malformed = table.malformed
-        progress = _Progress(source.topic, ends, began)
+        tell_at = began + _TELL_S
         for batch in source.read(ends, deadline, self._stop):
             for record in batch:
                 table.take(source.topic, record.partition(), record.offset(), record.key(), record.value())
-            if not self.loaded:
-                progress.told(source.positions)
+            if not self.loaded and time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + _TELL_S
+                done = sum(min(source.positions[p], end) for p, end in ends.items())
+                _say(f"profiles: {source.topic} read to {done:,} of {quantity(sum(ends.values()), 'offset', ',')}")
         table.read_to(source.positions)
         if table.malformed > malformed:
             unread = quantity(table.malformed, "record")
             _say(f"profiles: {unread} can't be read: their customers have none, first {'; '.join(table.complaints)}")
         if not self.loaded:
-            progress.ended(len(table.entries))
+            held = f"{quantity(len(table.entries), 'customer', ',')} of {source.topic} held"
+            _say(f"profiles: {held}, {time.monotonic() - began:.1f} s")
         self._asked_at, self.loaded = began, True
 
     def _forget(self) -> None:
@@ -252,25 +255,6 @@ class GlobalTable:
         if self._lock.acquire(timeout=_LEAVE_S):
             self._forget()
             self._lock.release()
-
-
-class _Progress:
-    """Reports the progress of a slow load on stderr."""
-
-    def __init__(self, topic: str, ends: Mapping[int, int], began: float) -> None:
-        self._topic, self._ends, self._began = topic, ends, began
-        self._next = began + _TELL_S
-
-    def told(self, positions: Mapping[int, int]) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _TELL_S
-            done = sum(min(positions[p], end) for p, end in self._ends.items())
-            _say(f"profiles: {self._topic} read to {done:,} of {quantity(sum(self._ends.values()), 'offset', ',')}")
-
-    def ended(self, customers: int) -> None:
-        held = f"{quantity(customers, 'customer', ',')} of {self._topic} held"
-        _say(f"profiles: {held}, {time.monotonic() - self._began:.1f} s")
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.orders import Tiers
-from brew.settings import PipelineSettings, SparkSettings
+from brew.settings import PipelineSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
 from pipeline.transformation import ORDERS
 
@@ -40,7 +40,10 @@ def submitter() -> str:
 def spark_submit(settings: PipelineSettings) -> list[str]:
     """Return `spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
-    line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
+    line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline"]
+    # The jars that were set up here; if there are none, Spark's own Ivy.
+    jars = dependencies.jars(Part.SPARK, Path(settings.spark.jvm_dir)) if settings.spark.jvm_dir else []
+    line += ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
     files = [_kept_archive(settings.spark.packages), *settings.spark.py_files]
     reference = settings.transform
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
@@ -77,14 +80,10 @@ def _kept_archive(packages: tuple[str, ...]) -> str:
     return str(kept)
 
 
-def _connector(settings: SparkSettings) -> list[str]:
-    """Return the options for the jars that were set up here; if there are none, for Spark's own Ivy."""
-    jars = dependencies.jars(Part.SPARK, Path(settings.jvm_dir)) if settings.jvm_dir else []
-    return ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
-
-
 def same_options(settings: PipelineSettings) -> list[str]:
     """Return the options of `python -m pipeline run` that give the same run."""
+    own = settings.transform != ORDERS
+    profiles, claims = settings.profiles, settings.stand_by or settings.share
     options = {
         "--bootstrap": settings.connection.bootstrap,
         "--input": settings.input,
@@ -105,25 +104,19 @@ def same_options(settings: PipelineSettings) -> list[str]:
         "--max-record-bytes": settings.limits.max_bytes,
         "--max-record-depth": settings.limits.max_depth,
         "--on-missing-position": settings.on_missing_position.value,
+        "--transform": settings.transform if own else None,
+        "--on-error": settings.on_error.value if own else None,
+        "--max-rejected": settings.max_rejected,
+        "--journal": settings.journal,
+        "--client-config": settings.connection.source,
+        "--tiers": profiles and Tiers.PROFILES.value,
+        "--profiles-topic": profiles and profiles.topic,
+        "--profiles-timeout": profiles and profiles.load_timeout_s,
+        "--claim-interval": claims and claims.interval_s,
+        "--claims": claims and claims.claims,
+        "--client-id": claims and (claims.client_id or None),
     }
-    if settings.transform != ORDERS:
-        options |= {"--transform": str(settings.transform), "--on-error": settings.on_error.value}
-    if settings.max_rejected is not None:
-        options["--max-rejected"] = settings.max_rejected
-    if settings.journal is not None:
-        options["--journal"] = settings.journal
-    if settings.connection.source is not None:
-        options["--client-config"] = settings.connection.source
-    if settings.profiles is not None:
-        options |= {"--tiers": Tiers.PROFILES.value, "--profiles-topic": settings.profiles.topic}
-        options["--profiles-timeout"] = settings.profiles.load_timeout_s
-    claims = settings.stand_by or settings.share
-    if claims is not None:
-        options |= {"--claim-interval": claims.interval_s, "--claims": claims.claims}
-        if claims.client_id:
-            options["--client-id"] = claims.client_id
-    words = [word for name, value in options.items() for word in (name, str(value))]
-    several = {"--stand-by": settings.stand_by is not None, "--share": settings.share is not None}
-    flags = {"--follow": settings.follow, **several}
+    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += [word for topic in settings.also_output for word in ("--also-output", topic)]
+    flags = {"--follow": settings.follow, "--stand-by": settings.stand_by, "--share": settings.share}
     return [*words, *(flag for flag, wanted in flags.items() if wanted)]

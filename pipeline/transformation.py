@@ -51,7 +51,6 @@ class OrderEnrichment:
         return Prepared(enricher(self.limits, resolve), evidence, table.malformed)
 
     def check(self, connection: Connection, deadline: Deadline) -> None:
-        """Check that the run can use its profiles."""
         if self.profiles is not None:
             from pipeline import profiles  # noqa: PLC0415 - as above
 
@@ -59,7 +58,6 @@ class OrderEnrichment:
 
     @property
     def reasons(self) -> Sequence[str]:
-        """All reasons for a rejected order."""
         return tuple(Reason)
 
     def advice(self, reason: str) -> str:
@@ -67,7 +65,6 @@ class OrderEnrichment:
         return f"they {_LACK[Reason(reason)]}; an order looks like {EXAMPLE} (customer_id is what it must have)"
 
     def release(self, *, loading_only: bool = False) -> None:
-        """Close the tables of profiles."""
         if self.profiles is not None:
             from pipeline import profiles  # noqa: PLC0415 - as above
 

@@ -99,8 +99,6 @@ def forget_last_commit(checkpoint: Path) -> int:
 
 
 def table(spark: Rows, ours: Rows) -> str:
-    """Format both side by side."""
-
     def line(what: str, left: object, other: object) -> str:
         return f"  {what:<34}{left!s:>16}{other!s:>22}"
 

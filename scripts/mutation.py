@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tomllib
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -219,27 +218,26 @@ def _changed(diff: str, sign: str) -> str:
 def score(module: str, mutants: Iterable[dict[str, Any]], explained: list[Explained]) -> dict[str, Any]:
     """Return one module's row: mutants, mutants detected, and survivors with the reason why each is accepted."""
     mine = [mutant for mutant in mutants if mutant["module"] == module and mutant["status"] != "skipped"]
-    counts = Counter("seen" if mutant["status"] in SEEN else "alive" for mutant in mine)
     survivors = []
     for mutant in (mutant for mutant in mine if mutant["status"] not in SEEN):
         why = next((entry.why for entry in explained if entry.covers(mutant)), None)
         survivors.append({key: mutant[key] for key in ("function", "was", "now", "status")} | {"why": why})
+    killed = len(mine) - len(survivors)
     return {
         "mutants": len(mine),
-        "killed": counts["seen"],
+        "killed": killed,
         "timeout": sum(mutant["status"] == "timeout" for mutant in mine),
         "explained": sum(survivor["why"] is not None for survivor in survivors),
         "unexplained": sum(survivor["why"] is None for survivor in survivors),
-        "score": round(100 * counts["seen"] / len(mine), 1) if mine else 100.0,
+        "score": round(100 * killed / len(mine), 1) if mine else 100.0,
         "survivors": survivors,
     }
 
 
-def stale(module: str, mutants: list[dict[str, Any]], explained: list[Explained]) -> Iterator[Explained]:
+def stale(module: str, mutants: list[dict[str, Any]], explained: list[Explained]) -> list[Explained]:
     alive = [mutant for mutant in mutants if mutant["status"] not in SEEN]
-    for entry in explained:
-        if entry.module == module and not any(entry.covers(mutant) for mutant in alive):
-            yield entry
+    mine = [entry for entry in explained if entry.module == module]
+    return [entry for entry in mine if not any(map(entry.covers, alive))]
 
 
 def commit() -> str:
@@ -340,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
         mutants = run(area, only, options.workers, WORK / f"{area.name}.log", again=options.again)
         rows = {module: score(module, mutants, explained) | stamp for module in only}
         for module, row in rows.items():
-            passed &= tell(module, row, list(stale(module, mutants, explained)))
+            passed &= tell(module, row, stale(module, mutants, explained))
         if not options.no_store:
             store(rows, [module for area in areas for module in area.modules])
     return 0 if passed else 1

@@ -84,7 +84,6 @@ class Recipe:
         return dict(re.findall(r"\$\(call (?:option|flag),(--[\w-]+),(\w+)\)", self.text))
 
     def variables(self) -> set[str]:
-        """Return all variables that it reads."""
         return {*self.passed().values(), *re.findall(r"\$\(([A-Z][A-Z_]+)\)", self.text)} - _OWN
 
     def commands(self) -> set[str]:
@@ -136,7 +135,6 @@ def run_limits() -> dict[str, str]:
 
 
 def page() -> str:
-    """Return the whole page."""
     made = recipes((ROOT / "Makefile").read_text())
     limits = run_limits()
     by_path = {path: command for name, group in PROGRAMS.items() for path, command in commands(group, name)}

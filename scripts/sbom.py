@@ -40,12 +40,7 @@ def of_environment() -> dict[str, Any]:
 
 
 def needs(wanted: Iterable[str]) -> Needs:
-    """
-    Return the dependencies of these requirements on this platform; extras are included only if requested.
-
-    Raises:
-        PackageNotFoundError: one of them is not installed.
-    """
+    """Return the dependencies of these requirements on this platform; extras are included only if requested."""
     found: Needs = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     left = [Requirement(text) for text in wanted]
@@ -67,12 +62,7 @@ def needs(wanted: Iterable[str]) -> Needs:
 
 
 def of_wheel(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """
-    Reduce ``document`` to what a user of the wheel installs: the ``wanted`` requirements and their dependencies.
-
-    Raises:
-        KeyError: the tool does not list one of them.
-    """
+    """Reduce ``document`` to what a user of the wheel installs: the ``wanted`` requirements and their dependencies."""
     direct = [canonicalize_name(Requirement(text).name) for text in wanted]
     graph, parts = needs(wanted), {canonicalize_name(part["name"]): part for part in document["components"]}
     refs = {name: parts[name]["bom-ref"] for name in sorted(graph)}

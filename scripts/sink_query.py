@@ -83,7 +83,6 @@ def _row(value: Column) -> tuple[Column, Column]:
 
 
 def plain(records: DataFrame, _source: Callable[[], DataFrame], _value: Column) -> DataFrame:
-    """Write records unchanged."""
     return records.select("key", "value")
 
 
@@ -103,7 +102,6 @@ def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int],
 
 
 def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
-    """Return the query's DataFrame."""
     options = {"kafka.bootstrap.servers": told["bootstrap"], "subscribe": told["topic"], "startingOffsets": "earliest"}
 
     def source() -> DataFrame:

@@ -195,10 +195,8 @@ def _quiet() -> logging.Logger:
 @click.option("--dead-letter", required=True, help="Topic for rejected records.")
 @click.option("--group", required=True, help="Consumer group, which is also the transactional id.")
 @click.option("--instance", default="", help="Id of a static member of the group  [default: a dynamic member]")
-@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Length of a transaction, in seconds.")
-@click.option(
-    "--batch", type=int, default=2_000, show_default=True, help="Maximum number of records per `consume` call."
-)
+@click.option("--commit-s", default=0.1, show_default=True, help="Length of a transaction, in seconds.")
+@click.option("--batch", default=2_000, show_default=True, help="Maximum number of records per `consume` call.")
 def main(**given: object) -> None:
     """Enrich orders in a hand-written transactional loop, for comparison."""
     loop = Loop(Options(**given))  # type: ignore[arg-type]

@@ -31,7 +31,6 @@ Step = Callable[[bytes | None, bytes | None, int, Headers], None]
 
 
 def application(bootstrap: str, group: str, instance: str, commit_s: float, home: str) -> Application:
-    """Return an application that commits every ``commit_s`` seconds."""
     static = {"group.instance.id": instance} if instance else {}
     return Application(
         broker_address=bootstrap,
@@ -80,7 +79,7 @@ def step(producer: Any, source: str, output: str, dead_letter: str) -> Step:
 @click.option("--group", required=True, help="Consumer group, which is also the transactional id.")
 @click.option("--state-dir", "home", required=True, help="Directory for state stores, of which there are none.")
 @click.option("--instance", default="", help="Id of a static member of the group  [default: a dynamic member]")
-@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Seconds between two commits.")
+@click.option("--commit-s", default=0.1, show_default=True, help="Seconds between two commits.")
 def main(
     bootstrap: str, source: str, output: str, dead_letter: str, group: str, home: str, instance: str, commit_s: float
 ) -> None:

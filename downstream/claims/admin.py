@@ -46,8 +46,6 @@ class MemberRow(NamedTuple):
 
 
 class PauseRow(NamedTuple):
-    """A paused group."""
-
     group: str
     by: str
     ends_in_s: float
@@ -55,8 +53,6 @@ class PauseRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimsSnapshot:
-    """The state of all claims at one moment."""
-
     rows: list[Row]
     members: list[MemberRow]
     pauses: list[PauseRow]
@@ -99,7 +95,6 @@ class Watcher:
 
 
 def claims_snapshot(view: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
-    """Return the rows of the selected groups and topics, sorted."""
     rows, members, pauses = [], {}, {}
     for index, table in enumerate(view.tables):
         now = clock.now_ms(index)

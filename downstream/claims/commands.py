@@ -19,7 +19,7 @@ from rich.table import Table
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
 from brew.claims.state import Status
-from brew.cli import REACH_S, as_called, bootstrap_option, connection, option
+from brew.cli import REACH_S, as_called, bootstrap_option, connection, option, options
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -33,7 +33,6 @@ _COLOURS = {str(Status.FRESH): "green", str(Status.UNKNOWN): "yellow", str(Statu
 
 
 def document(snapshot: ClaimsSnapshot) -> dict[str, object]:
-    """Return the snapshot as one JSON object."""
     return {
         "partitions": [row._asdict() for row in snapshot.rows],
         "members": [member._asdict() for member in snapshot.members],
@@ -81,8 +80,16 @@ _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
 
-_claims = option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic.")
+_claims = options(
+    bootstrap_option, option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic.")
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+_shown = options(
+    _claims,
+    click.option("--group", metavar="GROUP", help="Show only this group."),
+    click.option("--topic", metavar="TOPIC", help="Show only partitions of this topic."),
+    _json,
+)
 _wait = option(
     "--wait-s",
     type=click.FloatRange(0, min_open=True),
@@ -118,11 +125,7 @@ def _console() -> Console:
 
 
 @claims_group.command("status")
-@bootstrap_option
-@_claims
-@click.option("--group", metavar="GROUP", help="Show only this group.")
-@click.option("--topic", metavar="TOPIC", help="Show only partitions of this topic.")
-@_json
+@_shown
 def status_command(bootstrap: str, claims: str, group: str | None, topic: str | None, *, as_json: bool) -> int:
     """
     Show the current claims.
@@ -144,11 +147,7 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
 
 
 @claims_group.command("watch")
-@bootstrap_option
-@_claims
-@click.option("--group", metavar="GROUP", help="Show only this group.")
-@click.option("--topic", metavar="TOPIC", help="Show only partitions of this topic.")
-@_json
+@_shown
 def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | None, *, as_json: bool) -> int:
     """
     Show the claims live until Ctrl-C or SIGTERM; with --json, one line per change.
@@ -190,7 +189,6 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 
 
 @claims_group.command("release")
-@bootstrap_option
 @_claims
 @click.option("--group", required=True, metavar="GROUP", help="Group to pause.")
 @option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="Length of the pause in seconds.")
@@ -218,7 +216,6 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
 
 
 @claims_group.command("set-position")
-@bootstrap_option
 @_claims
 @click.option("--group", required=True, metavar="GROUP", help="Group whose positions are set.")
 @option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic that the group reads.")

@@ -93,7 +93,7 @@ class ClaimedMember(Member):
         return super().close(deadline)
 
 
-class AtLeastOnce:
+class AtLeastOnce(Handler):
     """
     Process records, then send the position with the next heartbeat; a crash repeats the work since the last one.
 
@@ -114,11 +114,12 @@ class AtLeastOnce:
         held = self._heartbeater.held()
         offsets = []
         for assignment in assignments:
-            if assignment.partition not in held:
+            claimed = held.get(assignment.partition)
+            if claimed is None:
                 raise RetryLater(f"partition {assignment.partition} was claimed, but may no longer be ours")
-            holding = self._held.setdefault(assignment.partition, held[assignment.partition])
-            if holding.token != held[assignment.partition].token:
-                holding = self._held[assignment.partition] = held[assignment.partition]
+            holding = self._held.get(assignment.partition)
+            if holding is None or holding.token != claimed.token:
+                holding = self._held[assignment.partition] = claimed
             offsets.append(replace(assignment, committed=holding.position) if holding.position >= 0 else assignment)
         return self._inner.assigned(offsets, deadline)
 
@@ -129,18 +130,13 @@ class AtLeastOnce:
         Raises:
             NotOwned: ownership of a claim is uncertain.
         """
-        self._check(batches)
-        self._inner.handle(batches, self._reporting_to_claims(context))
-
-    def _check(self, batches: Sequence[PartitionBatch]) -> None:
         held = self._heartbeater.held()
         for batch in batches:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
                 raise NotOwned(f"partition {batch.partition} may no longer be ours: two intervals without a heartbeat")
+        self._inner.handle(batches, self._reporting_to_claims(context))
 
     def _reporting_to_claims(self, context: HandlerContext) -> HandlerContext:
-        """Return a context whose reports also go to the claims log."""
-
         def report(positions: Mapping[int, int]) -> None:
             done = {
                 p: replace(self._held[p], position=max(at, self._held[p].position))
@@ -189,12 +185,7 @@ class AtMostOnce(AtLeastOnce):
             self._inner.handle([batch], context)
 
 
-FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
-    DeliverySemantics.AT_LEAST_ONCE: AtLeastOnce,
-    DeliverySemantics.AT_MOST_ONCE: AtMostOnce,
-}
-
-
+FLOWS = {DeliverySemantics.AT_LEAST_ONCE: AtLeastOnce, DeliverySemantics.AT_MOST_ONCE: AtMostOnce}
 CLAIMS = (
     option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic; created if missing."),
     click.option(
@@ -204,13 +195,12 @@ CLAIMS = (
     ),
     option(
         "--heartbeat-interval-s",
-        type=float,
         default=INTERVAL_S,
         help="Claims: seconds between heartbeats; others take over after two without one.",
     ),
     option(
         "--flow",
-        type=click.Choice([str(deliverysemantic) for deliverysemantic in DeliverySemantics]),
+        type=click.Choice([str(flow) for flow in DeliverySemantics]),
         default=str(DeliverySemantics.AT_LEAST_ONCE),
         help="Claims: whether a crash repeats the work of one interval, or skips the work it interrupted.",
     ),

@@ -9,7 +9,6 @@ import socket
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from brew.claims.member import INTERVAL_S
 from brew.connection import Connection
@@ -165,37 +164,34 @@ class HandlerContext:
                 )
 
 
-class Handler(Protocol):
+class Handler:
     """
     The interface that a pattern implements: where positions are kept and how records are processed.
 
+    A pattern may leave out all but `assigned` and `handle`, if it keeps no state between two batches.
     All calls come from the loop's thread. `RetryLater` from `assigned`, `handle` or `tick` pauses and tries again; any
     other error ends the loop. A record is done once the handler has reported it through `HandlerContext.report`.
     """
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """Take over partitions (again after `RetryLater`); return the offset at which to start reading each."""
-        ...
+        raise NotImplementedError
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """Process the batches, or start to; report durable positions by `HandlerContext.report`, now or in `tick`."""
-        ...
+        raise NotImplementedError
 
     def tick(self, context: HandlerContext) -> None:
         """Do periodic work; called once per round, with or without records."""
-        ...
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Release partitions to another member, which waits until this returns; also called at the end."""
-        ...
 
     def lost(self, partitions: Collection[int]) -> None:
         """Forget partitions that another member already owns; write nothing."""
-        ...
 
     def close(self, deadline: Deadline) -> None:
         """Release all resources; called exactly once, at the end, even after an error."""
-        ...
 
 
 _FORM = re.compile(r"topic-id=(\S+)")

@@ -94,7 +94,9 @@ class Loop:
             reach(settings.connection, Deadline(_REACH_S))
             self._admin: AdminClient = admin(settings.connection)
             self._topic: Topic = topics.describe_one(self._admin, settings.topic, Deadline(_ASK_S))
-            self._check_partitions()
+            wrong = [p for p in settings.partitions or () if not 0 <= p < self._topic.partitions]
+            if wrong:
+                raise Refused(f"{self._topic.name} has partitions 0 to {self._topic.partitions - 1}, not {wrong}")
             self._member = self._make_member()
             waits = "this member waits, and will continue where it was"
             watch = broker_watch(settings.connection, settings.topic, waits, None, self._tell)
@@ -111,13 +113,8 @@ class Loop:
     def _make_member(self) -> Member:
         """Return a group member, or one that owns partitions by claim and whose handler reports to the claims topic."""
         settings = self._settings
-        asked = MemberSettings(
-            settings.connection,
-            settings.group,
-            settings.topic,
-            settings.max_poll_interval_s,
-            settings.session_timeout_s,
-        )
+        times = settings.max_poll_interval_s, settings.session_timeout_s
+        asked = MemberSettings(settings.connection, settings.group, settings.topic, *times)
         if settings.claims is None:
             return Member(asked)
         member = ClaimedMember(asked, settings.claims, settings.partitions or range(self._topic.partitions))
@@ -149,7 +146,6 @@ class Loop:
         return Deadline(self._settings.max_poll_interval_s * _SAFE_SHARE)
 
     def _round(self, batches: list[PartitionBatch], deadline: Deadline) -> None:
-        """Call the handler once."""
         context = HandlerContext(
             deadline, frozenset(self._progress), self._member.pause, self._member.resume, self._report
         )
@@ -266,7 +262,11 @@ class Loop:
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
         self.result.postponed += 1
-        self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
+        text = f"partitions {sorted(partitions)} wait: {error}"
+        # Once, and every few seconds while it lasts: an unavailable store is tried twice a second.
+        if text != self._waiting or self._waiting_again.expired():
+            self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
+            self._tell(text)
         for partition in partitions:
             progress = self._progress[partition]
             progress.give_up_at = progress.give_up_at or Deadline(self._settings.patience_s)
@@ -276,12 +276,6 @@ class Loop:
                     f"{self._settings.patience_s:g} s (--patience-s): {error}"
                 ) from error
             progress.retry_at = Deadline(delay_s)
-
-    def _tell_waiting(self, text: str) -> None:
-        """Report a wait once, and every few seconds while it lasts: an unavailable store is tried twice a second."""
-        if text != self._waiting or self._waiting_again.expired():
-            self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
-            self._tell(text)
 
     def _pause_waiting(self) -> None:
         self._member.pause([p for p, progress in self._progress.items() if progress.retry_at is not None])
@@ -303,11 +297,6 @@ class Loop:
         return all(
             progress.retry_at is None and progress.position >= progress.goal for progress in self._progress.values()
         )
-
-    def _check_partitions(self) -> None:
-        wrong = [p for p in self._settings.partitions or () if not 0 <= p < self._topic.partitions]
-        if wrong:
-            raise Refused(f"{self._topic.name} has partitions 0 to {self._topic.partitions - 1}, not {wrong}")
 
     def _report(self, positions: Mapping[int, int]) -> None:
         self._unreported |= positions

@@ -64,11 +64,10 @@ database_options = options(
         metavar="URL",
         help="Database: postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
     ),
-    option("--lock-timeout-s", type=float, default=3.0, help="Maximum seconds to wait for a lock."),
-    option("--statement-timeout-s", type=float, default=10.0, help="Maximum seconds for one statement."),
+    option("--lock-timeout-s", default=3.0, help="Maximum seconds to wait for a lock."),
+    option("--statement-timeout-s", default=10.0, help="Maximum seconds for one statement."),
     option(
         "--idle-timeout-s",
-        type=float,
         default=20.0,
         help="Seconds until PostgreSQL ends an idle transaction and releases its locks.",
     ),
@@ -79,7 +78,7 @@ crash_options = options(
         type=click.Choice([moment.value for moment in CrashMoment]),
         help="Point at which the process crashes on purpose.",
     ),
-    option("--crash-prob", type=float, default=1.0, help="Probability of a crash per batch, 0 to 1."),
+    option("--crash-prob", default=1.0, help="Probability of a crash per batch, 0 to 1."),
     option(
         "--crash-how",
         type=click.Choice([how.value for how in CrashSignal]),
@@ -111,7 +110,7 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
     )
 
 
-def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
+def database_settings(given: dict[str, Any]) -> DatabaseSettings:
     """
     Return the database's settings from a command's parameters.
 
@@ -124,7 +123,7 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
         )
     settings = DatabaseSettings(
         given["database"],
-        schema,
+        given["schema"],
         given["lock_timeout_s"],
         given["statement_timeout_s"],
         given["idle_timeout_s"],

@@ -104,7 +104,12 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
             if ahead is not None and ahead.offset > stands:
                 checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
             _compare(checked, balances, partition, stands, topic.records(partition), _rows(connection, partition))
-        _compare_balances(checked, balances, connection)
+        booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
+        for owner in sorted(booked.keys() | balances.keys()):
+            has, should = booked.get(owner, Money()), balances.get(owner, Money())
+            checked.booked = checked.booked.plus(has)
+            if has != should:
+                checked.found(DRIFT, f"balance of {owner[0]!r} ({owner[1]}): {tuple(has)} instead of {tuple(should)}")
     return checked
 
 
@@ -153,15 +158,6 @@ def _compare(
     for left in [row, *rows] if row is not None else rows:
         checked.rows += 1
         checked.found(DRIFT, f"partition {partition} has a row for offset {left[0]}, where there is no record")
-
-
-def _compare_balances(checked: CheckResult, balances: dict[tuple[str, str], Money], connection: Connection) -> None:
-    booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
-    for owner in sorted(booked.keys() | balances.keys()):
-        has, should = booked.get(owner, Money()), balances.get(owner, Money())
-        checked.booked = checked.booked.plus(has)
-        if has != should:
-            checked.found(DRIFT, f"balance of {owner[0]!r} ({owner[1]}): {tuple(has)} instead of {tuple(should)}")
 
 
 def _expected(record: LogRecord) -> _Expected:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import CrashMoment, StoreCrash
 from brew.names import ExitCode, quantity
-from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
+from downstream.consume.handler import AssignedPartition, Handler, HandlerContext, PartitionBatch, RetryLater
 from downstream.consume.options import (
     crash_of,
     crash_options,
@@ -150,6 +150,10 @@ WHERE consumer_group = %s AND topic = %s AND known.partition = given.partition A
 """
 
 
+def _columns(rows: Sequence[Sequence[object]]) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 class Ledger:
     """SQL statements for one group's positions in one topic; the caller begins and commits."""
 
@@ -170,12 +174,8 @@ class Ledger:
                 f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
                 f"{self._names[0]!r} on {self._names[1]!r}; give this one its own tables with --schema"
             )
-        columns = (
-            [s.partition for s in assignments],
-            [s.first for s in assignments],
-            [s.topic_id for s in assignments],
-        )
-        connection.execute(_MAKE, [*self._names, *columns])
+        rows = [(s.partition, s.first, s.topic_id) for s in assignments]
+        connection.execute(_MAKE, [*self._names, *_columns(rows)])
 
     def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
         """Lock the rows and return them; no other process can move these positions until the transaction ends."""
@@ -200,7 +200,7 @@ class Ledger:
     def book(self, connection: Connection, entries: Sequence[Entry]) -> None:
         """Insert the entries and update the balances, in one statement."""
         if entries:
-            connection.execute(_BOOK, [list(column) for column in zip(*entries, strict=True)])
+            connection.execute(_BOOK, _columns(entries))
 
     def advance(self, connection: Connection, batches: Sequence[PartitionBatch]) -> None:
         """
@@ -209,8 +209,8 @@ class Ledger:
         Raises:
             RetryLater: a position was not there; the transaction must be rolled back.
         """
-        columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
-        moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
+        rows = [(s.partition, s.start, s.until) for s in batches]
+        moved = connection.execute(_ADVANCE, [*_columns(rows), *self._names]).rowcount
         if moved != len(batches):
             raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another process", 0.1)
 
@@ -224,11 +224,12 @@ class LedgerResult:
     alarms: list[str] = field(default_factory=list)
 
 
-class LedgerHandler:
+class LedgerHandler(Handler):
     """
     Books a batch: 1. lock the positions, 2. compare, 3. insert and add up, 4. move the positions, 5. commit.
 
-    The database is the only authority. The offset is stored in Kafka after the commit, for lag tools only.
+    The database is the only authority. The offset is stored in Kafka after the commit, for lag tools only. Nothing is
+    done for a lost partition: the next owner locks the rows, and our transaction is committed or rolled back.
     """
 
     def __init__(
@@ -281,15 +282,6 @@ class LedgerHandler:
         self._ledger.book(connection, entries)
         self._ledger.advance(connection, batches)
 
-    def tick(self, context: HandlerContext) -> None:
-        """Do nothing; there is no periodic work."""
-
-    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Do nothing; no state is held between two batches."""
-
-    def lost(self, partitions: Collection[int]) -> None:
-        """Do nothing; the next owner locks the rows, and our transaction is committed or rolled back."""
-
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
         self._database.close()
 
@@ -305,7 +297,7 @@ GROUP = "brew-ledger"
 @click.option("--accept-weaker", is_flag=True, help="Run even if the server can lose committed transactions.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options
-def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
+def ledger_command(group: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
     """
     Book enriched orders into PostgreSQL: rows, and balances per customer and tier, each order exactly once.
 
@@ -325,7 +317,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
       python -m downstream ledger --partitions 0,1                these partitions, without group assignment
       python -m downstream ledger --check --json                  compare rows and amounts with the topic
     """  # noqa: D301 - click's own mark
-    settings, database = loop_settings(given, group), database_settings(given, schema)
+    settings, database = loop_settings(given, group), database_settings(given)
     if only_check:
         checked = check(settings, database)
         click.echo(json.dumps(checked.document(), indent=2) if as_json else checked.text())

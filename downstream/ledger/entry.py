@@ -43,7 +43,6 @@ class Entry(NamedTuple):
 
 
 def entry(partition: int, offset: int, value: bytes | None, headers: Headers | None) -> Entry:
-    """Return the entry for one record."""
     source_text = _source(headers)
     try:
         order = orjson.loads(value or b"")

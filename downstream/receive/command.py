@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import json
 import threading
 from collections import Counter
@@ -60,7 +59,6 @@ class DemoServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def take(self, key: str) -> int:
-        """Handle one request; return the status to send."""
         with self._lock:
             self.requests += 1
             failing = bool(self._fail_every) and self.requests % self._fail_every == 0
@@ -99,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
-        self.send_response(status, http.client.responses[status])
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -119,14 +117,12 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 @loop_options
 @option("--group", default=GROUP, metavar="NAME", help="Consumer group; owns the positions and claims.")
 @option("--message-id", default=SOURCE, help="Id of a message: its `source` headers, or `field:NAME` of its value.")
-@option("--keep-days", type=float, default=21.0, help="Days for which claims are kept; 0: forever.")
+@option("--keep-days", default=21.0, help="Days for which claims are kept; 0: forever.")
 @click.option("--again", is_flag=True, help="Read from the log's start; messages already processed have no effect.")
 @database_options
 @option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="Redis server: redis://host:port/0.")
-@option(
-    "--claim-s", type=float, default=30.0, help="redis: seconds until a claim expires; longer than any effect takes."
-)
+@option("--claim-s", default=30.0, help="redis: seconds until a claim expires; longer than any effect takes.")
 @click.option("--accept-weaker", is_flag=True, help="Run even if the store can lose acknowledged writes.")
 @click.option("--effect-url", metavar="URL", help="outbox: URL to post requests to.")
 @click.option(
@@ -170,7 +166,12 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr
     )
     receiver = _receiver(store, receiver_settings, keeping, given)
-    deliverer = _deliverer(receiver_settings, given) if store == "outbox" else None
+    deliverer = None
+    if store == "outbox":
+        if not given["effect_url"]:
+            raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
+        calls = CallSettings(given["effect_url"])
+        deliverer = Deliverer(settings.group, database_settings(given), calls, receiver_settings.crash)
     result = _run(settings, receiver, deliverer, given)
     _print_result(receiver, deliverer, result, as_json=as_json)
     return ExitCode.DONE
@@ -216,25 +217,16 @@ def _receiver(
     store: str, receiver_settings: ReceiverSettings, keeping: ClaimRetention, given: dict[str, Any]
 ) -> Receiver:
     if store in {"postgres", "outbox"}:
-        settings = database_settings(given, given["schema"])
-        return PostgresReceiver(receiver_settings, settings, keeping, outbox=store == "outbox")
+        return PostgresReceiver(receiver_settings, database_settings(given), keeping, outbox=store == "outbox")
     redis = _redis(given, keeping)
     if store == "redis":
         return RedisReceiver(receiver_settings, redis)
     return RedisScriptReceiver(receiver_settings, redis, accept_weaker=given["accept_weaker"])
 
 
-def _deliverer(receiver_settings: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
-    if not given["effect_url"]:
-        raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
-    settings = database_settings(given, given["schema"])
-    return Deliverer(receiver_settings.group, settings, CallSettings(given["effect_url"]), receiver_settings.crash)
-
-
 def _effects(store: str, given: dict[str, Any]) -> Effects:
     if store in {"postgres", "outbox"}:
-        settings = database_settings(given, given["schema"])
-        return PostgresEffects(given["group"], settings, outbox=store == "outbox")
+        return PostgresEffects(given["group"], database_settings(given), outbox=store == "outbox")
     return RedisEffects(given["group"], _redis(given, ClaimRetention(1.0)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from brew.errors import UsageError
 from brew.fault_injection import StoreCrash
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
-from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
+from downstream.consume.handler import AssignedPartition, Handler, HandlerContext, PartitionBatch, RetryLater, start
 
 SOURCE = "source"
 _LONGEST_ID = 256  # a database index limits its entries; longer ids are replaced by their SHA-256
@@ -203,8 +203,12 @@ class BackgroundThread:
             self._error = error
 
 
-class Receiver:
-    """A handler whose subclasses claim messages and apply their effects."""
+class Receiver(Handler):
+    """
+    A handler whose subclasses claim messages and apply their effects.
+
+    A lost partition needs no work: its next owner reads from the stored position, and the claims show what is done.
+    """
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self.settings = settings
@@ -269,12 +273,3 @@ class Receiver:
         self._get_ready()  # background work runs even if we own no partition
         for thread in self.background:
             thread.check()
-
-    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Do nothing; no state is held between two batches."""
-
-    def lost(self, partitions: Collection[int]) -> None:
-        """Do nothing; the next owner reads from the stored position, and the claims show what is done."""
-
-    def close(self, deadline: Deadline) -> None:
-        """Close the connection to the store."""

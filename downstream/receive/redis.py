@@ -66,8 +66,6 @@ class RedisSettings:
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of a group's keys."""
-
     group: str
 
     @property

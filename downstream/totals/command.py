@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,10 +22,11 @@ from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, CrashPoint, ExitCode, checked_topic, quantity
+from brew.observability.recorder import Subject
 from brew.observability.settings import probe_options
 from brew.observability.status import Topics as ObservedTopics
 from brew.offsets import LogOffsets
-from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
+from downstream.observed import observed, stop_event, to_stderr
 from downstream.totals.run import Run
 from downstream.totals.stages import add
 from downstream.totals.state_store import (
@@ -34,6 +35,7 @@ from downstream.totals.state_store import (
     RocksStore,
     Store,
     parse_checkpoint,
+    put,
     wait_until_stable,
 )
 from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
@@ -42,12 +44,11 @@ from downstream.totals.total import Total, deltas
 _REACH_S = 12.0
 _ASK_S = 30.0
 _SHOWN = 10
-Totals = dict[bytes, Total]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A total that differs in two places; None where it is missing."""
+    """A total that differs from what it should be; None where it is missing."""
 
     where: str
     key: str
@@ -74,7 +75,6 @@ class Comparison:
         return self.differences == 0
 
     def compare(self, where: str, wanted: Mapping[bytes, bytes], actual: Mapping[bytes, bytes]) -> None:
-        """Compare two sets of totals, key by key."""
         wrong = [key for key in wanted.keys() | actual.keys() if wanted.get(key) != actual.get(key)]
         self.differences += len(wrong)
         for key in sorted(wrong)[:_SHOWN]:
@@ -91,8 +91,7 @@ class Comparison:
         return "\n".join([head, *waiting, *map(str, self.first), *self.notes])
 
 
-@dataclass(frozen=True, slots=True)
-class _StageOffsets:
+class _StageOffsets(NamedTuple):
     """Committed positions and end offsets of one stage, by partition."""
 
     positions: Mapping[int, Position]
@@ -125,10 +124,11 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     documents = {key: Total.decode(value).document(key) for key, value in changelog.items()}
     comparison.compare("results", documents, reading.results())
     for partition, until in standings.items():
-        if sums.positions[partition].offset != until:
+        stands = sums.positions[partition].offset
+        if stands != until:
             comparison.differences += 1
-            place, stands = f"{settings.changelog}[{partition}]", str(sums.positions[partition].offset)
-            comparison.first.append(Difference("changelog", place, stands, f"{until} (deltas below it)"))
+            place = f"{settings.changelog}[{partition}]"
+            comparison.first.append(Difference("changelog", place, str(stands), f"{until} (deltas below it)"))
     if home is not None:
         _compare_states(topics.changelog.topic_id, home, by_partition, standings, comparison)
     after = [reading.offsets(topic).positions for topic in (topics.input, topics.deltas)]
@@ -153,41 +153,33 @@ class _Reading:
         positions = {p: position(f"{topic.name}[{p}]", topic.topic_id, known[p], logs[p]) for p in partitions}
         return _StageOffsets(positions, logs)
 
-    def batches(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[LogRecord]]:
-        return scan(self.settings.connection, topic, ranges, READ_COMMITTED, group=self.settings.group)
+    def records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[LogRecord]:
+        for batch in scan(self.settings.connection, topic, ranges, READ_COMMITTED, group=self.settings.group):
+            yield from batch
 
     def changelog(self) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
         """Return, per partition, the latest value of every key, and up to where the deltas are included."""
         ends = _ends(self.client, self.topics.changelog)
         values: dict[int, dict[bytes, bytes]] = {p: {} for p in ends}
         standings: dict[int, int] = {}
-        for batch in self.batches(self.settings.changelog, ends):
-            for record in batch:
-                key, value = record.key(), record.value()
-                if key == CHECKPOINT_KEY and value is not None:
-                    standings[record.partition()] = parse_checkpoint(value)[0]
-                elif key is not None:
-                    _set(values[record.partition()], key, value)
+        for record in self.records(self.settings.changelog, ends):
+            key, value = record.key(), record.value()
+            if key == CHECKPOINT_KEY and value is not None:
+                standings[record.partition()] = parse_checkpoint(value)[0]
+            elif key is not None:
+                put(values[record.partition()], {key: value})
         return values, standings
 
     def results(self) -> dict[bytes, bytes]:
         values: dict[bytes, bytes] = {}
-        for batch in self.batches(self.settings.output, _ends(self.client, self.topics.output)):
-            for record in batch:
-                _set(values, record.key() or b"", record.value())
+        for record in self.records(self.settings.output, _ends(self.client, self.topics.output)):
+            put(values, {record.key() or b"": record.value()})
         return values
 
 
 def _ends(client: AdminClient, topic: Topic) -> dict[int, tuple[int, int]]:
     logs = wait_until_stable(client, topic.name, range(topic.partitions), Deadline(_ASK_S))
     return {p: (log.first, log.last_stable) for p, log in logs.items()}
-
-
-def _set(values: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
-    if value is None:
-        values.pop(key, None)
-    else:
-        values[key] = value
 
 
 def _compare_with_orders(
@@ -205,21 +197,17 @@ def _compare_with_orders(
                 f"{counted_to.began} on; what retention deleted can't be computed again"
             )
         ranges[p] = counted_to.began, counted_to.offset
-    wanted: Totals = {}
-    for batch in reading.batches(settings.input, ranges):
-        comparison.orders += len(batch)
-        add(wanted, deltas(record.value() for record in batch))
+    wanted: dict[bytes, Total] = {}
+    for record in reading.records(settings.input, ranges):
+        comparison.orders += 1
+        add(wanted, deltas([record.value()]))
     counted = {key: Total.decode(value) for key, value in changelog.items()}
     waiting = {p: (position.offset, sums.logs[p].last_stable) for p, position in sums.positions.items()}
-    for batch in reading.batches(settings.deltas, waiting):
-        comparison.pending_deltas += len(batch)
-        for record in batch:
-            add(counted, {record.key() or b"": Total.decode(record.value() or b"")})
-    comparison.compare("recomputation", _encoded(wanted), _encoded(counted))
-
-
-def _encoded(totals: Totals) -> dict[bytes, bytes]:
-    return {key: total.encode() for key, total in totals.items()}
+    for record in reading.records(settings.deltas, waiting):
+        comparison.pending_deltas += 1
+        add(counted, {record.key() or b"": Total.decode(record.value() or b"")})
+    texts = ({key: total.encode() for key, total in totals.items()} for totals in (wanted, counted))
+    comparison.compare("recomputation", *texts)
 
 
 def _compare_states(
@@ -295,7 +283,7 @@ HOME = Path(".brew-state")
     default=DELTAS,
     help="Transactions that crash: those that read orders, or those that read deltas and write totals.",
 )
-@option("--crash-prob", type=float, default=1.0, help="Probability of a crash per transaction, 0 to 1.")
+@option("--crash-prob", default=1.0, help="Probability of a crash per transaction, 0 to 1.")
 @probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(
@@ -338,10 +326,10 @@ def totals_command(
         crashing = topic if given["crash_in"] == ORDERS else settings.deltas
         crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
     work_s = settings.timeout_s + settings.restore_s  # an attempt at a partition may have to restore its state first
-    topics = ObservedTopics(topic, output)
-    watched = ObservedProgram("downstream totals", group, topics, settings.connection, follow, work_s, Run.patience_s)
+    subject = Subject("downstream totals", group, ObservedTopics(topic, output), settings.connection.bootstrap)
+    times = {"longest_work_s": work_s, "patience_s": Run.patience_s}
     began = time.monotonic()
-    with observed(watched, given) as recorder:
+    with observed(subject, settings.connection, given, follow=follow, **times) as recorder:
         result = Run(settings, store_of, stop, to_stderr, crash, recorder).run(follow=follow)
     seconds = round(time.monotonic() - began, 3)
     if as_json:

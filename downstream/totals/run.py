@@ -44,8 +44,6 @@ StoreOf = Callable[[int, Topic], Store]
 
 @dataclass
 class RunResult:
-    """Counters of a run."""
-
     orders: int = 0
     deltas: int = 0
     transactions: int = 0
@@ -244,12 +242,7 @@ class Run:
                 self.result.deltas += done.records
 
     def _failed(self, how: str, what: object, why: str) -> None:
-        """
-        Count a failure, and leave it to the next attempt.
-
-        Raises:
-            Refused: all attempts at this partition failed for too long.
-        """
+        """Count a failure, and leave it to the next attempt."""
         if self._stop.is_set():
             return
         with self._lock:

@@ -19,7 +19,7 @@ from brew.names import CrashPoint
 from brew.offsets import Committed, LogOffsets
 from brew.transaction import Write, queue, transact
 from downstream.totals.state_store import CHECKPOINT_KEY, Store, StoreCheckpoint, checkpoint_value, restore
-from downstream.totals.topics import Position, TotalsSettings, position
+from downstream.totals.topics import TotalsSettings, position
 from downstream.totals.total import Total, deltas
 
 _LOOK_EVERY_S = 10.0
@@ -28,8 +28,6 @@ BY_KEY = -1
 
 
 class Output(NamedTuple):
-    """One record to produce."""
-
     topic: str
     partition: int
     key: bytes
@@ -251,7 +249,12 @@ def advance(
     def decide(committed: Committed | None) -> Write | None:
         nonlocal result
         start = position(str(source), source.topic_id, committed, source.log)
-        _make_ready(source, work, committed, start, kafka, timeout_s)
+        contradiction = work.ready(start.offset, fresh=committed is None)
+        if contradiction is not None:
+            # A newer holder may have committed during the restore; else it is a contradiction.
+            if kafka.locate(Deadline(timeout_s)) != committed:
+                raise Fenced(f"{source}: another process continued while the state was restored")
+            raise Refused(contradiction)
         result = AttemptResult(start.offset, max(start.offset, until))
         if start.offset >= until:
             return None
@@ -270,23 +273,6 @@ def advance(
         work.dropped()
         raise
     return result
-
-
-def _make_ready(
-    source: Source,
-    work: StageTask,
-    committed: Committed | None,
-    start: Position,
-    kafka: KafkaTransaction,
-    timeout_s: float,
-) -> None:
-    contradiction = work.ready(start.offset, fresh=committed is None)
-    if contradiction is None:
-        return
-    # A newer holder may have committed during the restore; it is a contradiction only if the offset is unchanged.
-    if kafka.locate(Deadline(timeout_s)) != committed:
-        raise Fenced(f"{source}: another process continued while the state was restored")
-    raise Refused(contradiction)
 
 
 def _produce_all(

@@ -24,6 +24,12 @@ from brew.offsets import LogOffsets
 
 Changes = Mapping[bytes, bytes | None]
 """Key -> new value; None deletes the key."""
+CHECKPOINT_KEY = b"\x00standing"
+"""
+The key of the record that ends a transaction's changes: how far the deltas are, and the number of totals.
+
+RocksDB has its `StoreCheckpoint` under the same key.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +59,26 @@ class Store(Protocol):
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
         """The store's progress; None while it is empty."""
-        ...
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
         """Write changes and checkpoint together."""
-        ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]: ...
 
-    def wipe(self) -> None:
-        """Delete all contents."""
-        ...
+    def wipe(self) -> None: ...
 
     def close(self) -> None:
         """Close cleanly, so that the next process can trust the store."""
-        ...
+
+
+def put(values: dict[bytes, bytes], changes: Changes) -> None:
+    for key, value in changes.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
 
 
 class MemoryStore:
@@ -83,11 +92,7 @@ class MemoryStore:
         return list(map(self._values.get, keys))
 
     def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
-        for key, value in changes.items():
-            if value is None:
-                self._values.pop(key, None)
-            else:
-                self._values[key] = value
+        put(self._values, changes)
         self.checkpoint = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -101,7 +106,6 @@ class MemoryStore:
         self.wipe()
 
 
-_CHECKPOINT_KEY = b"\x00standing"
 _MARK = "clean"
 
 
@@ -162,7 +166,7 @@ class RocksStore:
         writing = WriteOptions()
         writing.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
         self._db.set_write_options(writing)
-        known = self._db.get(_CHECKPOINT_KEY)
+        known = self._db.get(CHECKPOINT_KEY)
         self.checkpoint = None if known is None else StoreCheckpoint.decode(known)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -176,13 +180,13 @@ class RocksStore:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        batch.put(_CHECKPOINT_KEY, checkpoint.encode())
+        batch.put(CHECKPOINT_KEY, checkpoint.encode())
         self._db.write(batch)
         self.checkpoint = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._db.items():
-            if isinstance(key, bytes) and key != _CHECKPOINT_KEY:
+            if isinstance(key, bytes) and key != CHECKPOINT_KEY:
                 yield key, value
 
     def wipe(self) -> None:
@@ -197,8 +201,6 @@ class RocksStore:
         os.close(self._lock)
 
 
-CHECKPOINT_KEY = b"\x00standing"
-"""The key of the record that ends a transaction's changes: how far the deltas are, and the number of totals."""
 _PAUSE_S = 0.01
 _ASK_S = 15.0
 _STABLE_S = 45.0
@@ -209,8 +211,8 @@ def checkpoint_value(until: int, keys: int) -> bytes:
 
 
 def parse_checkpoint(value: bytes) -> tuple[int, int]:
-    until, keys = value.split(b" ")
-    return int(until), int(keys)
+    until, keys = map(int, value.split(b" "))
+    return until, keys
 
 
 def wait_until_stable(

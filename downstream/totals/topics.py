@@ -46,8 +46,6 @@ class TotalsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Descriptions of the topics."""
-
     input: Topic
     deltas: Topic
     changelog: Topic

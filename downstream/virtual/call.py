@@ -139,18 +139,15 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 @loop_options
 @option("--group", default=GROUP, metavar="NAME", help="Consumer group; its committed offset is the position.")
 @option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, help="Maximum seconds for one call.")
-@option("--virtual-partitions", type=int, default=1, metavar="N", help="Maximum number of concurrent calls.")
+@option("--virtual-partitions", default=1, metavar="N", help="Maximum number of concurrent calls.")
 @option(
     "--most-uncovered",
-    type=int,
     default=1000,
     help="Maximum records of a partition above its position; a crash repeats them, and those of the last 2 s.",
 )
-@option("--attempts", type=int, default=5, help="Maximum number of attempts per record.")
-@option("--back-off-s", type=float, default=0.1, help="Seconds of back-off after the first failure.")
-@option(
-    "--most-back-off-s", type=float, default=10.0, help="Maximum back-off in seconds; it doubles with each failure."
-)
+@option("--attempts", default=5, help="Maximum number of attempts per record.")
+@option("--back-off-s", default=0.1, help="Seconds of back-off after the first failure.")
+@option("--most-back-off-s", default=10.0, help="Maximum back-off in seconds; it doubles with each failure.")
 @option(
     "--on-failure",
     type=click.Choice([str(choice) for choice in OnFailure]),

@@ -13,7 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
-from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
+from downstream.consume.handler import AssignedPartition, Handler, HandlerContext, PartitionBatch, RetryLater, start
 from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Workers
 
 
@@ -64,8 +64,6 @@ class VirtualSettings:
 
 @dataclass
 class WorkerResult:
-    """Counters of the workers."""
-
     effects: int = 0
     retries: int = 0
     given_up: int = 0
@@ -109,8 +107,12 @@ class VirtualPartitions:
         """Start tracking an assigned partition, read from offset ``start`` on."""
         self._held[partition] = _AssignedPartition(OffsetTracker(start))
 
-    def add(self, partition: int, records: Iterable[LogRecord]) -> None:
-        """Give records to the workers, in offset order; records without a key are not ordered among each other."""
+    def add(self, partition: int, records: Iterable[LogRecord], until: int = 0) -> None:
+        """
+        Give records to the workers, in offset order; records without a key are not ordered among each other.
+
+        The log was read to ``until``: markers below it need no effect.
+        """
         held = self._held[partition]
         pieces: list[tuple[Hashable, _RecordTask]] = []
         for record in records:
@@ -119,12 +121,8 @@ class VirtualPartitions:
         with self._changed:
             for piece in pieces:
                 held.tracker.take(piece[1].record.offset())
+            held.tracker.passed(until)
         self._workers.put(pieces)
-
-    def passed(self, partition: int, until: int) -> None:
-        """Note that the end of the log was seen at ``until``: markers below it need no effect."""
-        with self._changed:
-            self._held[partition].tracker.passed(until)
 
     def full(self, partition: int) -> bool:
         """Return True if one more batch could be too much: stop reading this partition until its position advances."""
@@ -241,7 +239,7 @@ _STORE_EVERY_S = 0.5
 _ROOM_S = 1.0
 
 
-class VirtualPartitionsHandler:
+class VirtualPartitionsHandler(Handler):
     """
     The loop's handler. Kafka's committed offset is the position, and never passes a record without an effect.
 
@@ -277,8 +275,7 @@ class VirtualPartitionsHandler:
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """Give records to the workers, and pause partitions that have enough of them in progress."""
         for batch in batches:
-            self._virtual.add(batch.partition, batch.records)
-            self._virtual.passed(batch.partition, batch.until)
+            self._virtual.add(batch.partition, batch.records, batch.until)
             self._read[batch.partition] = batch.until
         # Pause only for slow handlers: after a resume the client takes up to a second to fetch again (measured).
         if not self._virtual.await_room(_ROOM_S):

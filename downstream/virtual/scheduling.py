@@ -98,7 +98,6 @@ class OffsetTracker:
 
     @property
     def unfinished(self) -> int:
-        """Number of unfinished records."""
         return len(self._unfinished)
 
     def take(self, offset: int) -> None:
@@ -193,7 +192,6 @@ class Workers(Generic[T]):
             thread.start()
 
     def put(self, pieces: Iterable[tuple[Hashable, T]]) -> None:
-        """Add tasks, each with its key."""
         with self._lock:
             count = 0
             for key, piece in pieces:

@@ -387,6 +387,8 @@ def _choice(
     if (span := re.fullmatch("([0-9]*):([0-9]*)", offsets or ":")) is None:
         raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
     start, until = int(span[1] or 0), int(span[2]) if span[2] else None
+    if until is not None and until <= start:
+        raise UsageError(f"--offsets is {offsets!r}: UNTIL is exclusive and has to be above FROM")
     return DeadLetterFilter(tuple(partitions), tuple(reasons), tuple(map(as_bytes, keys)), start, until)
 
 

@@ -152,7 +152,7 @@ def overlap_not_checked(patch: Patch) -> None:
 
 def metadata_ignored(patch: Patch) -> None:
     """Who wrote the position, and from what, is not looked at."""
-    patch.setattr(position, "_mark", lambda _batch, _committed: None)
+    patch.setattr(position, "_metadata_of", lambda _batch, _committed: None)
 
 
 class Case(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
 from brew.lookup import Rows, Table
 
 
@@ -60,6 +62,11 @@ def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
     assert rows.at(b"USD", 1200) == b"1"
     assert rows.at(b"USD", 1299) == b"1"
     assert topic.reads == 2
+
+
+def test_a_key_of_text_is_refused_rather_than_not_found() -> None:
+    with pytest.raises(TypeError, match="key to look up in 'rates' is 'USD'; a record's key is bytes"):
+        Table("rates").at("USD", 1)  # type: ignore[arg-type]
 
 
 def test_a_table_travels_as_values() -> None:

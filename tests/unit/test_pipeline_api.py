@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,6 +34,11 @@ def test_plain_values_become_the_settings_own_types() -> None:
     assert settings.on_missing_position is OnMissingPosition.RESTORE
     assert (settings.stand_by, settings.share, settings.patience_s) == (ClaimsSettings(), None, 5)
     assert made(allow=["input-access"]).settings.allow == {"input-access"}
+
+
+def test_a_single_name_is_a_sequence_of_one_and_not_of_its_characters() -> None:
+    settings = made(also_output="late", py_files=Path(__file__)).settings
+    assert (settings.also_output, settings.spark.py_files) == (("late",), (__file__,))
 
 
 def test_command_and_library_name_group_and_dead_letter_topic_alike() -> None:
@@ -79,6 +85,9 @@ def named(words: list[str]) -> tuple[str, str]:
         ({"lanes": "2"}, "lanes is '2'; it has to be of type int"),
         ({"patience_s": "2"}, "patience_s is '2'; it has to be of type float"),
         ({"max_rejected": "0.5"}, "max_rejected is '0.5'; it has to be of type float or None"),
+        ({"input": b"a"}, "input is b'a'; it has to be of type str"),
+        ({"group": 7}, "group is 7; it has to be of type str"),
+        ({"also_output": [7]}, "also_output is 7; it has to be of type str"),
         ({"share": "yes"}, "share is 'yes'; it has to be of type ClaimsSettings or None"),
     ],
 )

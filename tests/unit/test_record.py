@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import pickle
 import re
 from collections.abc import Iterator
@@ -13,6 +14,11 @@ import pytest
 import brew
 from brew.record import Record, Reject, apply
 
+
+class Reason(enum.StrEnum):
+    NO_URL = "no-url"
+
+
 CLICK = Record("clicks", 3, 17, b"k", b'{"url":"http://a.example/x"}', (("h", b"1"),), 1_700_000_000_000)
 
 
@@ -23,14 +29,17 @@ def test_the_public_names_are_the_records_own() -> None:
 
 def test_each_method_changes_one_thing() -> None:
     """All else stays, the source position above all: outputs are proven by it."""
-    assert CLICK.with_value(b"v") == Record("clicks", 3, 17, b"k", b"v", CLICK.headers, CLICK.timestamp)
-    assert CLICK.with_json({"a": 1}).value == b'{"a":1}'
-    assert CLICK.with_key(None) == Record("clicks", 3, 17, None, CLICK.value, CLICK.headers, CLICK.timestamp)
-    assert CLICK.with_headers({"a": b"b"}).headers == (("a", b"b"),)
-    assert CLICK.with_headers([("a", None), ("a", b"2")]).headers == (("a", None), ("a", b"2"))
     routed = CLICK.to("clicks.late")
-    assert (routed.topic, routed.destination) == ("clicks", "clicks.late")
-    assert routed.with_key(b"x").with_value(b"y").with_headers(()).destination == "clicks.late"
+    assert routed == replace(CLICK, destination="clicks.late")
+    assert routed.with_value(b"v") == replace(routed, value=b"v")
+    assert routed.with_json({"a": 1}) == replace(routed, value=b'{"a":1}')
+    assert routed.with_key(b"x") == replace(routed, key=b"x")
+    assert routed.with_headers({"a": b"b"}) == replace(routed, headers=(("a", b"b"),))
+    assert routed.with_headers([("a", None), ("a", b"2")]).headers == (("a", None), ("a", b"2"))
+
+
+def test_a_value_is_read_as_json() -> None:
+    assert CLICK.json() == {"url": "http://a.example/x"}
 
 
 def test_the_last_header_of_a_name_counts() -> None:
@@ -48,7 +57,7 @@ def test_a_record_can_not_be_changed() -> None:
     ("value", "reason", "message"),
     [
         (None, "no-value", "tombstone"),
-        (b"{", "not-json", "not JSON: "),
+        (b"{", "not-json", "not JSON: unexpected end of data"),
         (b'"\xff"', "not-json", "not UTF-8: byte 0xff at 1 of 3"),
     ],
 )
@@ -64,6 +73,7 @@ def test_a_rejection_survives_the_way_from_a_worker() -> None:
     """Executors pickle what they raise."""
     again = pickle.loads(pickle.dumps(Reject("no-url", "no url in it")))
     assert (again.reason, again.message, str(again)) == ("no-url", "no url in it", "no-url: no url in it")
+    assert again.args == ("no-url", "no url in it")
     assert str(Reject("no-url")) == "no-url"
     assert pickle.loads(pickle.dumps(CLICK)) == CLICK
 
@@ -72,12 +82,16 @@ def test_a_rejection_s_reason_and_message_are_text_that_kafka_can_hold() -> None
     """`Reject(404)` failed where the dead letter was encoded, and was repeated as if the brokers had failed."""
     assert (Reject(404).reason, Reject("x", ValueError("no")).message) == ("404", "no")  # type: ignore[arg-type]
     assert (Reject("a\ud800").reason, Reject("x", "\udfffä").message) == ("a?", "?ä")
+    kept = Reason.NO_URL
+    assert Reject(kept).reason is kept, "an application compares its own enum by identity"
 
 
 def test_the_sources_own_headers_are_not_checked_again() -> None:
     """Spark's reader may hand over what a client can't write: that is not the function's fault."""
     record = replace(CLICK, headers=(("a\0b", b""),))
     assert apply(lambda one: one.with_value(b"x"), record) == (record.with_value(b"x"),)
+    assert apply(lambda one: [one, one], record) == (record, record)
+    assert apply(lambda one: replace(one, timestamp=-(2**63)), record)
     assert apply(lambda one: replace(one, timestamp=2**63 - 1, headers=[("ä", None)]), record)  # type: ignore[arg-type]
 
 
@@ -114,7 +128,8 @@ def test_other_exceptions_pass_through() -> None:
     [
         (b"bytes", "returned bytes"),
         ({"a": 1}, "returned dict"),
-        ([CLICK, None], "holds None"),
+        ([CLICK, None], "holds None; each"),
+        ([b"bytes"], "holds bytes; each"),
         (Record(value="text"), "a value of type str"),  # type: ignore[arg-type]
         (Record(key=7), "a key of type int"),  # type: ignore[arg-type]
         (CLICK.with_headers([("a", "text")]), "header"),  # type: ignore[list-item]

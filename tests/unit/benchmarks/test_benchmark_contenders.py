@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import contenders
 import loop
@@ -68,9 +70,8 @@ def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
     """A static member is the peer's better case after a kill; the default of its library is a contender, too."""
     static = CONTENDERS[name].command(PLACE, Setup(), False)
     assert static == [*CONTENDERS[f"{name}-dynamic"].command(PLACE, Setup(), False), "--instance", "bench-1"]
-    assert CONTENDERS[name].endless
-    assert CONTENDERS[name].exactly_once
-    assert not CONTENDERS[name].ours
+    peer = CONTENDERS[name]
+    assert (peer.endless, peer.exactly_once, peer.ours) == (True, True, False)
 
 
 def test_flink_has_one_state_directory_for_all_starts_and_no_membership() -> None:
@@ -87,8 +88,7 @@ def test_flink_has_one_state_directory_for_all_starts_and_no_membership() -> Non
 def test_peers_in_java_ask_for_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     """Before a broker is started; the others don't."""
     monkeypatch.setattr(contenders, name.upper(), tmp_path)
-    made = {name: contenders.Contender(name, "", lambda *_: [], needs=tmp_path)}
-    monkeypatch.setattr(contenders, "CONTENDERS", made)
+    monkeypatch.setitem(CONTENDERS, name, replace(CONTENDERS[name], needs=tmp_path))
     monkeypatch.setattr("shutil.which", lambda _name: None)
     with pytest.raises(Refused, match=rf"^{name}: no java on PATH"):
         require_built([name])
@@ -96,12 +96,12 @@ def test_peers_in_java_ask_for_java(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Never a silent skip."""
-    made = {name: contenders.Contender(name, "", lambda *_: [], needs=tmp_path / name) for name in ("a", "b")}
-    monkeypatch.setattr(contenders, "CONTENDERS", made)
-    (tmp_path / "a").touch()
-    require_built(["a"])
-    with pytest.raises(Refused, match=r"^b: not built; run `make bench-peers`"):
-        require_built(["a", "b"])
+    for name in ("loop", "franz"):
+        monkeypatch.setitem(CONTENDERS, name, replace(CONTENDERS[name], needs=tmp_path / name))
+    (tmp_path / "loop").touch()
+    require_built(["loop"])
+    with pytest.raises(Refused, match=r"^franz: not built; run `make bench-peers`"):
+        require_built(["loop", "franz"])
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,10 @@ def test_only_what_a_contender_does_not_promise_is_forgiven(
     monkeypatch.setattr(measure, "program", program)
     monkeypatch.setattr(measure, "EndOffsets", lambda *_: SimpleNamespace(ask=dict))
     monkeypatch.setattr(measure.cluster_admin, "set_offsets", lambda *_: None)
-    cluster = SimpleNamespace(connection=None)
-    if good:
-        what = "positions" if "torn-txn" in totals else "order"
-        assert measure.verified(cluster, CONTENDERS[name], PLACE, 1000) == f"proven but for {what}"  # type: ignore[arg-type]
-    else:
-        with pytest.raises(Refused):
-            measure.verified(cluster, CONTENDERS[name], PLACE, 1000)  # type: ignore[arg-type]
+    cluster: Any = SimpleNamespace(connection=None)
+    what = "positions" if "torn-txn" in totals else "order"
+    with nullcontext() if good else pytest.raises(Refused):
+        assert measure.verified(cluster, CONTENDERS[name], PLACE, 1000) == f"proven but for {what}"
 
 
 def test_a_verdict_other_than_proven_stops_the_benchmark() -> None:
@@ -203,23 +200,14 @@ def _plan(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, A
     class Enough(Exception):
         """The plan is all that the test wants."""
 
-    def built(_names: object) -> None: ...
-
     def carry_out(*arguments: Any) -> None:
         seen.plan = arguments[3]
         raise Enough
 
-    class Nowhere:
-        cluster = SimpleNamespace(bootstrap="b:1")
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(run, "require_built", built)
+    nowhere = SimpleNamespace(cluster=SimpleNamespace(bootstrap="b:1"))
+    monkeypatch.setattr(run, "require_built", lambda _names: None)
     monkeypatch.setattr(run, "machine", lambda: {"load before the start": "0"})
-    monkeypatch.setattr(run, "benchmark_cluster", lambda _kind: Nowhere())
+    monkeypatch.setattr(run, "benchmark_cluster", lambda _kind: nullcontext(nowhere))
     monkeypatch.setattr(run, "carry_out", carry_out)
     done = CliRunner().invoke(run.bench, arguments)
     assert done.exception is None or isinstance(done.exception, Enough | SystemExit), done.exception

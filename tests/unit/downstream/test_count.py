@@ -10,33 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.records import FakeRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
-from brew.offsets import SourcePosition
+from brew.offsets import Headers
 from downstream.__main__ import _document, _text
-from downstream.count import KEY, SOURCE, Count, DistinctCount, Limits, Tally, digest
-
-Headers = list[tuple[str, bytes | None]] | None
+from downstream.count import KEY, SOURCE, Count, DistinctCount, digest, tally
 
 
-class Counted:
-    """As much of a record as the counter looks at."""
-
-    def __init__(self, key: bytes | None, headers: Headers) -> None:
-        self.key, self.headers = (lambda: key), (lambda: headers)
-
-
-def of(offset: int, key: bytes | None = b"same") -> Counted:
-    return Counted(key, list(SourcePosition("in", 0, offset).headers()))
+def of(offset: int | None, key: bytes | None = b"same") -> FakeRecord:
+    """A record from that source position."""
+    return FakeRecord(key=key, source=offset)
 
 
 def count(records: Sequence[Any], by: str = SOURCE, isolation: str = READ_COMMITTED) -> Count:
-    with Tally() as tally:
-        for record in records:
-            tally.add([record])
-        found = tally.result()
+    found = tally([record] for record in records)
     return Count("t", isolation, by, *found, {SOURCE: [], KEY: []}, {})
 
 
@@ -77,9 +67,9 @@ def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_re
         [("source.topic", b"in"), ("source.partition", b"\xff"), ("source.offset", None)],
     ],
 )
-def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers) -> None:
+def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers | None) -> None:
     """The others are still counted by source, and the output says how many are not."""
-    found = count([of(1), of(2), Counted(b"a", headers), Counted(b"b", headers), Counted(b"a", headers)])
+    found = count([of(1), of(2), *(FakeRecord(key=key, headers=headers) for key in (b"a", b"b", b"a"))])
     assert (found.unique, found.duplicates, found.fallen_back, found.unidentified) == (4, 1, 3, 0)
     assert _text(found).splitlines()[:2] == [
         "5 records, 3 unique keys, 1 duplicate (read_committed, by source position)",
@@ -90,7 +80,7 @@ def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Heade
 
 def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_says_so() -> None:
     """A topic that the pipeline did not write; an empty one is counted as it was asked for."""
-    found = count([Counted(b"a", None), Counted(b"b", None)])
+    found = count([of(None, b"a"), of(None, b"b")])
     assert _text(found).splitlines() == [
         "2 records, 2 unique keys, 0 duplicates (read_committed, by key)",
         "no record has a readable source position in the headers: counted by key instead",
@@ -100,13 +90,13 @@ def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_say
 
 def test_a_key_is_never_taken_for_a_source_position() -> None:
     """Also where it has the text of one."""
-    found = count([of(1), Counted(b"in[0]@1", None)])
+    found = count([of(1), of(None, b"in[0]@1")])
     assert (found.unique, found.duplicates) == (2, 0)
 
 
 def test_a_record_with_neither_counts_neither_way() -> None:
     """And one without a key alone is known by its source."""
-    found = count([of(1, None), of(1, None), Counted(None, None)])
+    found = count([of(1, None), of(1, None), of(None, None)])
     assert (found.unique, found.duplicates, found.unidentified) == (1, 1, 1)
     assert "1 record with neither source position nor key" in _text(found)
     by_key = count([of(1, None), of(1, b"a")], KEY)
@@ -114,14 +104,14 @@ def test_a_record_with_neither_counts_neither_way() -> None:
 
 
 def test_the_document_tells_both_ways_of_counting() -> None:
-    told = _document(count([of(1), of(2), of(2), Counted(b"same", None)]))
+    told = _document(count([of(1), of(2), of(2), of(None)]))
     assert told["unique_by"] == "source"
     assert (told["records"], told["unique"], told["duplicates"], told["counted_by_key_instead"]) == (4, 3, 1, 1)
     assert told["by_key"] == {"unique": 1, "duplicates": 3, "unidentified": 0}
     assert told["by_source"] == {"unique": 2, "duplicates": 1, "unidentified": 1}
 
 
-SMALL = Limits(identities=50)
+SMALL = 50
 
 
 @settings(max_examples=40, deadline=None)
@@ -129,7 +119,7 @@ SMALL = Limits(identities=50)
 def test_the_count_is_exact_in_memory_and_on_disk(batches: list[list[bytes | None]], spill: bool) -> None:
     """A plain counter over everything agrees, wherever the identities are kept."""
     told = Counter(one for batch in batches for one in batch if one is not None)
-    with DistinctCount(Limits(identities=3) if spill else SMALL) as counting:
+    with DistinctCount(3 if spill else SMALL) as counting:
         for batch in batches:
             counting.add(batch)
         found = counting.result()
@@ -154,7 +144,7 @@ def test_a_duplicate_across_the_move_to_disk_is_found() -> None:
 
 def test_long_identities_move_to_disk_by_their_size() -> None:
     """A few keys of a megabyte fill memory as well as many short ones."""
-    with DistinctCount(Limits(identities=1000, identity_bytes=10_000)) as counting:
+    with DistinctCount(1000, identity_bytes=10_000) as counting:
         counting.add([b"%d" % n * 5_000 for n in range(5)])
         counting.add([b"0" * 5_000])
         assert counting.result().example_digests == {digest(b"0" * 5_000)}
@@ -164,7 +154,7 @@ def test_memory_stays_flat_beyond_the_limit() -> None:
     """Ten times the identities take no more memory than the limit, its files' buffers and one bucket."""
     tracemalloc.start()
     try:
-        with DistinctCount(Limits(identities=5_000)) as counting:
+        with DistinctCount(5_000) as counting:
             for start in range(0, 200_000, 2_000):
                 counting.add([b"key-%012d" % n for n in range(start, start + 2_000)])
             assert counting.result().unique == 200_000

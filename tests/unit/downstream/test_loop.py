@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from brew.offsets import Committed, LogOffsets
 from downstream.consume import loop as consuming
 from downstream.consume.handler import (
     AssignedPartition,
+    Handler,
     HandlerContext,
     LoopSettings,
     NotOwned,
@@ -34,11 +36,8 @@ class FakeMember:
     seeks: list[Mapping[int, int]] = field(default_factory=list)
     reports: list[tuple[dict[int, int], bool]] = field(default_factory=list)
 
-    def pause(self, partitions: Collection[int]) -> None:
-        self.paused |= set(partitions)
-
-    def resume(self, partitions: Collection[int]) -> None:
-        self.paused -= set(partitions)
+    def __post_init__(self) -> None:
+        self.pause, self.resume = self.paused.update, self.paused.difference_update
 
     def seek(self, positions: Mapping[int, int]) -> None:
         self.seeks.append(dict(positions))
@@ -50,7 +49,7 @@ class FakeMember:
         return True
 
 
-class FakeHandler:
+class FakeHandler(Handler):
     """Starts at 5, fails as told, remembers the rest."""
 
     def __init__(self) -> None:
@@ -72,15 +71,11 @@ class FakeHandler:
         if error is not None:
             raise error
 
-    def tick(self, _lease: HandlerContext) -> None: ...
-
     def revoked(self, partitions: Collection[int], _deadline: Deadline) -> None:
         self.calls.append(("revoked", list(partitions)))
 
     def lost(self, partitions: Collection[int]) -> None:
         self.calls.append(("lost", list(partitions)))
-
-    def close(self, _deadline: Deadline) -> None: ...
 
 
 @pytest.fixture
@@ -94,11 +89,8 @@ def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
     made = Loop(settings, handler, threading.Event())
     made._member = FakeMember()
     made._topic = Topic("t", "id", 4, 1)
-    monkeypatch.setattr(
-        made,
-        "_describe_assigned",
-        lambda found, _deadline: [AssignedPartition("t", "id", p, None, 0, 10) for p in sorted(found)],
-    )
+    described = [AssignedPartition("t", "id", p, None, 0, 10) for p in range(4)]
+    monkeypatch.setattr(made, "_describe_assigned", lambda found, _deadline: [described[p] for p in sorted(found)])
     return made
 
 
@@ -114,6 +106,14 @@ def _retry(loop: Loop) -> None:
     """The wait of partition 1 is over."""
     loop._progress[1].retry_at = Deadline(1e-9)
     loop._retry(Deadline(9))
+
+
+def _patient(loop: Loop) -> list[str]:
+    """The loop waits for a minute; returns what it tells."""
+    loop._settings = replace(loop._settings, patience_s=60)
+    told: list[str] = []
+    loop._tell = told.append
+    return told
 
 
 def _lose_patience(loop: Loop) -> None:
@@ -166,9 +166,7 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
 
 def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop, handler: FakeHandler) -> None:
     """A store that is away is asked twice a second; hundreds of equal lines would hide the others."""
-    told: list[str] = []
-    loop._tell = told.append
-    loop._settings = replace(loop._settings, patience_s=60)
+    told = _patient(loop)
     loop.assigned([1])
     for text in ("away", "away", "busy", "busy"):
         handler.error = RetryLater(text, 1e-9)
@@ -273,11 +271,9 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
     loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Nobody knows where the partition stands: nothing of it is handed out until they tell, and then from there."""
-    told: list[str] = []
-    loop._tell = told.append
-    loop._settings = replace(loop._settings, patience_s=60)
+    told = _patient(loop)
     answer = loop._describe_assigned
-    monkeypatch.setattr(loop, "_describe_assigned", lambda _found, _deadline: _raise(error))
+    monkeypatch.setattr(loop, "_describe_assigned", Mock(side_effect=error))
     assert loop.assigned([1]) == {1: NOWHERE}
     assert not loop._drained()
     _round(loop, _polled())
@@ -292,17 +288,11 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
 
 def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last word names the partition, the limit and the setting."""
-    monkeypatch.setattr(
-        loop, "_describe_assigned", lambda _found, _deadline: _raise(DeadlineExceeded("locate: no answer"))
-    )
+    monkeypatch.setattr(loop, "_describe_assigned", Mock(side_effect=DeadlineExceeded("locate: no answer")))
     loop.assigned([1])
     _lose_patience(loop)
     with pytest.raises(Refused, match=r"t\[1\] made no progress for 0.05 s \(--patience-s\): their offsets can't"):
         _retry(loop)
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_assignment(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 
 import pytest
+from harness.records import FakeRecord
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka.log_reader import LogRecord
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.status import PartitionState, Topics
@@ -24,10 +25,13 @@ class Pattern:
     error: Exception | None = None
     calls: list[str] = field(default_factory=list)
 
-    def _called(self, name: str) -> None:
+    def _called(self, name: str, *_given: object) -> None:
         self.calls.append(name)
         if self.error is not None:
             raise self.error
+
+    tick, revoked = partialmethod(_called, "tick"), partialmethod(_called, "revoked")
+    lost, close = partialmethod(_called, "lost"), partialmethod(_called, "close")
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         self._called("assigned")
@@ -36,28 +40,6 @@ class Pattern:
     def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         self._called("handle")
         context.report({one.partition: one.until for one in slices})
-
-    def tick(self, context: HandlerContext) -> None:  # noqa: ARG002 - the port's shape
-        self._called("tick")
-
-    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002 - the port's shape
-        self._called("revoked")
-
-    def lost(self, partitions: Collection[int]) -> None:  # noqa: ARG002 - the port's shape
-        self._called("lost")
-
-    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the port's shape
-        self._called("close")
-
-
-class Written(LogRecord):
-    """A record of which only the time is asked for."""
-
-    def __init__(self, time_ms: int) -> None:
-        self._time_ms = time_ms
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, self._time_ms
 
 
 class Scene:
@@ -75,7 +57,7 @@ class Scene:
         return self.handler.assigned(assignments, Deadline(5))
 
     def read(self, partition: int = 0, until: int = 3) -> None:
-        records = [Written(4_900_000), Written(4_925_000)]
+        records = [FakeRecord(time_ms=time_ms) for time_ms in (4_900_000, 4_925_000)]
         self.handler.handle([PartitionBatch(partition, 0, until, records)], self.context())
 
     def states(self) -> list[PartitionState]:
@@ -134,10 +116,7 @@ def test_what_ends_the_loop_is_told_before_it_ends(scene: Scene) -> None:
 @pytest.mark.parametrize("how", ["revoked", "lost"])
 def test_partitions_that_leave_are_not_told_any_more(scene: Scene, how: str) -> None:
     scene.assign()
-    if how == "revoked":
-        scene.handler.revoked([0], Deadline(5))
-    else:
-        scene.handler.lost([0])
+    scene.handler.revoked([0], Deadline(5)) if how == "revoked" else scene.handler.lost([0])
     assert scene.recorder.places() == [("out", 1)]
     scene.handler.tick(scene.context())
     assert scene.pattern.calls == ["assigned", how, "tick"]

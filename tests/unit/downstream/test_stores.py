@@ -9,9 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -57,19 +58,13 @@ def _assigned(committed: int | None = None, committed_topic_id: str | None = Non
     return AssignedPartition("t", "id", 3, committed, 10, 90, committed_topic_id)
 
 
-@pytest.mark.parametrize("committed", [None, 0, 20, 49, 50])
+@pytest.mark.parametrize("committed", [None, 0, 20, 49, 50, 51])
 def test_kafkas_offset_never_moves_the_ledger(committed: int | None) -> None:
-    """Behind the database, equal or missing: read on where the database stands, without an alarm."""
+    """Without an alarm behind the database, equal or missing; ahead of it, the larger of the two would lose rows."""
     begin = start(OffsetRow(3, 50, "id"), _assigned(committed))
-    assert (begin.offset, begin.alarm) == (50, None)
-
-
-def test_kafka_ahead_of_the_database_is_an_alarm_and_moves_nothing_either() -> None:
-    """The one case in which the larger of the two would lose rows."""
-    begin = start(OffsetRow(3, 50, "id"), _assigned(51))
+    alarm = "ledger-rollback: Kafka's offset of t[3] is 51 and the database is at 50" if committed == 51 else "None"
     assert begin.offset == 50
-    assert begin.alarm is not None
-    assert begin.alarm.startswith("ledger-rollback: Kafka's offset of t[3] is 51 and the database is at 50")
+    assert str(begin.alarm).startswith(alarm)
 
 
 @pytest.mark.parametrize(
@@ -111,22 +106,18 @@ _TINY = "1e-99999999999999999999"
 def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
     """Two parsers, one answer: neither stops at a record, and the check finds no fault where there is none."""
     value = json.dumps(ORDER).replace("980", cents).replace(*change).encode()
-    booked, expected = entry(3, 17, value, None), _expected(Record(17, value))
+    booked, expected = entry(3, 17, value, None), _expected(Record(17, value=value))
     assert expected.books == (booked.problem is None)
     if expected.books:
         assert tuple(expected)[:4] == (booked.customer_id, booked.tier, booked.cents, booked.discount)
 
 
-def test_a_record_that_is_nested_too_deep_is_a_row_that_says_so() -> None:
-    """The quick parser takes 1,024 levels and the exact one fewer: between the two lies no end of the ledger."""
-    value = json.dumps({**ORDER, "total_cents": 98.5}).replace("}", ', "more": ' + "[" * 1010 + "]" * 1010 + "}")
-    assert _entry(value.encode()).problem is Problem.BAD_AMOUNT
-
-
 def test_an_order_becomes_a_row_with_exact_numbers() -> None:
-    """Amount and discount as decimals, the source position beside them."""
+    """The quick parser takes 1,024 levels and the exact one fewer: between the two lies no end of the ledger."""
     found = _entry(ORDER)
     assert found == Entry(3, 17, "orders/1/5", "o-1", "c-1", "gold", Decimal(980), Decimal("0.15"), None)
+    value = json.dumps({**ORDER, "total_cents": 98.5}).replace("}", ', "more": ' + "[" * 1010 + "]" * 1010 + "}")
+    assert _entry(value.encode()).problem is Problem.BAD_AMOUNT
 
 
 @pytest.mark.parametrize(
@@ -192,9 +183,7 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
     """The last good moment, the first bad one, and a partition that is not ours."""
     now = [0.0]
-    context = HandlerContext(
-        Deadline(10, lambda: now[0]), frozenset({3}), lambda _: None, lambda _: None, lambda _: None
-    )
+    context = leased([], deadline=Deadline(10, lambda: now[0]))
     now[0] = 9.9
     context.check(3)
     with pytest.raises(NotOwned, match="4"):
@@ -230,47 +219,26 @@ def test_each_name_is_counted_and_has_examples_of_its_own() -> None:
     assert found.lines("all is well")[-1] == "20 often, 7 once"
 
 
-class Record:
-    """As much of a record as is looked at here."""
-
-    def __init__(self, offset: int, value: bytes = b"{}", source: int | None = None) -> None:
-        headers = None if source is None else list(SourcePosition("in", 0, source).headers())
-        self.offset, self.value, self.headers = (lambda: offset), (lambda: value), (lambda: headers)
-        self.partition = lambda: 3
-
-
 # The ledger's two guards.
 
 
-def piece(start: int = 50, until: int = 60) -> PartitionBatch:
-    return PartitionBatch(3, start, until, [])
+BATCH = PartitionBatch(3, 50, 60, [])
 
 
 @pytest.mark.parametrize(("stands", "free"), [(49, False), (50, True), (51, False), (None, False)])
 def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands: int | None, free: bool) -> None:
     """Behind it something is missing, ahead of it something would be booked twice."""
     rows = {} if stands is None else {3: OffsetRow(3, stands, "id")}
-    if free:
-        Ledger("g", "t").require(rows, [piece()])
-    else:
-        with pytest.raises(RetryLater, match="another process moved it"):
-            Ledger("g", "t").require(rows, [piece()])
+    with contextlib.nullcontext() if free else pytest.raises(RetryLater, match="another process moved it"):
+        Ledger("g", "t").require(rows, [BATCH])
 
 
 @pytest.mark.parametrize(("moved", "free"), [(0, False), (1, False), (2, True)])
 def test_every_position_of_a_batch_moves_or_none_does(moved: int, free: bool) -> None:
     """The statement tells how many stood where their slices begin."""
-
-    class Connection:
-        def execute(self, *_statement: object) -> Any:
-            return type("Result", (), {"rowcount": moved})
-
-    ledger, slices = Ledger("g", "t"), [piece(), PartitionBatch(4, 0, 1, [])]
-    if free:
-        ledger.advance(cast("Any", Connection()), slices)
-    else:
-        with pytest.raises(RetryLater, match=f"{2 - moved} of 2 positions"):
-            ledger.advance(cast("Any", Connection()), slices)
+    connection = SimpleNamespace(execute=lambda *_statement: SimpleNamespace(rowcount=moved))
+    with contextlib.nullcontext() if free else pytest.raises(RetryLater, match=f"{2 - moved} of 2 positions"):
+        Ledger("g", "t").advance(connection, [BATCH, PartitionBatch(4, 0, 1, [])])
 
 
 # The ledger's check.
@@ -280,6 +248,12 @@ HALF_OFF = {"customer_id": "c", "loyalty_tier": "gold", "total_cents": 100, "loy
 
 def booked(offset: int, cents: int = 100, *, books: bool = True) -> tuple[Any, ...]:
     return (offset, "c", "gold", Decimal(cents), Decimal("0.5"), books)
+
+
+def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Any, Any]:
+    checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
+    ledger_check._compare(checked, balances, 3, stands, iter(records), iter(rows))
+    return checked, balances
 
 
 @pytest.mark.parametrize(
@@ -296,9 +270,9 @@ def booked(offset: int, cents: int = 100, *, books: bool = True) -> tuple[Any, .
 )
 def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], found: dict[str, int]) -> None:
     """The position is 3: record 2 has a row, record 3 has none, and no row is without a record."""
-    checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
-    records = [Record(n, json.dumps(HALF_OFF).encode()) for n in range(4)]
-    ledger_check._compare(checked, balances, 3, 3, iter(cast("Any", records)), iter([booked(n) for n in rows]))
+    checked, balances = compared(
+        3, [Record(n, value=json.dumps(HALF_OFF).encode()) for n in range(4)], map(booked, rows)
+    )
     assert dict(checked.findings) == found
     assert (checked.records, checked.waiting, checked.rows) == (3, 1, len(rows))
     assert balances == {("c", "gold"): Money(3, Decimal(300), Decimal("150.0"))}
@@ -309,9 +283,7 @@ def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[in
 )
 def test_a_row_that_differs_from_its_record_is_found(value: dict[str, object], row: tuple[Any, ...]) -> None:
     """By its amount, or since it moves a balance and its record does not, or the other way round."""
-    checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
-    records = [Record(0, json.dumps(value).encode())]
-    ledger_check._compare(checked, balances, 3, 1, iter(cast("Any", records)), iter([row]))
+    checked, balances = compared(1, [Record(value=json.dumps(value).encode())], [row])
     assert dict(checked.findings) == {"ledger-drift": 1}
     assert bool(balances) == bool(value)
 
@@ -362,8 +334,9 @@ def test_points_are_compared_from_either_side(points: dict[str, int], found: dic
 
 def test_of_several_records_with_one_id_the_first_counts() -> None:
     """Also where they stand in different partitions; a record without an id is known by its own place."""
-    records = [Record(0, b'{"quantity":2,"customer_id":"c"}', 7), Record(1, b"{}", 7), Record(2), Record(3)]
-    found = messages("t", cast("Any", records), identifier("source"))
+    first = Record(value=b'{"quantity":2,"customer_id":"c"}', source=7)
+    records = [first, Record(1, source=7), Record(2), Record(3)]
+    found = messages("t", records, identifier("source"))
     assert [one.message_id for one in found] == ["in/0/7", "@t/3/2", "@t/3/3"]
     assert found[0].points == 2
 
@@ -371,14 +344,15 @@ def test_of_several_records_with_one_id_the_first_counts() -> None:
 @pytest.mark.parametrize(("length", "whole"), [(254, True), (255, False)])
 def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, whole: bool) -> None:
     """`f:` and 254 characters make 256, one more is one too many."""
-    record = Record(0, json.dumps({"f": "x" * length}).encode())
-    [found] = messages("t", cast("Any", [record]), identifier("field:f"))
+    record = Record(value=json.dumps({"f": "x" * length}).encode())
+    [found] = messages("t", [record], identifier("field:f"))
     assert (found.message_id == "f:" + "x" * length) is whole
 
 
-@pytest.mark.parametrize(("length", "named"), [(0, False), (1, True), (256, True), (257, False)])
-def test_a_customers_name_has_its_limits(length: int, named: bool) -> None:
-    assert (points_grant(json.dumps({"customer_id": "c" * length}).encode())[0] != "-") is named
+def test_a_customers_name_has_its_limits() -> None:
+    """The first and the last good length, and what lies beyond."""
+    values = [json.dumps({"customer_id": "c" * length}).encode() for length in (0, 1, 256, 257)]
+    assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
 
 
 class Claiming(Receiver):
@@ -399,14 +373,14 @@ class Claiming(Receiver):
         return len(fresh)
 
 
-def leased(heard: list[Mapping[int, int]], partitions: Iterable[int] = (3,)) -> HandlerContext:
-    return HandlerContext(Deadline(10), frozenset(partitions), lambda _: None, lambda _: None, heard.append)
+def leased(heard: list[Mapping[int, int]], deadline: Deadline | None = None) -> HandlerContext:
+    return HandlerContext(deadline or Deadline(10), frozenset({3}), lambda _: None, lambda _: None, heard.append)
 
 
 def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> None:
     """The round is done again; what is redelivered counts as repeated and has no second effect."""
     receiver, heard = Claiming(), list[Mapping[int, int]]()
-    batch = [PartitionBatch(3, 0, 2, cast("Any", [Record(0, source=0), Record(1, source=1)]))]
+    batch = [PartitionBatch(3, 0, 2, [Record(0, source=0), Record(1, source=1)])]
     receiver.away = True
     with pytest.raises(RetryLater):
         receiver.handle(batch, leased(heard))
@@ -421,10 +395,7 @@ def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> Non
 def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
     """One of two was revoked: the batch has no effect at all."""
     receiver, heard = Claiming(), list[Mapping[int, int]]()
-    batch = [
-        PartitionBatch(3, 0, 1, cast("Any", [Record(0, source=0)])),
-        PartitionBatch(4, 0, 1, cast("Any", [Record(0, source=1)])),
-    ]
+    batch = [PartitionBatch(p, 0, 1, [Record(0, source=p)]) for p in (3, 4)]
     with pytest.raises(NotOwned):
         receiver.handle(batch, leased(heard))
     assert (heard, receiver.known) == ([], set())
@@ -438,18 +409,11 @@ def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, start
     assert [receiver.assigned([assignment], Deadline(10))[3] for _ in range(3)] == starts
 
 
-LEASE = cast("HandlerContext", None)
-
-
 def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
-    """Also where others have set the offset, who say nothing of a topic."""
-    assert [start_at(_assigned(at)) for at in (None, 10, 90)] == [10, 10, 90]
-    assert start_at(_assigned(50, topic_id_in(Committed(50, metadata("id"))))) == 50
-    assert start_at(_assigned(50, topic_id_in(Committed(50, "")))) == 50
-
-
-def test_an_offset_that_is_none_of_this_log_is_refused() -> None:
     """Of a topic that was made again, an offset below the new log's end would skip records without a word."""
+    assert [start_at(_assigned(at)) for at in (None, 10, 90)] == [10, 10, 90]
+    for said in (metadata("id"), ""):  # others who set the offset say nothing of a topic
+        assert start_at(_assigned(50, topic_id_in(Committed(50, said)))) == 50
     with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now has id id;"):
         start_at(_assigned(50, topic_id_in(Committed(50, metadata("other")))))
     with pytest.raises(Refused, match=r"^input-lost: .* committed offset 9,"):
@@ -468,24 +432,20 @@ class Broken(BackgroundThread):
     def drain(self, _deadline: object) -> None: ...
 
 
-def _receiver() -> Receiver:
-    return Receiver(ReceiverSettings("g", "t", identifier("source")))
-
-
 def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:
     """Else a program that follows would go on claiming messages whose requests nobody sends."""
-    receiver, broken = _receiver(), Broken()
+    receiver, broken = Claiming(), Broken()
     receiver.background.append(broken)
     with contextlib.suppress(Refused):  # it may have ended by now
-        receiver.tick(LEASE)
+        receiver.tick(leased([]))
     broken._thread.join(5)
     with pytest.raises(Refused, match="table is gone"):
-        receiver.tick(LEASE)
+        receiver.tick(leased([]))
 
 
 def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """From before the loop begins."""
-    receiver, broken = _receiver(), Broken()
+    receiver, broken = Claiming(), Broken()
 
     def consume(
         _name: str, _settings: object, handler: Receiver, _given: object, stop: threading.Event, _: object
@@ -495,28 +455,23 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
         return "consumed"
 
     monkeypatch.setattr(command, "consume", consume)
-    settings = cast("Any", SimpleNamespace(follow=False))
-    assert command._run(settings, receiver, cast("Any", broken), {}) == "consumed"
+    assert command._run(SimpleNamespace(follow=False), receiver, broken, {}) == "consumed"
 
 
 @pytest.mark.parametrize(
     ("quantity", "points"),
     [
+        (None, 1),
         (b"1", 1),
         (b"2147483647", 2**31 - 1),
         *((bad, 0) for bad in (b"0", b"-1", b"-3", b"2147483648", b"1.5", b'"3"', b"true", b"null", b"[]")),
     ],
 )
-def test_only_a_whole_number_of_cups_gives_points(quantity: bytes, points: int) -> None:
-    """The first and the last good one, and what lies beyond; a bad one is no point, and says why."""
-    found = points_grant(b'{"customer_id":"c-1","quantity":%b}' % quantity)
+def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
+    """None is one cup, 1 and 2147483647 are the first and the last good one; a bad one is no point, and says why."""
+    found = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
     assert (found.customer, found.points) == ("c-1", points)
     assert bool(found.refused) is (points == 0)
-
-
-def test_an_order_without_a_quantity_is_one_cup() -> None:
-    """As ever: the field may be left out."""
-    assert points_grant(b'{"customer_id":"c-1"}') == ("c-1", 1, "")
 
 
 def test_a_bad_quantity_is_counted_and_told() -> None:
@@ -526,10 +481,8 @@ def test_a_bad_quantity_is_counted_and_told() -> None:
     receiver = Claiming("field:order_id", tell=told.append)
     receiver.rejected = lambda reason, records: counted.append((reason, records))
     values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
-    records = [SimpleNamespace(value=lambda one=one: one, headers=lambda: None) for one in values]
-    context = SimpleNamespace(check=lambda *_partitions: None, report=lambda _positions: None)
-    slices = [SimpleNamespace(partition=0, records=records, until=3)]
-    receiver.handle(cast("list[PartitionBatch]", slices), cast("Any", context))
+    records = [Record(offset, value=value) for offset, value in enumerate(values)]
+    receiver.handle([PartitionBatch(3, 0, 3, records)], leased([]))
     assert [one.points for one in receiver.found] == [0, 0, 1]
     assert (receiver.received.rejected, counted) == (2, [(BAD_QUANTITY, 2)])
     assert [one.split(" gives")[0] for one in told] == ["message order_id:o-0", "message order_id:o-1"]
@@ -548,10 +501,8 @@ DAY = 86_400.0
 
 def test_claims_have_to_outlive_retention_and_segment_together() -> None:
     """A segment's first record stays until its last one is old: the last bad and the first good day."""
-    kept = TopicRetention(7 * DAY, 3 * DAY)
-    with pytest.raises(
-        Refused, match=r"for 10 days, and 't' keeps .* 10 days \(retention.ms 7 days, segment.ms 3 days\)"
-    ):
+    kept, told = TopicRetention(7 * DAY, 3 * DAY), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
+    with pytest.raises(Refused, match=f"for 10 days, and 't' keeps .* {told}"):
         ClaimRetention.longer_than(10, kept, "t")
     assert ClaimRetention.longer_than(10.5, kept, "t").keep_s == 10.5 * DAY
 

@@ -10,10 +10,11 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
+from harness.records import FakeRecord as Record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,9 @@ from downstream.totals.state_store import (
 )
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
+
+NOWHERE: Any = "a client"
+SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
 
 amounts = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
@@ -100,10 +104,19 @@ def test_what_is_no_enriched_order_is_counted_apart(value: bytes | None) -> None
     assert of_order(value) == ((UNREADABLE,), Total(orders=1))
 
 
-def test_customers_need_not_be_texts() -> None:
-    """Whatever JSON the order has; strange letters survive the way into a key and out again."""
-    keys, _ = of_order(b'{"customer_id":7,"loyalty_tier":"gold"}')
-    assert keys[0] == b"customer/7"
+@pytest.mark.parametrize(
+    ("customer", "tier", "keys"),
+    [
+        (b"7", b"gold", (b"customer/7", b"tier/gold")),
+        (b'{"b":1,"a":2.50}', b"\\ud800", (b'customer/{"a": "2.50", "b": 1}', b"tier/\xed\xa0\x80")),
+    ],
+)
+def test_customers_need_not_be_texts(customer: bytes, tier: bytes, keys: tuple[bytes, ...]) -> None:
+    """Whatever JSON the order has: a structure has one name however it is written."""
+    assert of_order(b'{"customer_id":%b,"loyalty_tier":"%b"}' % (customer, tier))[0] == keys
+
+
+def test_strange_letters_survive_the_way_into_a_key_and_out_again() -> None:
     keys, total = of_order(b'{"customer_id":"\\ud800/x","loyalty_tier":"gold"}')
     assert json.loads(total.document(keys[0]))["id"] == "\ud800/x"
 
@@ -114,11 +127,6 @@ def test_the_bounds_of_an_amount_are_within_them() -> None:
         _, total = of_order(order("c", "gold", cents, "1"))
         assert (total.sum_cents, total.unpriced) == (Decimal(cents), 0)
     assert Total(1, unpriced=1).plus(Total(1, unpriced=2)) == Total(2, unpriced=3)
-
-
-def test_a_customer_that_is_a_structure_has_one_name_however_it_is_written() -> None:
-    keys, _ = of_order(b'{"customer_id":{"b":1,"a":2.50},"loyalty_tier":"\\ud800"}')
-    assert keys == (b'customer/{"a": "2.50", "b": 1}', b"tier/\xed\xa0\x80")
 
 
 def test_a_total_is_written_with_all_its_digits_and_read_back_whole() -> None:
@@ -153,30 +161,23 @@ def test_a_store_holds_what_was_written_with_its_standing(kind: str, tmp_path: P
     store.close()
 
 
-def test_a_state_that_was_closed_in_good_order_is_there_again(tmp_path: Path) -> None:
-    store = RocksStore(tmp_path, "topic")
-    store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
-    store.close()
-    again = RocksStore(tmp_path, "topic")
-    assert (again.wiped, again.checkpoint, again.get([b"a"])) == (False, StoreCheckpoint(5, 9, 1), [b"1"])
-    again.close()
-
-
-def test_a_state_that_was_not_closed_or_is_another_changelogs_is_wiped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("killed", "topic", "wiped"), [(False, "topic", False), (True, "topic", True), (False, "another", True)]
+)
+def test_only_a_state_that_was_closed_in_good_order_is_there_again(
+    tmp_path: Path, *, killed: bool, topic: str, wiped: bool
+) -> None:
     """Without the mark nothing is believed; a topic that was made again has another id."""
     store = RocksStore(tmp_path, "topic")
     store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     store.close()
-    assert RocksStore.trusted(tmp_path, "topic")
-    (tmp_path / "clean").unlink()
-    killed = RocksStore(tmp_path, "topic")
-    assert (killed.wiped, killed.checkpoint) == (True, None)
-    killed.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
-    killed.close()
-    assert not RocksStore.trusted(tmp_path, "another")
-    other = RocksStore(tmp_path, "another")
-    assert (other.wiped, other.checkpoint) == (True, None)
-    other.close()
+    if killed:
+        (tmp_path / "clean").unlink()
+    assert RocksStore.trusted(tmp_path, topic) is not wiped
+    again = RocksStore(tmp_path, topic)
+    kept = (None, [None]) if wiped else (StoreCheckpoint(5, 9, 1), [b"1"])
+    assert (again.wiped, again.checkpoint, again.get([b"a"])) == (wiped, *kept)
+    again.close()
 
 
 def test_two_processes_can_not_have_one_state(tmp_path: Path) -> None:
@@ -197,8 +198,8 @@ LOG = LogOffsets(first=3, last_stable=20, end=20)
 def test_a_position_goes_on_where_it_was_committed() -> None:
     """What was counted first is carried along; nothing counted begins at the log's first offset."""
     assert position("t[0]", "id", None, LOG) == Position(3, 3)
-    assert position("t[0]", "id", Committed(7, Position(7, 1).metadata("id")), LOG) == Position(7, 1)
-    assert position("t[0]", "id", Committed(3, Position(3, 1).metadata("id")), LOG) == Position(3, 1)
+    for at in (Position(7, 1), Position(3, 1)):
+        assert position("t[0]", "id", Committed(at.offset, at.metadata("id")), LOG) == at
 
 
 @pytest.mark.parametrize(
@@ -217,8 +218,7 @@ def test_a_position_that_would_miscount_is_refused_by_name(found: Committed, nam
 
 def test_deltas_that_went_before_they_were_added_are_no_beginning() -> None:
     """The group's own topic begins at 0: a first look that finds it later would leave out what retention took."""
-    settings = TotalsSettings(Connection("nowhere"), "g", "in", "out")
-    contradiction = Aggregate(settings, cast("Any", None), 2, MemoryStore()).ready(7, fresh=True)
+    contradiction = Aggregate(SETTINGS, NOWHERE, 2, MemoryStore()).ready(7, fresh=True)
     assert str(contradiction).startswith("range-lost: g.deltas[2] begins at 7")
 
 
@@ -232,9 +232,8 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Run:
-    settings = TotalsSettings(Connection("nowhere"), "g", "in", "out")
     monkeypatch.setattr(running, "_PAUSE_S", 0)
-    return Run(settings, lambda _partition, _topic: MemoryStore(), threading.Event())
+    return Run(SETTINGS, lambda _partition, _topic: MemoryStore(), threading.Event())
 
 
 def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(made: Run, now: list[float]) -> None:
@@ -251,38 +250,25 @@ def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(made: Ru
 
 def test_one_success_begins_its_patience_anew(made: Run, now: list[float]) -> None:
     """A failure now and then, for as long as it likes, ends nothing."""
-    source = Source("in", "id", 0, LogOffsets(0, 9, 9))
     for _ in range(3):
-        made._failed("fenced", source, "another one")
+        made._failed("fenced", SOURCE, "another one")
         now[0] += running._PATIENCE_S - 1
-        made._succeeded(source, Split("d"), AttemptResult(0, 9, 9))
+        made._succeeded(SOURCE, Split("d"), AttemptResult(0, 9, 9))
     assert made.result.fenced == 3
 
 
 def test_where_the_brokers_say_no_it_ends_sooner(made: Run, now: list[float]) -> None:
     """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
-    source = Source("in", "id", 0, LogOffsets(0, 9, 9))
     why = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
-    made._failed("failed", source, why)
-    now[0] = 9.9
-    made._failed("failed", source, why)
+    for now[0] in (0.0, 9.9):
+        made._failed("failed", SOURCE, why)
     now[0] = 10.0
     with pytest.raises(Refused, match="for 10 s, at last: Abortable: produce"):
-        made._failed("failed", source, why)
+        made._failed("failed", SOURCE, why)
 
 
-NOWHERE = cast("Any", "a client")
-
-SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
 ORDER = b'{"customer_id":"c","loyalty_tier":"gold","total_cents":100,"loyalty_discount":0.5}'
 ONE = Total(1).encode()
-
-
-class Record:
-    """As much of a record as is looked at here."""
-
-    def __init__(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        self.offset, self.key, self.value = (lambda: offset), (lambda: key), (lambda: value)
 
 
 def logs_of(monkeypatch: pytest.MonkeyPatch, module: Any, *found: LogOffsets) -> list[LogOffsets]:
@@ -352,7 +338,7 @@ def test_deltas_that_a_round_took_are_added_once(store: MemoryStore, how: str) -
         adding.dropped()
     assert own(produced(adding, 2, b"a")) == {b"a": 3}
     adding.committed()
-    assert store.get([b"a", b"b"]) == [Total(3).encode(), None]
+    assert dict(store.items()) == {b"a": Total(3).encode()}
 
 
 def test_a_commit_that_failed_changes_nothing_in_the_store(store: MemoryStore) -> None:
@@ -429,16 +415,10 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
         assert str(aggregate(MemoryStore()).ready(0, fresh=True)).startswith(f"{stands} no offset of g.deltas[0]")
 
 
-def test_a_first_look_at_the_logs_beginning_is_fresh_and_one_behind_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offset 0 and offset 1."""
-    monkeypatch.setattr(stages, "restore", lambda *_where: 0)
-    assert aggregate(MemoryStore()).ready(0, fresh=True) is None
-    assert str(aggregate(MemoryStore()).ready(1, fresh=True)).startswith("range-lost")
-
-
 def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No total is known yet, and no end of the changelog."""
+    """At the log's beginning, and not behind it; no total is known yet, and no end of the changelog."""
     monkeypatch.setattr(stages, "restore", lambda *_where: 0)
+    assert str(aggregate(MemoryStore()).ready(1, fresh=True)).startswith("range-lost")
     store = MemoryStore()
     adding = aggregate(store)
     assert produced(adding, 0, b"a", b"b", fresh=True)[-1].value == checkpoint_value(2, 2)
@@ -446,24 +426,18 @@ def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.Mo
     assert store.checkpoint == StoreCheckpoint(2, 0, 2)
 
 
-def test_the_end_is_asked_for_again_after_ten_seconds(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_are_asked_for_the_end_every_ten_seconds(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with every transaction, and a commit keeps what is known of it."""
     now = [0.0]
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: now[0]))
     left = logs_of(monkeypatch, stages, log(4), log(5), log(6))
     adding = aggregate(store)
-    for now[0], answers in ((0.0, 2), (9.9, 2), (10.0, 1)):
-        adding.ready(2, fresh=False)
-        assert len(left) == answers
-
-
-def test_the_brokers_are_asked_for_the_end_now_and_then(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with every transaction, and a commit keeps what is known of it."""
-    left = logs_of(monkeypatch, stages, log(4), log(5), log(6))
-    adding = aggregate(store)
-    for at in (2, 3, 4):
+    for at, (now[0], unasked) in enumerate(((0.0, [log(5), log(6)]), (9.9, [log(5), log(6)]), (10.0, [log(6)])), 2):
         produced(adding, at, b"a")
         adding.committed()
-    assert left == [log(5), log(6)]
+        assert left == unasked
     assert store.checkpoint == StoreCheckpoint(5, 4, 1)
 
 
@@ -503,27 +477,18 @@ def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStor
     assert store.checkpoint.until == 4
 
 
+@pytest.mark.parametrize("starts", [[0, 10, 20], [15, 15, 20]])
 def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, starts: list[int]
 ) -> None:
-    """What is seen now may hold what a newer holder has added: a restore from there would read too little."""
+    """What is seen now may hold what a newer holder has added: a restore from there reads too little."""
     monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
     logs_of(monkeypatch, stages, log(10), log(20), log(30))
-    adding, starts = aggregate(store), []
-    for _ in range(3):
-        adding.ready(2, fresh=False)
-        starts.append(store.checkpoint.changelog)
-    assert starts == [0, 10, 20]
-
-
-def test_the_start_of_a_restore_never_goes_back(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
-    logs_of(monkeypatch, stages, log(10))
-    store.write({}, StoreCheckpoint(2, 15, 1))
+    store.write({}, StoreCheckpoint(2, starts[0], 1))
     adding = aggregate(store)
-    for _ in range(2):
+    for start in starts:
         adding.ready(2, fresh=False)
-    assert store.checkpoint == StoreCheckpoint(2, 15, 1)
+        assert store.checkpoint == StoreCheckpoint(2, start, 1)
 
 
 def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,8 +505,8 @@ def test_a_transaction_that_stays_open_is_named(monkeypatch: pytest.MonkeyPatch)
         wait_until_stable(NOWHERE, "t", [1], Deadline(0.001))
 
 
-def restoring(monkeypatch: pytest.MonkeyPatch, records: list[Record], *seen: LogOffsets) -> list[tuple[int, int]]:
-    """The ranges that a restore reads from these records."""
+def restored(monkeypatch: pytest.MonkeyPatch, store: Store, records: list[Record], *seen: LogOffsets) -> Any:
+    """Restore from these records; return how many were read, and the ranges asked for."""
     read: list[tuple[int, int]] = []
 
     class Reader:
@@ -557,7 +522,7 @@ def restoring(monkeypatch: pytest.MonkeyPatch, records: list[Record], *seen: Log
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     monkeypatch.setattr(state_store, "RangeReader", Reader)
     logs_of(monkeypatch, state_store, *seen)
-    return read
+    return restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10)), read
 
 
 def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,10 +533,8 @@ def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.Monke
         Record(3, b"b", ONE),
         Record(4, CHECKPOINT_KEY, b"2 2"),
     ]
-    read = restoring(monkeypatch, records, log(1, 3), log(6))
     store = MemoryStore()
-    done = restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
-    assert (read, done) == ([(0, 6)], 4)
+    assert restored(monkeypatch, store, records, log(1, 3), log(6)) == (4, [(0, 6)])
     assert (store.checkpoint, dict(store.items())) == (StoreCheckpoint(2, 5, 2), {b"a": ONE, b"b": ONE})
 
 
@@ -584,18 +547,16 @@ def test_a_restore_begins_where_the_store_stands_while_the_log_holds_that(
     monkeypatch: pytest.MonkeyPatch, known: int, first: int, start: int, kept: bool
 ) -> None:
     """One before the log's first offset, or one behind its end, is another log's."""
-    read = restoring(monkeypatch, [Record(5, CHECKPOINT_KEY, b"9 %d" % kept)], log(6, first=first))
     store = MemoryStore()
     store.write({b"a": ONE}, StoreCheckpoint(1, known, 1))
-    restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
+    _, read = restored(monkeypatch, store, [Record(5, CHECKPOINT_KEY, b"9 %d" % kept)], log(6, first=first))
     assert (read, dict(store.items())) == ([(start, 6)], {b"a": ONE} if kept else {})
 
 
 def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
-    restoring(monkeypatch, [Record(0, b"a", ONE), Record(1, CHECKPOINT_KEY, b"1 2")], log(2))
-    store = MemoryStore()
+    store, damaged = MemoryStore(), [Record(0, b"a", ONE), Record(1, CHECKPOINT_KEY, b"1 2")]
     with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] has 1 totals, but .* left 2"):
-        restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
+        restored(monkeypatch, store, damaged, log(2))
     assert (store.checkpoint, list(store.items())) == (None, [])
 
 
@@ -603,8 +564,7 @@ def test_a_recomputation_reads_what_is_decided_and_no_less(monkeypatch: pytest.M
     """As the restore does: the end that it sees first may be in front of the last transaction."""
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     logs_of(monkeypatch, state_store, log(3, 6), log(6))
-    topic = cast("Any", type("Topic", (), {"name": "c", "partitions": 1}))
-    assert command._ends(NOWHERE, topic) == {0: (0, 6)}
+    assert command._ends(NOWHERE, Topic("c", "id", 1, 1)) == {0: (0, 6)}
 
 
 # One attempt: its transaction, and what its work hears of it.
@@ -674,7 +634,7 @@ def reading(*ranges: tuple[int, int]) -> Any:
 
 
 def attempt(task: Task, kafka: FakeTransaction, until: int, read: Any = None, crash: Any = None) -> AttemptResult:
-    return advance(SOURCE, until, task, read or reading(), cast("Any", kafka), 30.0, crash)
+    return advance(SOURCE, until, task, read or reading(), kafka, 30.0, crash)
 
 
 def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_afterwards() -> None:
@@ -682,12 +642,8 @@ def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_af
     broker, task = Broker(), Task()
     kafka = Timed(broker)
     assert attempt(task, kafka, 6, reading((3, 6))) == AttemptResult(3, 6, 3)
-    assert [(one.topic, one.partition, one.key, one.value) for one in broker.visible()] == [
-        ("d", 7, b"k0", b"v0"),
-        ("d", -1, b"k1", b"v1"),
-        ("d", -1, b"k2", b"v2"),
-        ("d", -1, b"k3", b"v3"),
-    ]
+    written = [("d", BY_KEY if n else 7, b"k%d" % n, b"v%d" % n) for n in range(4)]
+    assert [(one.topic, one.partition, one.key, one.value) for one in broker.visible()] == written
     assert broker.committed == Committed(6, "topic-id=id began=3")
     assert task.heard == [("ready", 3, True), ("take", [3, 4]), ("take", [5]), ("outputs", 6), ("committed",)]
     assert (set(kafka.given.values()), len(kafka.given), kafka.mapping) == ({30.0}, 6, {"produce"})
@@ -736,21 +692,21 @@ def test_a_contradiction_counts_only_while_the_offset_stays() -> None:
 
 def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_out() -> None:
     """Two of four are in the log by then, and nothing of them is visible."""
-    broker, struck = Broker(), list[tuple[CrashPoint, str, int, int]]()
+    broker, struck = Broker(), list[tuple[CrashPoint, int, int]]()
 
-    class Noting:
-        def at(self, point: CrashPoint, topic: str, transaction: Any) -> None:
-            struck.append((point, topic, len(transaction.broker.log), len(transaction.broker.visible())))
+    def at(point: CrashPoint, topic: str, transaction: Any) -> None:
+        assert topic == "in"
+        struck.append((point, len(transaction.broker.log), len(transaction.broker.visible())))
 
-    attempt(Task(), Timed(broker), 6, reading((3, 6)), Noting())
+    attempt(Task(), Timed(broker), 6, reading((3, 6)), SimpleNamespace(at=at))
     assert struck == [
-        (CrashPoint.AFTER_FENCE, "in", 0, 0),
-        (CrashPoint.MID_PRODUCE, "in", 2, 0),
-        (CrashPoint.AFTER_FLUSH, "in", 4, 0),
-        (CrashPoint.AFTER_SEND_OFFSETS, "in", 4, 0),
-        (CrashPoint.COMMIT_IN_FLIGHT, "in", 4, 0),
-        (CrashPoint.AFTER_COMMIT, "in", 4, 4),
-        (CrashPoint.BEFORE_REPORT, "in", 4, 4),
+        (CrashPoint.AFTER_FENCE, 0, 0),
+        (CrashPoint.MID_PRODUCE, 2, 0),
+        (CrashPoint.AFTER_FLUSH, 4, 0),
+        (CrashPoint.AFTER_SEND_OFFSETS, 4, 0),
+        (CrashPoint.COMMIT_IN_FLIGHT, 4, 0),
+        (CrashPoint.AFTER_COMMIT, 4, 4),
+        (CrashPoint.BEFORE_REPORT, 4, 4),
     ]
 
 
@@ -760,7 +716,7 @@ def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_
 class Described:
     """The brokers' topics; keeps what was asked, and what was created."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **partitions: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: dict[str, int]) -> None:
         self.partitions = partitions
         self.created: list[TopicSpec] = []
         self.deadline = Deadline(5)
@@ -769,47 +725,37 @@ class Described:
         monkeypatch.setattr(topics.topics, "create", self._create)
 
     def _describe(self, client: object, names: list[str], deadline: Deadline) -> dict[str, Topic]:
-        assert (client, deadline) == ("client", self.deadline)
-        known = {name: self.partitions[name.replace(".", "_")] for name in names if name.replace(".", "_") in self}
-        return {name: Topic(name, f"id of {name}", count, 1) for name, count in known.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.partitions
+        assert (client, deadline) == (NOWHERE, self.deadline)
+        return {n: Topic(n, f"id of {n}", self.partitions[n], 1) for n in names if n in self.partitions}
 
     def _create(self, client: object, wanted: list[TopicSpec], deadline: Deadline) -> None:
-        assert (client, deadline) == ("client", self.deadline)
+        assert (client, deadline) == (NOWHERE, self.deadline)
         self.created += wanted
-        self.partitions |= {one.name.replace(".", "_"): one.partitions for one in wanted}
+        self.partitions |= {one.name: one.partitions for one in wanted}
 
-    def found(self) -> topics.Topics | None:
-        return topics.found(cast("Any", "client"), SETTINGS, self.deadline)
-
-    def ensured(self) -> topics.Topics:
-        return topics.ensured(cast("Any", "client"), SETTINGS, self.deadline)
+    def names(self, call: str) -> list[str] | None:
+        """The topics that `found` or `ensured` returns."""
+        told = getattr(topics, call)(NOWHERE, SETTINGS, self.deadline)
+        return told and [one.name for one in (told.input, told.deltas, told.changelog, told.output)]
 
 
 NAMES = ["in", "g.deltas", "g.changelog", "out"]
-
-
-def names(described: topics.Topics | None) -> list[str]:
-    assert described is not None
-    return [one.name for one in (described.input, described.deltas, described.changelog, described.output)]
 
 
 def test_the_groups_topics_are_made_with_the_inputs_partitions_and_the_states_compacted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only those that are missing; before that, nothing was counted."""
-    described = Described(monkeypatch, **{"in": 5, "out": 5})
-    assert described.found() is None
-    assert names(described.ensured()) == NAMES
+    described = Described(monkeypatch, {"in": 5, "out": 5})
+    assert described.names("found") is None
+    assert described.names("ensured") == NAMES
     compacted = {"cleanup.policy": "compact"}
     assert described.created == [TopicSpec("g.deltas", 5, {}), TopicSpec("g.changelog", 5, compacted)]
-    assert names(described.found()) == names(described.ensured()) == NAMES
+    assert described.names("found") == described.names("ensured") == NAMES
     assert len(described.created) == 2
     del described.partitions["out"]
-    assert described.found() is None
-    described.ensured()
+    assert described.names("found") is None
+    assert described.names("ensured") == NAMES
     assert described.created[2:] == [TopicSpec("out", 5, compacted)]
 
 
@@ -818,10 +764,9 @@ def test_topics_whose_partitions_differ_are_refused_with_their_numbers(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """The input may have another number: its keys are counted elsewhere."""
-    described = Described(monkeypatch, **{"in": 9, "out": 3, "g_deltas": 3, "g_changelog": 2})
-    with pytest.raises(
-        Refused, match=r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
-    ):
-        getattr(described, call)()
-    described.partitions["g_changelog"] = 3
-    assert names(getattr(described, call)()) == NAMES
+    described = Described(monkeypatch, {"in": 9, "out": 3, "g.deltas": 3, "g.changelog": 2})
+    told = r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
+    with pytest.raises(Refused, match=told):
+        described.names(call)
+    described.partitions["g.changelog"] = 3
+    assert described.names(call) == NAMES

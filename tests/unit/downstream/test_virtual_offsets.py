@@ -70,16 +70,18 @@ def test_a_tracker_that_stores_the_last_finished_offset_is_caught() -> None:
 def test_what_was_not_taken_can_not_be_finished() -> None:
     """Neither twice, nor below the start, nor before it was read; a record read twice is refused as well."""
     tracker = OffsetTracker(10)
+    assert (tracker.position, tracker.span, tracker.unfinished) == (10, 0, 0)
     tracker.take(12)
+    assert (tracker.position, tracker.span, tracker.unfinished) == (12, 1, 1)
     for wrong in (9, 10, 11, 13):
-        with pytest.raises(ValueError, match="not in progress"):
+        with pytest.raises(ValueError, match=f"^offset {wrong} is not in progress$"):
             tracker.finish(wrong)
     tracker.finish(12)
     with pytest.raises(ValueError, match="not in progress"):
         tracker.finish(12)
-    with pytest.raises(ValueError, match="read already"):
+    with pytest.raises(ValueError, match=r"^offset 12 was read already: the next one is 13 or later$"):
         tracker.take(12)
-    assert tracker.position == 13
+    assert (tracker.position, tracker.span, tracker.unfinished) == (13, 0, 0)
 
 
 Pieces = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 999)), max_size=40)
@@ -132,19 +134,6 @@ def test_a_key_that_waits_holds_up_no_other() -> None:
     assert queue.take(5.0) == ("a", 2)
 
 
-def test_a_tracker_begins_at_its_start_with_nothing_in_work() -> None:
-    tracker = OffsetTracker(7)
-    assert (tracker.position, tracker.span, tracker.unfinished) == (7, 0, 0)
-    tracker.take(7)
-    assert (tracker.position, tracker.span, tracker.unfinished) == (7, 1, 1)
-    with pytest.raises(ValueError, match=r"^offset 7 was read already: the next one is 8 or later$"):
-        tracker.take(7)
-    with pytest.raises(ValueError, match=r"^offset 8 is not in progress$"):
-        tracker.finish(8)
-    tracker.finish(7)
-    assert (tracker.position, tracker.span, tracker.unfinished) == (8, 0, 0)
-
-
 @pytest.mark.parametrize(("taken", "end", "position"), [(4, 9, 9), (9, 5, 10)])
 def test_the_end_of_the_log_does_not_pass_an_unfinished_record(taken: int, end: int, position: int) -> None:
     """Nor does one that was seen earlier, below what has been read by now, take anything back."""
@@ -158,11 +147,9 @@ def test_the_end_of_the_log_does_not_pass_an_unfinished_record(taken: int, end: 
 
 def test_the_end_of_the_log_never_moves_a_tracker_back() -> None:
     tracker = OffsetTracker(7)
-    tracker.passed(6)
-    assert tracker.position == 7
-    tracker.passed(9)
-    tracker.passed(8)
-    assert tracker.position == 9
+    for end, position in ((6, 7), (9, 9), (8, 9)):
+        tracker.passed(end)
+        assert tracker.position == position
     with pytest.raises(ValueError, match="read already"):
         tracker.take(8)
     tracker.take(9)
@@ -191,24 +178,17 @@ def test_what_was_put_off_comes_back_by_time_then_by_turn() -> None:
         queue.put_off(key, until)
     assert queue.due() == 2.0
     assert queue.take(1.9) is None
-    assert [queue.take(3.0) for _ in range(5)] == [
-        ("b", "of 'b'"),
-        (None, "of None"),
-        (4, "of 4"),
-        (b"a", "of b'a'"),
-        None,
-    ]
+    assert [queue.take(3.0) for _ in range(5)] == [*((key, f"of {key!r}") for key in ("b", None, 4, b"a")), None]
     assert queue.due() is None
 
 
 def test_a_key_whose_last_piece_is_finished_begins_anew() -> None:
     queue: KeyedQueue[int] = KeyedQueue()
-    queue.put("a", 1)
-    assert queue.take(0.0) == ("a", 1)
-    queue.finish("a")
-    assert (len(queue), queue.take(0.0)) == (0, None)
-    queue.put("a", 2)
-    assert queue.take(0.0) == ("a", 2)
+    for piece in (1, 2):
+        queue.put("a", piece)
+        assert queue.take(0.0) == ("a", piece)
+        queue.finish("a")
+        assert (len(queue), queue.take(0.0)) == (0, None)
 
 
 def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() -> None:

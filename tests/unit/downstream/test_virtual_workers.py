@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,18 +48,20 @@ class Order:
 
 @dataclass
 class Effects:
-    """A handler that notes what it did; ``before`` may wait or fail."""
+    """A handler that notes the numbers that it tried and did; ``before`` may wait or fail."""
 
     before: Callable[[Order], None] = lambda _order: None
-    done: list[Order] = field(default_factory=list)
-    given_up: list[tuple[Order, int]] = field(default_factory=list)
+    tried: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    given_up: list[tuple[int, int]] = field(default_factory=list)
 
     def handle(self, record: Order) -> None:
+        self.tried.append(record.number)
         self.before(record)
-        self.done.append(record)
+        self.done.append(record.number)
 
     def give_up(self, record: Order, _error: Exception, attempts: int) -> None:
-        self.given_up.append((record, attempts))
+        self.given_up.append((record.number, attempts))
 
 
 class Awaited(Deadline):
@@ -84,12 +86,12 @@ def working(effects: Effects, start: int = 0, **options: object) -> Iterator[Vir
         virtual.close(Deadline(10))
 
 
-def poisoned(number: int) -> Callable[[Order], None]:
+def poisoned(number: int, error: Exception | None = None) -> Callable[[Order], None]:
     """Fails with one record, each time."""
 
     def handle(order: Order) -> None:
         if order.number == number:
-            raise ValueError("poison")
+            raise error or ValueError("poison")
 
     return handle
 
@@ -119,9 +121,8 @@ def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
         until(virtual.idle, "all effects")
         assert virtual.positions() == {HERE: 300}
     for key in range(10):
-        mine = [order.number for order in effects.done if order.name == b"%d" % key]
-        assert mine == list(range(key, 300, 10))
-    assert [order.number for order in effects.done] != list(range(300)), "nobody overtook anybody: no concurrency"
+        assert [number for number in effects.done if number % 10 == key] == list(range(key, 300, 10))
+    assert effects.done != list(range(300)), "nobody overtook anybody: no concurrency"
 
 
 def test_the_position_waits_for_a_slow_record() -> None:
@@ -150,62 +151,29 @@ def test_a_partition_is_full_when_enough_lies_above_its_position() -> None:
         assert not virtual.full(HERE)
 
 
-def test_a_record_that_always_fails_is_given_up_after_its_attempts() -> None:
-    """It counts as done, the records of its key follow, and it was tried as often as it may."""
-    tries: list[int] = []
-
-    def poisoned(order: Order) -> None:
-        if order.number == 1:
-            tries.append(order.number)
-            raise ValueError("poison")
-
-    effects = Effects(poisoned)
+@pytest.mark.parametrize(("error", "attempts"), [(ValueError("poison"), 3), (NonRetriableError("a 400 stays one"), 1)])
+def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Exception, attempts: int) -> None:
+    """It counts as done, the records of its key follow; one that will never succeed is tried once."""
+    effects = Effects(poisoned(1, error))
     with working(effects) as virtual:
         virtual.add(HERE, orders(6, keys=1))
         until(virtual.idle, "all")
         assert virtual.positions() == {HERE: 6}
-    assert [order.number for order in effects.done] == [0, 2, 3, 4, 5]
-    assert effects.given_up == [(Order(1, b"0"), 3)]
-    assert len(tries) == 3
+    assert effects.done == [0, 2, 3, 4, 5]
+    assert (effects.given_up, effects.tried.count(1)) == ([(1, attempts)], attempts)
 
 
-def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
-    """Nothing of its key is begun behind it, and the position stays before it."""
-    effects = Effects(poisoned(2))
-    with working(effects, on_failure=OnFailure.STOP) as virtual:
-        virtual.add(HERE, orders(6, keys=1))
-
-        with pytest.raises(HandlerFailedError, match="offset 2: failed 3 times; last error: ValueError: poison"):
+@pytest.mark.parametrize(("number", "keys", "attempts", "count"), [(2, 1, 3, 8), (0, 6, 1, 1)], ids=["key", "any"])
+def test_stop_on_failure_ends_before_the_record_and_names_it(number: int, keys: int, attempts: int, count: int) -> None:
+    """Nothing of its key is begun behind it, and by a single worker nothing of any; the position stays before it."""
+    effects, retries = Effects(poisoned(number)), Retries(attempts, first_s=0.001, most_s=0.002)
+    with working(effects, count=count, retries=retries, on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(6, keys=keys))
+        said = rf"offset {number}: failed {attempts} times?; last error: ValueError: poison"
+        with pytest.raises(HandlerFailedError, match=said):
             until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {HERE: 2}
-    assert [order.number for order in effects.done] == [0, 1]
-
-
-def test_nothing_of_any_key_is_begun_once_a_record_has_stopped_all() -> None:
-    """What others have begun is finished; a single worker has begun nothing else."""
-    effects = Effects(poisoned(0))
-    once = Retries(attempts=1, first_s=0.001, most_s=0.001)
-    with working(effects, count=1, retries=once, on_failure=OnFailure.STOP) as virtual:
-        virtual.add(HERE, orders(6, keys=6))
-        with pytest.raises(HandlerFailedError):
-            until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {HERE: 0}
-    assert effects.done == []
-
-
-def test_a_record_that_will_never_succeed_is_tried_once() -> None:
-    """Its handler says so; the attempts that are left are for others."""
-    tries: list[int] = []
-
-    def hopeless(order: Order) -> None:
-        tries.append(order.number)
-        raise NonRetriableError("a 400 stays a 400")
-
-    effects = Effects(hopeless)
-    with working(effects) as virtual:
-        virtual.add(HERE, orders(1))
-        until(virtual.idle, "its end")
-    assert (tries, effects.given_up) == ([0], [(Order(0, b"0"), 1)])
+        assert virtual.close(Deadline(5)) == {HERE: number}
+    assert effects.done == list(range(number))
 
 
 def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once() -> None:
@@ -228,7 +196,6 @@ def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
 
     with working(Lost(poisoned(0))) as virtual:
         virtual.add(HERE, orders(1))
-
         with pytest.raises(OSError, match="no room"):
             until(virtual.idle, "the failure")
         assert virtual.close(Deadline(5)) == {HERE: 0}
@@ -236,35 +203,26 @@ def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
 
 def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
     """What lies below the last record begun is finished, so that nothing is repeated; the rest is the next holder's."""
-    begun, held = set[int](), threading.Event()
-
-    def slow(order: Order) -> None:
-        if order.number in {0, 5}:
-            begun.add(order.number)
-            held.wait(20)
-
-    effects = Effects(slow)
+    held = threading.Event()
+    effects = Effects(held_up({0, 5}, held))
     with working(effects, count=2) as virtual:
         virtual.add(HERE, [Order(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)])
-        until(lambda: begun == {0, 5} and len(effects.done) == 3, "orders 1, 2 and 4; 0 and 5 wait, 3 behind 0")
+        until(
+            lambda: {0, 5} <= set(effects.tried) and len(effects.done) == 3,
+            "orders 1, 2 and 4; 0 and 5 wait, 3 behind 0",
+        )
         assert virtual.revoked(HERE, Awaited(10, held)) == 6
         assert virtual.positions() == {}
-    assert sorted(order.number for order in effects.done) == [0, 1, 2, 3, 4, 5]
+    assert sorted(effects.done) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_record() -> None:
     """The next time's records do not wait for it either, and its end does not touch their tracker."""
-    begun, held = threading.Event(), threading.Event()
-
-    def slow(order: Order) -> None:
-        if order.number == 7:
-            begun.set()
-            held.wait(20)
-
-    effects = Effects(slow)
+    held = threading.Event()
+    effects = Effects(held_up({7}, held))
     with working(effects, start=7, count=2) as virtual:
         virtual.add(HERE, [Order(7, b"a"), Order(8, b"a")])
-        assert begun.wait(10)
+        until(lambda: effects.tried == [7], "its begin")
         assert virtual.revoked(HERE, Deadline(0.01)) == 7
         virtual.assigned(HERE, 100)
         virtual.add(HERE, [Order(100, b"a")])
@@ -273,54 +231,44 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
         held.set()
         until(lambda: len(effects.done) == 2, "the handler that hung")
         assert virtual.revoked(HERE, Deadline(10)) == 101
-    assert [order.number for order in effects.done] == [100, 7], "order 8 belongs to the next holder"
+    assert effects.done == [100, 7], "order 8 belongs to the next holder"
 
 
 @pytest.mark.parametrize("how", ["revoked", "lost"])
 def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_gone(how: str) -> None:
     """Its next holder has it: every further try would be an effect of a record that is somebody else's."""
-    tries: list[int] = []
-
-    def failing(order: Order) -> None:
-        tries.append(order.number)
-        raise ConnectionError("busy")
-
-    effects = Effects(failing)
+    effects = Effects(poisoned(0, ConnectionError("busy")))
     with working(effects, count=1, retries=Retries(attempts=10**6, first_s=0.001, most_s=0.001)) as virtual:
         virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
-        until(lambda: len(tries) > 2, "a few tries")
+        until(lambda: len(effects.tried) > 2, "a few tries")
         if how == "lost":
             virtual.lost(HERE)
         else:
             assert virtual.revoked(HERE, Deadline(0.01)) == 0
-        told = len(tries)
+        told = len(effects.tried)
         until(lambda: len(virtual._workers._queue) == 0, "the end of its tries")
-        assert len(tries) <= told + 1, "the one that was running, and none behind it"
-        assert set(tries) == {0}
+        assert len(effects.tried) <= told + 1, "the one that was running, and none behind it"
+        assert set(effects.tried) == {0}
     assert (effects.done, effects.given_up) == ([], [])
 
 
 def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() -> None:
     """`hold` comes for all of them first, and what is begun there is still finished, by another try if need be."""
-    tries: list[int] = []
-    free, asked = threading.Event(), threading.Event()
+    free = threading.Event()
 
-    def failing_once(order: Order) -> None:
-        tries.append(order.number)
-        if len(tries) == 1:
-            asked.set()
+    def failing_once(_order: Order) -> None:
+        if not free.is_set():
             free.wait(20)
             raise ConnectionError("busy")
 
     effects = Effects(failing_once)
     with working(effects, count=1) as virtual:
         virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
-        assert asked.wait(10)
+        until(lambda: effects.tried == [0], "its begin")
         virtual.hold([HERE])
         free.set()
         assert virtual.revoked(HERE, Deadline(10)) == 1
-    assert tries == [0, 0]
-    assert [order.number for order in effects.done] == [0]
+    assert (effects.tried, effects.done) == ([0, 0], [0])
 
 
 def test_records_without_a_key_wait_for_nobody() -> None:
@@ -344,11 +292,10 @@ def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
     held.set()
 
 
-def test_senseless_settings_are_refused_with_their_names() -> None:
-    with pytest.raises(UsageError, match="--virtual-partitions is 0"):
-        VirtualSettings(count=0)
-    with pytest.raises(UsageError, match="--most-uncovered is 4"):
-        VirtualSettings(count=8, most_uncovered=4)
+@pytest.mark.parametrize(("fields", "named"), [((0,), "--virtual-partitions is 0"), ((8, 4), "--most-uncovered is 4")])
+def test_senseless_settings_are_refused_with_their_names(fields: tuple[int, ...], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        VirtualSettings(*fields)
 
 
 @dataclass
@@ -370,15 +317,7 @@ class Scene:
         return VirtualPartitionsHandler(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
 
     def context(self, seconds: float = 20.0) -> HandlerContext:
-        def pause(partitions: Collection[int]) -> None:
-            self.paused |= set(partitions)
-
-        def resume(partitions: Collection[int]) -> None:
-            self.paused -= set(partitions)
-
-        def report(positions: Mapping[int, int]) -> None:
-            self.stored |= positions
-
+        pause, resume, report = self.paused.update, self.paused.difference_update, self.stored.update
         return HandlerContext(Deadline(seconds), frozenset({0, 1}), pause, resume, report)
 
 

@@ -20,6 +20,7 @@ from brew.errors import Fatal, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from operations.dlq import command
 from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
 from operations.dlq.command import Census, report_document, summary
@@ -120,6 +121,13 @@ def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter,
 )
 def test_a_choice_means_what_fits_all_that_is_set(choice: DeadLetterFilter, *, means: bool) -> None:
     assert choice.matches(LETTER) is means
+
+
+@pytest.mark.parametrize("offsets", ["5:1", "5:5", ":0", "1", "a:", "1:-2"])
+def test_a_range_that_nothing_can_fit_is_refused(offsets: str) -> None:
+    """It would list or replay nothing, without a word."""
+    with pytest.raises(UsageError, match=f"--offsets is '{offsets}'"):
+        command._choice((), (), (), offsets)
 
 
 @pytest.mark.parametrize(

@@ -38,39 +38,28 @@ def _found(home: Path, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_optimised_build_is_taken_before_one_that_comes_earlier(home: Path) -> None:
-    """A pyenv's stands first on many a PATH, and it is built without optimisations unless somebody asked for them."""
-    _python(home, "python3", SLOW)
-    quick = _python(home, "python3.12", QUICK)
-
+@pytest.mark.parametrize(("first", "second", "told"), [(SLOW, QUICK, False), (TOO_OLD, SLOW, True)])
+def test_an_optimised_build_is_taken_before_one_that_comes_earlier(
+    home: Path, first: int, second: int, told: bool
+) -> None:
+    """A pyenv's is often first on PATH and not optimised; where there is no other, a slow build is taken and told."""
+    _python(home, "python3", first)
+    taken = _python(home, "python3.12", second)
     done = _found(home)
-
-    assert (done.stdout.strip(), done.stderr, done.returncode) == (quick, "", 0)
-
-
-def test_where_there_is_no_other_a_slow_build_is_taken_and_told(home: Path) -> None:
-    _python(home, "python3", TOO_OLD)
-    slow = _python(home, "python3.11", SLOW)
-
-    done = _found(home)
-
-    assert (done.stdout.strip(), done.returncode) == (slow, 0)
-    assert "built without --enable-optimizations" in done.stderr
+    assert (done.stdout.strip(), done.returncode, bool(done.stderr)) == (taken, 0, told)
+    assert ("built without --enable-optimizations" in done.stderr) is told
 
 
 def test_what_the_user_names_is_taken_as_it_is(home: Path) -> None:
     _python(home, "python3", QUICK)
     named = _python(home, "mine", SLOW)
-
     assert _found(home, PYTHON=named).stdout.strip() == named
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_without_a_python_that_will_do_it_says_what_to_do(home: Path, named: bool) -> None:
     old = _python(home, "python3", TOO_OLD)
-
     done = _found(home, **({"PYTHON": old} if named else {}))
-
     assert (done.stdout, done.returncode) == ("", 3)
     assert "Python 3.11 or later with ensurepip" in done.stderr
     assert "PYTHON" in done.stderr

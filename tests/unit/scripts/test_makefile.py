@@ -37,49 +37,42 @@ def python(tmp_path: Path) -> Path:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    foreign = (
-        "MAKEFLAGS",
-        "MFLAGS",
-        "MAKELEVEL",
-        "BOOTSTRAP",
-        "GROUP_ID",
-        "CRASH_PROB",
-        "FOLLOW",
-        "READER",
-        "SEED_COUNT",
-    )
+    foreign = ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"]
+    foreign += ["BOOTSTRAP", "GROUP_ID", "CRASH_PROB", "FOLLOW", "READER", "SEED_COUNT"]
     return {name: value for name, value in os.environ.items() if name not in foreign} | more
+
+
+def _make(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=_environment(**environment), capture_output=True, text=True, check=check
+    )
 
 
 def _command(*arguments: str, python: Path, **environment: str) -> list[str]:
     """The arguments that the program behind a target is given."""
-    done = subprocess.run(
-        ["make", "--silent", *arguments, f"PY={python}"],
-        cwd=ROOT,
-        env=_environment(**environment),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told: list[str] = json.loads(done.stdout)
+    told: list[str] = json.loads(_make("--silent", *arguments, f"PY={python}", **environment).stdout)
     return told
 
 
-def test_what_is_not_set_is_not_passed_on(python: Path) -> None:
-    """The programs' own defaults hold; an empty option would override them with nothing."""
-    assert _command("run-pipeline", python=python, BOOTSTRAP="", GROUP_ID=" ") == ["-m", "pipeline", "run"]
-
-
-def test_variables_come_from_the_command_line_or_the_environment(python: Path) -> None:
-    """An outside harness sets them either way: `BOOTSTRAP=... make run-pipeline GROUP_ID=...`."""
-    told = _command("run-pipeline", "GROUP_ID=g", python=python, BOOTSTRAP="a:1,b:2", INPUT_TOPIC="in")
-    assert told == ["-m", "pipeline", "run", "--bootstrap", "a:1,b:2", "--input", "in", "--group", "g"]
-
-
-def test_brackets_and_quotes_reach_the_program_as_they_are(python: Path) -> None:
-    """`local[*]` is a pattern to a shell, and a file named `local1` must not change the master."""
-    told = _command("run-pipeline", "MASTER=local[*]", "GROUP_ID=it's", python=python)
-    assert told[-4:] == ["--group", "it's", "--master", "local[*]"]
+@pytest.mark.parametrize(
+    ("given", "environment", "passed"),
+    [
+        # The programs' own defaults hold; an empty option would override them with nothing.
+        ([], {"BOOTSTRAP": "", "GROUP_ID": " "}, []),
+        # An outside harness sets them either way: `BOOTSTRAP=... make run-pipeline GROUP_ID=...`.
+        (
+            ["GROUP_ID=g"],
+            {"BOOTSTRAP": "a:1,b:2", "INPUT_TOPIC": "in"},
+            ["--bootstrap", "a:1,b:2", "--input", "in", "--group", "g"],
+        ),
+        # `local[*]` is a pattern to a shell, and a file named `local1` must not change the master.
+        (["MASTER=local[*]", "GROUP_ID=it's"], {}, ["--group", "it's", "--master", "local[*]"]),
+    ],
+)
+def test_what_is_set_reaches_the_program_as_it_is(
+    python: Path, given: list[str], environment: dict[str, str], passed: list[str]
+) -> None:
+    assert _command("run-pipeline", *given, python=python, **environment) == ["-m", "pipeline", "run", *passed]
 
 
 def test_what_the_counter_counts_by_can_be_chosen(python: Path) -> None:
@@ -119,14 +112,7 @@ def test_the_commands_that_look_are_targets(python: Path, given: list[str], call
 
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
     """Make's own exit code is always 2; its report names the program's."""
-    done = subprocess.run(
-        ["make", "verify", f"PY={python}"],
-        cwd=ROOT,
-        env=_environment(FAKE_EXIT="3", LC_ALL="C"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _make("verify", f"PY={python}", check=False, FAKE_EXIT="3", LC_ALL="C")
     assert "verify] Error 3" in done.stderr
 
 
@@ -146,28 +132,20 @@ def test_sigterm_to_make_reaches_the_pipeline(python: Path) -> None:
         assert make.stdout.read() == "ended cleanly\n"
 
 
-def _told(*arguments: str) -> str:
-    done = subprocess.run(
-        ["make", *arguments], cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
 def test_make_alone_lists_the_ten_targets_of_users() -> None:
     """A newcomer reads it whole, on 80 columns; it names the list of all."""
-    told = _told()
+    told = _make().stdout
     listed = re.findall(r"^  make ([a-z-]+) +\S", told, re.MULTILINE)
     assert len(listed) == 11
     assert (listed[0], listed[-1]) == ("demo", "help-all")
     assert set(listed) <= set(TARGETS)
     assert [line for line in told.splitlines() if len(line) > 80] == []
-    assert told == _told("help")
+    assert told == _make("help").stdout
 
 
 def test_help_all_lists_every_target() -> None:
     """With the variables."""
-    told = _told("help-all")
-    for target in TARGETS:
-        assert re.search(rf"^  {target} ", told, re.MULTILINE), target
+    told = "\n" + _make("help-all").stdout
+    assert [target for target in TARGETS if f"\n  {target} " not in told] == []
     assert "\n  BOOTSTRAP " in told
     assert "ENGINE " in told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -15,12 +15,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def mutation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutation", ROOT / "scripts/mutation.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["mutation"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return importlib.import_module("mutation")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
 
 
 def test_every_module_and_test_file_of_the_table_exists(mutation: ModuleType) -> None:
@@ -84,11 +83,12 @@ def test_every_explanation_names_a_module_of_the_table_and_says_why(mutation: Mo
 
 
 MUTANT = {"module": "a.py", "function": "f", "was": "return x < 1", "now": "return x <= 1", "status": "survived"}
+REASON = ("a.py", "f", "return x <= 1", "x is never 1")
 
 
 def test_an_explanation_fits_the_changed_line_of_its_function_alone(mutation: ModuleType) -> None:
     """The same line in another function, or another change of the same line, is a survivor of its own."""
-    explained = mutation.Explained("a.py", "f", "return x <= 1", "x is never 1")
+    explained = mutation.Explained(*REASON)
     assert explained.covers(MUTANT)
     for other in ({"module": "b.py"}, {"function": "g"}, {"now": "return x < 2"}):
         assert not explained.covers(MUTANT | other)
@@ -105,7 +105,7 @@ def test_a_survivor_without_an_explanation_fails_its_module(
 ) -> None:
     """A mutant that no test calls counts as a survivor, too."""
     mutants = [MUTANT | {"status": "killed"}] * 19 + [MUTANT | {"status": status}]
-    reasons = [mutation.Explained("a.py", "f", "return x <= 1", "x is never 1")] if explained else []
+    reasons = [mutation.Explained(*REASON)] if explained else []
     row = mutation.score("a.py", mutants, reasons)
     assert mutation.tell("a.py", row, []) is passes
     assert ("+ return x <= 1" in capsys.readouterr().out) is not passes
@@ -113,10 +113,10 @@ def test_a_survivor_without_an_explanation_fails_its_module(
 
 def test_a_module_below_the_bar_fails_even_when_every_survivor_is_explained(mutation: ModuleType) -> None:
     """89 of 100 is too few, 90 is enough."""
-    reasons = [mutation.Explained("a.py", "f", "return x <= 1", "x is never 1")]
     for survivors, passes in ((11, False), (10, True)):
         mutants = [MUTANT] * survivors + [MUTANT | {"status": "killed"}] * (100 - survivors)
-        assert mutation.tell("a.py", mutation.score("a.py", mutants, reasons), []) is passes
+        row = mutation.score("a.py", mutants, [mutation.Explained(*REASON)])
+        assert mutation.tell("a.py", row, []) is passes
 
 
 def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -> None:

@@ -94,6 +94,9 @@ def test_a_checkpoint_restored_from_an_old_copy_is_refused() -> None:
     text = refusal(batch(0), position(3))
     assert "is at batch 0, Kafka's position is batch 3" in text
     assert "an older copy of the checkpoint was restored; restore the checkpoint that belongs to batch 3" in text
+    with pytest.raises(Refused) as refused:
+        is_new(batch(0), position(3), none)
+    assert not isinstance(refused.value, PositionBehind), "asking again would not help"
 
 
 def test_a_position_that_was_moved_back_is_refused() -> None:

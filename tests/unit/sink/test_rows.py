@@ -96,6 +96,14 @@ def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
     ]
 
 
+def test_each_row_has_its_own_headers() -> None:
+    """They are cut from one list of all rows' headers; rows without any take none of it."""
+    named = [[("a", b"1"), ("b", b"2")], None, [], [("c", b"3")], [("d", None), ("e", b"5")]]
+    column = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in named]
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["x"] * len(named)), "headers": pa.array(column)})
+    assert [headers for *_, headers in rows_of(batch, "out")] == named
+
+
 def test_columns_that_are_not_there_are_empty_and_each_row_may_name_its_topic() -> None:
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["out", "late"])})
     assert list(rows_of(batch, None)) == [(b"a", None, "out", None, None), (b"b", None, "late", None, None)]
