@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import as_called
+from brew.cli import as_called, option
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -31,22 +31,8 @@ from brew.kafka.transactions_admin import (
     open_transactions_admin,
 )
 from brew.names import ExitCode, quantity
-from operations.hanging_transactions import (
-    UNHEALTHY,
-    AgeLimits,
-    Diagnosis,
-    Kind,
-    aborted_by_fence,
-    blocked_partitions,
-    confirm_hanging,
-    diagnose,
-    kafka_abort_command,
-    reprocessed_after_abort,
-    same_transaction,
-    select_to_abort,
-    still_hanging,
-    unmatched,
-)
+from operations import hanging_transactions as hanging
+from operations.hanging_transactions import UNHEALTHY, AgeLimits, Diagnosis, Kind, aborted_by_fence
 from operations.options import (
     advice,
     advised,
@@ -67,6 +53,9 @@ _ASK_S = 60.0
 _OLDER_THAN_S = 60.0
 ENDED = "aborted"
 _ALREADY_ENDED = "not aborted: it has ended by itself, or its owner has begun another one"
+_WITHIN_ITS_TIMEOUT = (
+    "not aborted: it is within its own timeout; add --older-than and --topic or --group to abort it, too"
+)
 _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
 
 
@@ -99,24 +88,17 @@ class TransactionsSnapshot:
 
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
-    """
-    Read the open transactions of all partitions in ``scope``, and of all coordinators.
-
-    Raises:
-        Unsupported: the brokers are older than Kafka 3.0.
-    """
+    """Read the open transactions in ``scope`` from partitions and coordinators; `Unsupported` before Kafka 3.0."""
     client = admin(connection)
     ends, unread_partitions = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)
-    unavailable = [
-        f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(unread_partitions.items())
-    ]
+    unavailable = [f"{topic}[{p}]: {reason}" for (topic, p), reason in sorted(unread_partitions.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
     with open_transactions_admin(connection, deadline) as transactions:
-        cases = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
-        cases = [case for case in cases if _within(case, scope)]
+        found = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
+        cases = [case for case in found if _within(case, scope)]
         places = {held.place for case in cases for held in case.holds}
         places |= {case.position[1] for case in cases if case.position is not None}
         if places:
@@ -131,7 +113,6 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
 
 
 def _unanswered_coordinators(unanswered: Mapping[str, str]) -> list[str]:
-    """Return a line on the groups whose committed offsets could not be read."""
     names = [*sorted(unanswered)[:_NAMED], *(["others"] if len(unanswered) > _NAMED else [])]
     return [f"offsets of {len(unanswered)} groups ({', '.join(names)}): {unanswered[names[0]]}"] if unanswered else []
 
@@ -149,8 +130,8 @@ def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], age_limi
     known = {transaction.transactional_id: transaction for transaction in transactions.going_on()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
     known |= {transaction.transactional_id: transaction for transaction in by_producer}
-    cases = diagnose(held, known.values(), age_limits, int(time.time() * 1000))
-    return confirm_hanging(cases, transactions.held(held_back) if held_back else [])
+    cases = hanging.diagnose(held, known.values(), age_limits, int(time.time() * 1000))
+    return hanging.confirm_hanging(cases, transactions.held(held_back) if held_back else [])
 
 
 def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadline) -> bool:
@@ -168,14 +149,14 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
         if aborted_by_fence(case):
             name = str(case.transactional_id)
             now = next(iter(transactions.named([name])), None)
-            if now is None or not same_transaction(case, now):
+            if now is None or not hanging.same_transaction(case, now):
                 return False
             ours = now.state == ONGOING
             if ours:  # one that is already ending needs no fence, which would only hit its owner
                 fence(connection, name, deadline)
         else:
             held = transactions.held(sorted({hold.place for hold in case.holds}))
-            left = still_hanging(case, held, transactions.of_producers([case.producer_id]))
+            left = hanging.still_hanging(case, held, transactions.of_producers([case.producer_id]))
             for hold in left:
                 _mark(transactions, hold, connection)
             ours = bool(left)
@@ -191,7 +172,7 @@ def _mark(transactions: TransactionsAdmin, held: PartitionTransaction, connectio
     except BrewError as error:
         raise Refused(
             f"the abort marker was not written ({error}); as a user with ClusterAction or Alter on the cluster, run "
-            f"`{kafka_abort_command(connection.bootstrap, held)}`"
+            f"`{hanging.kafka_abort_command(connection.bootstrap, held)}`"
         ) from error
 
 
@@ -208,7 +189,7 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
 
 def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
     known, owner, sink, fenced = case.known, case.owner, case.sink, aborted_by_fence(case)
-    blocked = blocked_partitions(case, snapshot.bounds, snapshot.groups)
+    pipeline = owner and {"group": owner.group, "input": owner.topic, "partition": owner.partition}
     return {
         "kind": case.kind.value,
         "why": case.why,
@@ -218,10 +199,8 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
         "state": None if known is None else known.state,
         "age_s": None if case.age_s is None else round(case.age_s, 1),
         "timeout_s": None if known is None else known.timeout_ms / 1000,
-        "pipeline": None
-        if owner is None
-        else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
-        "sink": None if sink is None else {"name": sink.name, "position_topic": sink.topic},
+        "pipeline": pipeline,
+        "sink": sink and {"name": sink.name, "position_topic": sink.topic},
         "holds": [
             {
                 "topic": partition.held.topic,
@@ -231,18 +210,18 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
                 "groups_at_it": partition.blocked_groups,
                 "groups_on_the_way": partition.approaching_groups,
             }
-            for partition in blocked
+            for partition in hanging.blocked_partitions(case, snapshot.bounds, snapshot.groups)
         ],
-        "read_again": reprocessed_after_abort(case, snapshot.groups),
+        "read_again": hanging.reprocessed_after_abort(case, snapshot.groups),
         "ends_by": "fence" if fenced else "marker",
-        "commands": [] if fenced else [kafka_abort_command(bootstrap, hold) for hold in case.holds],
+        "commands": [] if fenced else [hanging.kafka_abort_command(bootstrap, hold) for hold in case.holds],
     }
 
 
 def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
-    parts: list[RenderableType] = [_panel(case, snapshot, bootstrap) for case in snapshot.cases]
-    parts += [Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable]
-    return parts or [Text("no open transaction found")]
+    notes = (Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable)
+    cases = (_panel(case, snapshot, bootstrap) for case in snapshot.cases)
+    return [*cases, *notes] or [Text("no open transaction found")]
 
 
 def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> Panel:
@@ -284,7 +263,6 @@ class AbortReport:
     failed: list[tuple[Diagnosis, str]] = field(default_factory=list)
 
     def unhealthy(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Return those of ``cases`` that still need attention."""
         return [case for case in cases if case.kind in UNHEALTHY and case not in self.ended and case not in self.over]
 
     def document(self) -> dict[str, Any]:
@@ -324,39 +302,35 @@ def abort_transactions(
 
 @click.command("doctor")
 @bootstrap_option
-@click.option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
-@click.option(
+@option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
+@option(
     "--group",
     callback=checked_group,
     help="Check only this pipeline's group, or the sink of this name.  [default: all]",
 )
-@click.option(
+@option(
     "--older-than",
     type=click.FloatRange(0),
     help="Age from which an open transaction counts as lingering, even within its own timeout.  [default: 60]",
 )
-@click.option(
-    "--groups",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    help="Maximum number of groups whose committed offsets are read.",
+@option(
+    "--groups", type=click.IntRange(1), default=500, help="Maximum number of groups whose committed offsets are read."
 )
-@click.option("--abort", is_flag=True, help="Abort the transactions of --transaction, or --all.")
-@click.option(
+@option("--abort", is_flag=True, help="Abort the transactions of --transaction, or --all.")
+@option(
     "--transaction",
     "names",
     multiple=True,
     metavar="ID",
     help="Transaction to abort: its transactional id, or TOPIC/PARTITION/PRODUCER-ID; repeatable.",
 )
-@click.option(
+@option(
     "--all",
     "everything",
     is_flag=True,
     help="Abort all hanging or past their timeout; with --older-than and --topic or --group, all lingering ones.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @advised()
 def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: Any) -> ExitCode:
@@ -423,35 +397,29 @@ def _abort_selected(
     as_json: bool,
     **option: Any,
 ) -> AbortReport:
-    """Abort the selected transactions; unless ``as_json``, print each outcome immediately."""
-    if unknown := unmatched(snapshot.cases, names):
+    if unknown := hanging.unmatched(snapshot.cases, names):
         raise Refused(
             f"--transaction is {unknown[0]!r}: there is no such open transaction; run `brew doctor` to list them"
         )
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
-    picked = select_to_abort(snapshot.cases, names, everything=everything, young=young)
+    picked = hanging.select_to_abort(snapshot.cases, names, everything=everything, young=young)
+
+    def note(case: Diagnosis) -> str:
+        return hanging.reprocessed_after_abort(case, snapshot.groups)
 
     def agreed(case: Diagnosis) -> bool:
-        return yes or click.confirm(f"abort {case.names[0]}? {_reprocessing_note(case, snapshot)}")
+        return yes or click.confirm(f"abort {case.names[0]}? {note(case)}")
 
     def print_outcome(case: Diagnosis, outcome: str) -> None:
         if not as_json:
-            note = f"; {_reprocessing_note(case, snapshot)}" if outcome == ENDED else ""
-            show(Text(f"{case.names[0]}: {outcome}{note}"))
+            show(Text(f"{case.names[0]}: {outcome}" + (f"; {note(case)}" if outcome == ENDED else "")))
 
     report = abort_transactions(connection, picked, agreed, print_outcome)
     for case in snapshot.cases:
         if everything and case.kind is Kind.LINGERING and case not in picked:
-            outcome = (
-                "not aborted: it is within its own timeout; add --older-than and --topic or --group to abort it, too"
-            )
-            print_outcome(case, outcome)
+            print_outcome(case, _WITHIN_ITS_TIMEOUT)
             report.left.append(case)
     return report
-
-
-def _reprocessing_note(case: Diagnosis, snapshot: TransactionsSnapshot) -> str:
-    return reprocessed_after_abort(case, snapshot.groups)
 
 
 def _advise(unhealthy: list[Diagnosis]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -55,18 +56,16 @@ class Diagnosis:
     @property
     def owner(self) -> TransactionalId | None:
         """Group and input partition, if the id is a pipeline's."""
-        try:
-            return None if self.known is None else TransactionalId.parse(self.known.transactional_id)
-        except ValueError:
-            return None
+        with contextlib.suppress(ValueError):
+            return TransactionalId.parse(self.transactional_id or "")
+        return None
 
     @property
     def sink(self) -> SinkTransactionalId | None:
         """Name and topic, if the id is an exactly-once sink's."""
-        try:
-            return None if self.known is None else SinkTransactionalId.parse(self.known.transactional_id)
-        except ValueError:
-            return None
+        with contextlib.suppress(ValueError):
+            return SinkTransactionalId.parse(self.transactional_id or "")
+        return None
 
     @property
     def position(self) -> tuple[str, Place] | None:
@@ -78,8 +77,7 @@ class Diagnosis:
     @property
     def overdue(self) -> bool:
         """True if its own timeout has passed, by this machine's clock; others linger only by ``older_than_s``."""
-        known = self.known
-        return known is not None and self.age_s is not None and self.age_s * 1000 > known.timeout_ms
+        return self.known is not None and self.age_s is not None and self.age_s * 1000 > self.known.timeout_ms
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,11 +113,8 @@ def diagnose(
         else:
             cases.append(_coordinated(owner, tuple(sorted(holds)), age_limits, now_ms))
     going_on = {case.producer_id for case in cases if case.kind in _COORDINATED}
-    cases += [
-        _coordinated(transaction, (), age_limits, now_ms)
-        for transaction in owners.values()
-        if transaction.open and transaction.producer_id not in going_on
-    ]
+    others = (one for one in owners.values() if one.open and one.producer_id not in going_on)
+    cases += [_coordinated(transaction, (), age_limits, now_ms) for transaction in others]
     return sorted(cases, key=lambda case: (_ORDER.index(case.kind), -(case.age_s or 0), case.producer_id))
 
 
@@ -146,9 +141,8 @@ def _without_coordinator(
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places, owner)
     idle_ms = now_ms - max(place.last_ms for place in places)
     if idle_ms > age_limits.longest_ms + _SLACK_MS:
-        why = (
-            f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: no timeout ends it"
-        )
+        last = f"its last record is {idle_ms / 1000:.0f} s old"
+        why = f"no coordinator knows the producer, and {last}: no timeout ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places)
     why = "no coordinator reports it: it is hanging, or this user lacks Describe on its transactional id"
     return Diagnosis(Kind.UNKNOWN, why, producer_id, epoch, places)
@@ -193,7 +187,6 @@ class BlockedPartition:
 def blocked_partitions(
     case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
 ) -> list[BlockedPartition]:
-    """Return the blocked partitions with their waiting groups."""
     blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
@@ -218,13 +211,12 @@ def select_to_abort(
     ``young`` adds those lingering within their timeout, because the user said whose they are and how old is too old.
     Names that match nothing are ignored here; see `unmatched`.
     """
-    return [
-        case
-        for case in cases
-        if set(names) & set(case.names)
-        or (everything and case.kind is Kind.HANGING)
-        or (everything and case.kind is Kind.LINGERING and (young or case.overdue))
-    ]
+
+    def picked(case: Diagnosis) -> bool:
+        late = case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))
+        return (everything and late) or not set(names).isdisjoint(case.names)
+
+    return list(filter(picked, cases))
 
 
 def same_transaction(case: Diagnosis, now: CoordinatorTransaction | None) -> bool:

@@ -13,26 +13,18 @@ from operations.ui.model import Transaction
 from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
 
 NONE = "-"
-STATE_SIGNS = {
-    "working": "●",
-    "idle": "○",
-    "blocked": "▲",
-    "fenced": "⊘",
-    "stuck": "✗",
-    "unrecoverable": "✗",
-    "looking": "…",
-    "unknown": "?",
+_STATES = {
+    "working": ("●", "the position moves, or a transaction is open within its timeout"),
+    "idle": ("○", "nothing is left to read"),
+    "blocked": ("▲", "everything up to the last stable offset is processed; an open transaction holds back the rest"),
+    "fenced": ("⊘", "transactions begin, but none commits"),
+    "stuck": ("✗", "no progress with records to read, or the committed offset is outside the log"),
+    "unrecoverable": ("✗", "no retry can succeed"),
+    "looking": ("…", "not observed for long enough yet"),
+    "unknown": ("?", "no source reports it"),
 }
-STATE_MEANINGS = {
-    "working": "the position moves, or a transaction is open within its timeout",
-    "idle": "nothing is left to read",
-    "blocked": "everything up to the last stable offset is processed; an open transaction holds back the rest",
-    "fenced": "transactions begin, but none commits",
-    "stuck": "no progress with records to read, or the committed offset is outside the log",
-    "unrecoverable": "no retry can succeed",
-    "looking": "not observed for long enough yet",
-    "unknown": "no source reports it",
-}
+STATE_SIGNS = {state: sign for state, (sign, _) in _STATES.items()}
+STATE_MEANINGS = {state: meaning for state, (_, meaning) in _STATES.items()}
 KIND_MEANINGS = {
     Kind.PLAIN: "plain: written outside of transactions, visible at once",
     Kind.COMMITTED: "committed: visible to read_committed readers",
@@ -79,11 +71,11 @@ def rate(value: float | None) -> str:
 
 
 def clock(ms: int | None) -> str:
-    return NONE if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    return NONE if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
 
 
 def date(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S UTC}"
 
 
 def utc(ms: int) -> datetime | None:
@@ -122,7 +114,6 @@ def records(transaction: Transaction) -> str:
 
 
 def coordinator(transaction: Transaction) -> str:
-    """Describe an open transaction as its coordinator reports it: state, and age against its timeout."""
     if transaction.state is None or transaction.timeout_s is None:
         return NONE
     return f"{transaction.state}, {seconds(transaction.seconds)} of {seconds(transaction.timeout_s)}"
@@ -133,11 +124,8 @@ def of_transaction(transaction: Transaction) -> str:
     held = "records not counted"
     if transaction.records is not None:
         held = f"{'' if transaction.exact else 'at least '}{quantity(transaction.records, 'record', ',')}"
-    parts = [
-        f"{name}{transaction.outcome}",
-        f"producer {transaction.producer_id}, epoch {transaction.epoch}",
-        f"{held} in {transaction.topic or 'output'} partition {transaction.partition}",
-    ]
+    writer = f"{name}{transaction.outcome}; producer {transaction.producer_id}, epoch {transaction.epoch}"
+    parts = [writer, f"{held} in {transaction.topic or 'output'} partition {transaction.partition}"]
     if transaction.last is not None:
         first, last = transaction.first, transaction.last
         offsets = f"up to offset {last:,}" if first is None else span(first, last + 1)
@@ -150,7 +138,6 @@ def of_transaction(transaction: Transaction) -> str:
 
 
 def of_run(run: Run) -> str:
-    """Describe a run of batches: offsets, kind, writer, source, and how its transaction ended."""
     parts = [f"{span(run.start, run.end)}: {run.kind.words}"]
     if not run.kind.marker:
         parts.append(quantity(run.records, "record", ","))

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from brew.cli import as_called
+from brew.cli import as_called, option
 from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -29,25 +29,8 @@ from brew.kafka.transactions_admin import TransactionsAdmin, open_transactions_a
 from brew.names import READ_UNCOMMITTED, ExitCode, SinkTransactionalId, TransactionalId
 from brew.offsets import Committed, LogOffsets
 from brew.sink.position import PositionMetadata
-from operations.options import (
-    advised,
-    bootstrap_option,
-    connected,
-    group_option,
-    input_option,
-    json_option,
-    print_json,
-    show,
-    table,
-)
-from operations.partition_state import (
-    PartitionSnapshot,
-    Remaining,
-    RemainingRecordsCounter,
-    State,
-    StateReason,
-    classify,
-)
+from operations import options
+from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, State, classify
 
 _T = TypeVar("_T")
 
@@ -78,14 +61,11 @@ class Observer:
         try:
             return self._look(deadline)
         except (DeadlineExceeded, KafkaFailure):
-            self._replace_if_cut_off()
+            # Clients that have lost the brokers for good are replaced, so that the next snapshot of a long watch works.
+            if any(is_cut_off(client, self._connection, self._topic) for client in (self._admin, self._reader)):
+                self._reader.close()
+                self._open()
             raise
-
-    def _replace_if_cut_off(self) -> None:
-        """Replace clients that have lost the brokers for good, so that the next snapshot of a long watch works."""
-        if any(is_cut_off(client, self._connection, self._topic) for client in (self._admin, self._reader)):
-            self._reader.close()
-            self._open()
 
     def _look(self, deadline: Deadline) -> list[PartitionSnapshot]:
         partition_range = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
@@ -106,18 +86,13 @@ class Observer:
         self, snapshots: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
     ) -> list[PartitionSnapshot]:
         blocked = [snapshot.partition for snapshot in snapshots if snapshot.log.last_stable < snapshot.log.end]
-        behind = [snapshot.partition for snapshot in snapshots if snapshot.position < snapshot.log.last_stable]
+        behind = [snapshot for snapshot in snapshots if snapshot.position < snapshot.log.last_stable]
         holders = self._answer_or_empty(lambda: self._holders(transactions, blocked))
-        own = self._answer_or_empty(lambda: self._own(transactions, [snapshots[p] for p in behind]))
-        deep = [
-            replace(
-                snapshot,
-                remaining=self._remaining(snapshot, transactions.raw, deadline),
-                holders=tuple(holders.get(snapshot.partition, ())),
-                own=own.get(snapshot.partition),
-            )
-            for snapshot in snapshots
-        ]
+        own = self._answer_or_empty(lambda: self._own(transactions, behind))
+        deep = []
+        for snapshot in snapshots:
+            remaining, p = self._remaining(snapshot, transactions.raw, deadline), snapshot.partition
+            deep.append(replace(snapshot, remaining=remaining, holders=tuple(holders.get(p, ())), own=own.get(p)))
         return [self._aged(snapshot, transactions.raw, deadline) for snapshot in deep] if self._ages else deep
 
     def _aged(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
@@ -195,44 +170,35 @@ def _plain(partition: int, log: LogOffsets, position: Committed | None) -> Parti
 
 
 _ASK_S = 30.0
-_STYLES = {
-    State.IDLE: "dim",
-    State.WORKING: "green",
-    State.BLOCKED: "yellow",
-    State.FENCED: "bold red",
-    State.STUCK: "bold red",
-}
+_STYLES = {State.IDLE: "dim", State.WORKING: "green", State.BLOCKED: "yellow"}  # others: bold red
 
 
 @click.command("lag")
-@bootstrap_option
-@input_option
-@group_option
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Time between two snapshots."
-)
-@click.option("--watch", is_flag=True, help="Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
-@click.option(
+@options.bootstrap_option
+@options.input_option
+@options.group_option
+@option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, help="Time between two snapshots.")
+@option("--watch", is_flag=True, help="Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
+@option(
     "--exact",
     type=click.IntRange(0, 10_000_000),
     default=20_000,
-    show_default=True,
     help="Count the records exactly if the lag is at most N offsets; else show an upper bound.",
 )
-@click.option(
+@option(
     "--fail-on",
     type=click.Choice([state.value for state in State]),
     multiple=True,
     help="Exit with 1 if a partition is in this state; repeatable.  [default: none]",
 )
-@click.option(
+@option(
     "--fail-older-than",
     type=click.FloatRange(0),
     metavar="SECONDS",
     help="Exit with 1 if the oldest record to read is older than this.  [default: never]",
 )
-@json_option
-@advised()
+@options.json_option
+@options.advised()
 def lag(
     bootstrap: str,
     topic: str,
@@ -267,20 +233,23 @@ def lag(
             "--watch runs until it is stopped, so it excludes --fail-on and --fail-older-than; leave it out, and set "
             "--interval to the time to observe"
         )
-    with Observer(connected(bootstrap), topic, group, exact) as observer:
+    with Observer(options.connected(bootstrap), topic, group, exact) as observer:
         before = observer.snapshot(Deadline(_ASK_S))
         if (sink := sink_position(before)) is not None:
             if watch or fail_on or fail_older_than is not None:
                 raise Refused(_of_sink(group, sink))
-            print_json({"sink": group, "topic": topic, **sink}) if as_json else click.echo(_of_sink(group, sink))
+            if as_json:
+                options.print_json({"sink": group, "topic": topic, **sink})
+            else:
+                click.echo(_of_sink(group, sink))
             return ExitCode.DONE
         if watch:
             _watch(observer, before, interval, topic, group, as_json=as_json)
         document = _next(observer, before, interval)[1]
         if as_json:
-            print_json(document | {"topic": topic, "group": group})
+            options.print_json(document | {"topic": topic, "group": group})
         else:
-            show(lag_table(document, topic, group))
+            options.show(lag_table(document, topic, group))
         bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
         return ExitCode.VIOLATION if bad else ExitCode.DONE
 
@@ -343,7 +312,7 @@ def _watch(
             except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back, and the user wants to see it
                 document = document_of([], [], 0, str(error)) | {"exact": False}
             if live is None:
-                print_json(document | {"topic": topic, "group": group}, lines=True)
+                options.print_json(document | {"topic": topic, "group": group}, lines=True)
             else:
                 live.update(lag_table(document, topic, group), refresh=True)
 
@@ -361,20 +330,20 @@ def document_of(
 ) -> dict[str, Any]:
     """Return two snapshots as one document; a partition missing in the first is compared with itself."""
     known = {snapshot.partition: snapshot for snapshot in before}
-    reasons = [(snapshot, classify(known.get(snapshot.partition, snapshot), snapshot, now_ms)) for snapshot in now]
+    rows = [_row(snapshot, known.get(snapshot.partition, snapshot), now_ms) for snapshot in now]
     ages = [age for snapshot in now if (age := snapshot.lag_s(now_ms)) is not None]
     return {
         "remaining": sum(snapshot.remaining.records for snapshot in now),
         "exact": all(snapshot.remaining.exact for snapshot in now),
         "lag_s": round(max(ages), 1) if ages else None,
-        "states": Counter(reason.state.value for _, reason in reasons),
+        "states": Counter(row["state"] for row in rows),
         "unavailable": unavailable,
-        "partitions": [_row(snapshot, reason, now_ms) for snapshot, reason in reasons],
+        "partitions": rows,
     }
 
 
-def _row(snapshot: PartitionSnapshot, reason: StateReason, now_ms: int) -> dict[str, Any]:
-    age_s = snapshot.lag_s(now_ms)
+def _row(snapshot: PartitionSnapshot, before: PartitionSnapshot, now_ms: int) -> dict[str, Any]:
+    age_s, reason = snapshot.lag_s(now_ms), classify(before, snapshot, now_ms)
     holders = [
         {
             "producer_id": holder.producer_id,
@@ -406,10 +375,11 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
         committed = "-" if row["committed"] is None else f"{row['committed']:,}"
         left = str(Remaining(row["remaining"], row["exact"])).replace("at most ", "≤ ")
         offsets = [str(row["partition"]), committed, f"{row['last_stable']:,}", f"{row['end']:,}"]
-        return [*offsets, left, _age(row["lag_s"]), Text(row["state"], _STYLES[State(row["state"])]), Text(row["why"])]
+        state = Text(row["state"], _STYLES.get(State(row["state"]), "bold red"))
+        return [*offsets, left, _age(row["lag_s"]), state, Text(row["why"])]
 
     numbers = ["p", "committed", "LSO", "end", "to read", "oldest"]
-    drawn = table(
+    drawn = options.table(
         [*numbers, "state", "why"],
         map(cells, document["partitions"]),
         right=numbers,
@@ -420,8 +390,7 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     total = str(Remaining(document["remaining"], document["exact"]))
     oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
     lines = [Text(f"{total} {'record' if total == '1' else 'records'} to read{oldest}")]
-    if document["unavailable"]:
-        lines.append(Text(f"unavailable: {document['unavailable']}", "cyan"))
+    lines += [Text(f"unavailable: {document['unavailable']}", "cyan")] if document["unavailable"] else []
     return Group(drawn, *lines)
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection, named_option, options, with_client_config
+from brew.cli import REACH_S, connection, named_option, option, options, with_client_config
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -43,17 +43,13 @@ output_option = named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Ou
 dead_letter_option = named_option(
     "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic.", callback=_topic
 )
-also_output_option = click.option(
-    "--also-output",
-    envvar="ALSO_OUTPUT",
-    multiple=True,
-    metavar="TOPIC",
-    help="Further output topic; repeatable.",
+also_output_option = option(
+    "--also-output", envvar="ALSO_OUTPUT", multiple=True, metavar="TOPIC", help="Further output topic; repeatable."
 )
 group_option = named_option(
     "--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.", callback=checked_group
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+json_option = option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 pipeline_options = options(
     bootstrap_option, input_option, output_option, dead_letter_option, group_option, also_output_option
@@ -61,30 +57,22 @@ pipeline_options = options(
 """Options for the cluster, the topics and the group of a pipeline."""
 live_options = options(
     pipeline_options,
-    click.option(
+    option(
         "--status-url",
         "statuses",
         multiple=True,
         metavar="URL",
         help="Address of a run's /status, such as http://127.0.0.1:3000; repeatable.  [default: runs on this machine]",
     ),
-    click.option(
+    option(
         "--proof",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="Result of `proof verify --json` or `proof campaign`; may be created later.  [default: the last verify]",
     ),
-    click.option(
-        "--interval", type=float, default=1.0, show_default=True, help="Time between two polls of the brokers."
-    ),
-    click.option("--patience", type=float, default=5.0, show_default=True, help="Timeout of one poll."),
-    click.option(
-        "--tail",
-        type=int,
-        default=400,
-        show_default=True,
-        help="Number of last offsets shown of each output partition.",
-    ),
+    option("--interval", type=float, default=1.0, help="Time between two polls of the brokers."),
+    option("--patience", type=float, default=5.0, help="Timeout of one poll."),
+    option("--tail", type=int, default=400, help="Number of last offsets shown of each output partition."),
 )
 """Options of `ui` and `top`."""
 
@@ -99,7 +87,6 @@ def advised() -> Iterator[None]:
 
 
 def advice(error: BrewError) -> str:
-    """Return the error's message, with what to do next if a broker refused or did not answer."""
     if not isinstance(error, KafkaFailure | DeadlineExceeded):
         return str(error)
     return (
@@ -109,12 +96,7 @@ def advice(error: BrewError) -> str:
 
 
 def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int]:
-    """
-    Return ``chosen``, or all ``there`` partitions of ``topic`` if it is empty.
-
-    Raises:
-        UsageError: the topic has no such partition.
-    """
+    """Return ``chosen``, or all ``there`` partitions of ``topic`` if empty; `UsageError` if one does not exist."""
     wrong = [p for p in chosen if not 0 <= p < there]
     if wrong:
         raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}; choose one of them")
@@ -155,16 +137,8 @@ def table(
 
 def plain_table(rows: Iterable[Sequence[RenderableType]], *, right: Sequence[str] = ()) -> Table:
     """Return a table of three columns without headings and lines; the third one wraps. ``right``: "1" or "2"."""
-    return table(
-        ["1", "2", ""],
-        rows,
-        right=right,
-        narrow=["1", "2"],
-        box=None,
-        show_header=False,
-        padding=(0, 1),
-        collapse_padding=True,
-    )
+    bare: dict[str, Any] = {"box": None, "show_header": False, "padding": (0, 1), "collapse_padding": True}
+    return table(["1", "2", ""], rows, right=right, narrow=["1", "2"], **bare)
 
 
 Report = Callable[[str, int, int], None]

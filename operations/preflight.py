@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_called
+from brew.cli import as_called, option
 from brew.cluster import ClusterFacts
 from brew.deadline import Deadline
 from brew.driver.partitions import OffsetsClient
@@ -44,13 +44,13 @@ Exit codes: 0 a run can start, 3 it would refuse, or brokers unreachable,
 
 @click.command("preflight", epilog=_EPILOG)
 @run_options
-@click.option(
+@option(
     "--explain-timeouts",
     "explain",
     is_flag=True,
     help="Show all timeouts; the value of each, what sets it, and what happens when it expires.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show passed checks, too.")
+@option("--all", "everything", is_flag=True, help="Show passed checks, too.")
 @json_option
 @advised()
 def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) -> ExitCode:

@@ -12,8 +12,6 @@ from brew.offsets import LogOffsets
 
 
 class RecordState(enum.StrEnum):
-    """How the transaction of a record ended."""
-
     PLAIN = "plain"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -64,8 +62,6 @@ class RecordStateFinder:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """Whether a `read_committed` reader sees a record, and the reason."""
-
     visible: bool
     rule: str
 

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes
-from brew.cluster import RawBatch
+from brew.cli import as_bytes, option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -31,6 +30,7 @@ from brew.signals import Stopped
 from operations.explain.command import since
 from operations.labels import iso, printable, utc
 from operations.options import advised, bootstrap_option, chosen_partitions, connected, json_option, print_json, table
+from operations.xray.model import Run, RunBuilder
 
 _ASK_S = 60.0
 _POLL_S = 0.5
@@ -63,40 +63,6 @@ class RecordQuery:
         return self.start is None and self.since_ms is None
 
 
-class RecordStates:
-    """
-    Finds the transaction state of one partition's offsets, from its raw batches in log order; pure.
-
-    A marker ends the producer id's open transaction, whatever the epoch: a fence's marker carries the next one.
-    """
-
-    def __init__(self) -> None:
-        self._batches: list[RawBatch] = []
-        self._open: dict[int, list[int]] = {}
-        self._states: list[str] = []
-
-    def add(self, batch: RawBatch) -> None:
-        state = "plain"
-        if batch.control:
-            ended = "committed" if batch.marker == "commit" else "aborted"
-            for index in self._open.pop(batch.producer_id, ()):
-                self._states[index] = ended
-            state = f"{batch.marker or 'control'}{_MARKER}"
-        elif batch.transactional:
-            state = "open"
-            self._open.setdefault(batch.producer_id, []).append(len(self._batches))
-        self._batches.append(batch)
-        self._states.append(state)
-
-    def undecided(self, below: int) -> bool:
-        """True if a transaction with records below this offset has no marker yet."""
-        return any(self._batches[index].base_offset < below for indices in self._open.values() for index in indices)
-
-    def batches(self) -> Iterator[tuple[RawBatch, str]]:
-        """Yield each batch with its state, in log order."""
-        return zip(self._batches, self._states, strict=True)
-
-
 def content_document(content: bytes | None) -> dict[str, Any]:
     """Return bytes for JSON: `{"text": ...}` if they are UTF-8, else `{"base64": ...}`; `{"null": true}` for None."""
     if content is None:
@@ -107,25 +73,22 @@ def content_document(content: bytes | None) -> dict[str, Any]:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def marker_document(
-    topic: str, partition: int, offset: int, timestamp_ms: int, state: str, batch: RawBatch | None
-) -> dict[str, Any]:
+def marker_document(topic: str, partition: int, offset: int, timestamp_ms: int, run: Run | None) -> dict[str, Any]:
     """Return a control marker as JSON; these fields are common to markers and records."""
-    writer = None if batch is None or batch.producer_id < 0 else batch
+    writer = None if run is None or run.producer_id < 0 else run
     return {
         "topic": topic,
         "partition": partition,
         "offset": offset,
         "timestamp_ms": timestamp_ms,
-        "fate": state,
+        "fate": "unknown" if run is None else run.kind.value,
         "producer_id": writer and writer.producer_id,
-        "producer_epoch": writer and writer.producer_epoch,
+        "producer_epoch": writer and writer.epoch,
     }
 
 
-def record_document(topic: str, record: LogRecord, state: str, batch: RawBatch | None) -> dict[str, Any]:
-    timestamp_ms = record.timestamp()[1]
-    return marker_document(topic, record.partition(), record.offset(), timestamp_ms, state, batch) | {
+def record_document(topic: str, record: LogRecord, run: Run | None) -> dict[str, Any]:
+    return marker_document(topic, record.partition(), record.offset(), record.timestamp()[1], run) | {
         "key": content_document(record.key()),
         "value": content_document(record.value()),
         "headers": [[name, content_document(value)] for name, value in record.headers() or []],
@@ -166,26 +129,25 @@ class Reader:
 
     def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
         """Return the records of `[start, until)` in order, as documents, with markers if they are wanted."""
-        wanted, states = self.wanted, RecordStates()
+        wanted, fold = self.wanted, RunBuilder(start, until)
         for batch, _ in self._raw.batches(wanted.topic, partition, start, log.end, Deadline(_ASK_S)):
-            if batch.base_offset >= until and not states.undecided(until):
+            if batch.base_offset >= until and not fold.undecided:
                 break
-            states.add(batch)
-        batches = [(batch, state) for batch, state in states.batches() if batch.base_offset < until]
+            fold.add(batch)
+        runs = fold.finish()
         documents = [
-            marker_document(wanted.topic, partition, batch.base_offset, batch.max_timestamp, state, batch)
-            for batch, state in batches
-            if wanted.markers and batch.control and batch.base_offset >= start
+            marker_document(wanted.topic, partition, run.start, run.written_ms, run)
+            for run in runs
+            if wanted.markers and run.kind.marker
         ]
-        data = iter([entry for entry in batches if not entry[0].control])
+        data = iter([run for run in runs if not run.kind.marker])
         current = next(data, None)
         for chunk in scan(self._connection, wanted.topic, {partition: (start, until)}, wanted.isolation):
             for record in chunk:
-                while current is not None and current[0].last_offset < record.offset():
+                while current is not None and current.end <= record.offset():
                     current = next(data, None)
                 if wanted.key is None or record.key() == wanted.key:
-                    raw, state = (None, "unknown") if current is None else current
-                    documents.append(record_document(wanted.topic, record, state, raw))
+                    documents.append(record_document(wanted.topic, record, current))
         return sorted(documents, key=lambda item: item["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
@@ -200,7 +162,6 @@ class Reader:
         return documents[-limit:] if limit else documents
 
     def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[dict[str, Any]]:
-        """Yield the records from ``start`` to the end, read in chunks."""
         until = self.until(log)
         while start < until:
             end = min(until, start + _CHUNK)
@@ -285,29 +246,26 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
 @click.command("show")
 @click.argument("topic")
 @bootstrap_option
-@click.option(
+@option(
     "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Show only this partition; repeatable."
 )
-@click.option(
+@option(
     "--offset",
     "--from",
     "start",
     metavar="OFFSET|TIME",
     help="First offset, time or age: 10441, 2026-11-21T08:00, 15m.  [default: the newest records]",
 )
-@click.option(
-    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Maximum number of records; 0: all."
-)
-@click.option("--key", metavar="TEXT", help="Show only records with this key.")
-@click.option(
+@option("--limit", type=click.IntRange(0), default=20, help="Maximum number of records; 0: all.")
+@option("--key", metavar="TEXT", help="Show only records with this key.")
+@option(
     "--isolation",
     type=click.Choice([READ_UNCOMMITTED, READ_COMMITTED]),
     default=READ_UNCOMMITTED,
-    show_default=True,
     help="read_committed skips aborted records and stops at the last stable offset.",
 )
-@click.option("--markers", is_flag=True, help="Also show the control markers that end transactions.")
-@click.option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
+@option("--markers", is_flag=True, help="Also show the control markers that end transactions.")
+@option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
 @json_option
 @advised()
 def show(

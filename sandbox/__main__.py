@@ -6,14 +6,16 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from brew.cli import CONTEXT, LazyGroup, as_called, run
+from brew.cli import CONTEXT, LazyGroup, as_called, option, run
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
@@ -26,7 +28,7 @@ from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
 from sandbox.secure import Security
 from sandbox.spark import spark
-from sandbox.stores import Act, directory_option, each_command, exclusive, settings_of, stores
+from sandbox.stores import Server, directory_option, each_command, exclusive, settings_of, stores
 
 _ASK_S = 20.0
 _KEYSTORE = "listener.name.secure.ssl.keystore.location"
@@ -54,55 +56,33 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option(
-    "--brokers",
-    type=click.IntRange(1, 9),
-    default=1,
-    show_default=True,
-    help="Number of nodes, each broker and controller.",
-)
-@click.option(
+@option("--brokers", type=click.IntRange(1, 9), default=1, help="Number of nodes, each broker and controller.")
+@option(
     "--port",
     type=click.IntRange(0, 65_000),
     default=FIRST_PORT,
-    show_default=True,
     help="Port of the first broker, 2 higher for each next one; 0: free ports.",
 )
-@click.option(
+@option(
     "--kafka",
     type=click.Choice(list(KAFKAS)),
     help=f"Kafka version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
 )
-@click.option(
-    "--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker in MiB."
-)
-@click.option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
-@click.option(
+@option("--heap-mb", type=click.IntRange(128), default=1024, help="Heap of each broker in MiB.")
+@option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
+@option(
     "--network",
     "place",
     type=click.Choice(["loopback", "namespaces"]),
     default="loopback",
-    show_default=True,
     help="namespaces: each broker in its own network, so that `cut` can isolate it; needs root.",
 )
-@click.option(
-    "--data-size-mb", type=click.IntRange(16), help="Size limit of the last broker's disk in MiB; needs root."
-)
-@click.option("--secure", "is_secure", is_flag=True, help="Enable TLS, users with passwords or certificates, and ACLs.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
+@option("--data-size-mb", type=click.IntRange(16), help="Size limit of the last broker's disk in MiB; needs root.")
+@option("--secure", "is_secure", is_flag=True, help="Enable TLS, users with passwords or certificates, and ACLs.")
+@option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
 @directory_option
 def up(
-    brokers: int,
-    port: int,
-    heap_mb: int,
-    place: str,
-    data_size_mb: int | None,
-    properties: Sequence[str],
-    kafka: str | None,
-    directory: Path,
-    *,
-    quick: bool,
-    is_secure: bool,
+    brokers: int, port: int, kafka: str | None, directory: Path, *, is_secure: bool, place: str, **option: Any
 ) -> None:
     """
     Start Kafka with the data it had; does nothing if it is running.
@@ -114,7 +94,7 @@ def up(
       python -m sandbox up --secure --dir other
       python -m sandbox up --kafka 3.9.2 --dir other
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    more = settings_of(properties)
+    properties = settings_of(option["properties"])
     with exclusive(directory):
         cluster = Cluster.open(directory)
         if (
@@ -127,23 +107,16 @@ def up(
             _print_usage(cluster.layout)
             return
         ports = [port + 2 * n for n in range(brokers)] if port else None
-        settings = Settings(
-            heap_mb=heap_mb,
-            quick=quick,
-            ends_with_parent=False,
-            properties=more,
-            namespaces=_own_networks(place),
-            data_size_mb=_limit(data_size_mb),
-            secure=is_secure,
-            kafka=kafka,
-        )
+        settings = Settings(option["heap_mb"], option["quick"], ends_with_parent=False, properties=properties)
+        isolated, size_mb = _own_networks(place), _limit(option["data_size_mb"])
+        settings = replace(settings, namespaces=isolated, data_size_mb=size_mb, secure=is_secure, kafka=kafka)
         cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
     click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
     _print_usage(cluster.layout)
 
 
 @cli.command()
-@click.option("--wipe", is_flag=True, help="Also remove the data.")
+@option("--wipe", is_flag=True, help="Also remove the data.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
@@ -157,10 +130,10 @@ def down(directory: Path, *, wipe: bool) -> None:
     if not directory.exists():
         click.echo("nothing is up")
         return
+    running = 0
     with exclusive(directory):
-        cluster = Cluster.open(directory)
-        running = 0 if cluster is None else len(cluster.running())
-        if cluster is not None:
+        if (cluster := Cluster.open(directory)) is not None:
+            running = len(cluster.running())
             cluster.close(wipe=wipe)
         Network(directory).remove()  # in case a killed command left one
         if wipe:
@@ -169,7 +142,7 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
@@ -184,9 +157,9 @@ def status(directory: Path, *, as_json: bool) -> None:
     nodes = [] if layout is None else [layout.document(node) for node in layout.nodes]
     is_up = bool(nodes) and all(node["running"] for node in nodes)
     if as_json:
-        document = {"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}
-        document |= {"kafka": layout.kafka if layout else None}
-        click.echo(json.dumps(document | {"secure": secure.document(layout) if layout else None}))
+        kafka, usage = (layout.kafka, secure.document(layout)) if layout else (None, None)
+        bootstrap = layout.bootstrap if layout else None
+        click.echo(json.dumps({"up": is_up, "bootstrap": bootstrap, "brokers": nodes, "kafka": kafka, "secure": usage}))
     elif layout is None:
         click.echo(f"nothing was ever started in {directory}")
     else:
@@ -199,9 +172,9 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--broker", type=int, default=1, show_default=True, help="Broker whose log is printed.")
-@click.option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl-C.")
-@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="Number of lines to print.")
+@option("--broker", type=int, default=1, help="Broker whose log is printed.")
+@option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl-C.")
+@option("--lines", "-n", type=click.IntRange(1), default=50, help="Number of lines to print.")
 @directory_option
 def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """
@@ -215,8 +188,7 @@ def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     layout = Layout.read(directory.resolve())
     if layout is None or broker not in {node.number for node in layout.nodes}:
         raise Refused(f"no broker {broker} in {directory}; `python -m sandbox status` shows the brokers")
-    log = str(layout.log(layout.node(broker)))
-    _exec(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
+    _exec(["tail", "-n", str(lines), *(["-F"] if follow else []), str(layout.log(layout.node(broker)))])
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -252,8 +224,8 @@ def archive() -> None:
 
 
 def _print_usage(layout: Layout) -> None:
-    for line in secure.usage_text(layout) if layout.secure else ():
-        click.echo(line)
+    if layout.secure:
+        click.echo("\n".join(secure.usage_text(layout)))
 
 
 def _own_networks(place: str) -> bool:
@@ -284,7 +256,7 @@ def _exec(command: Sequence[str]) -> None:
 
 
 @cli.command()
-@click.option(
+@option(
     "--expired", is_flag=True, help="Break it: issue certificates that expired an hour ago, until the next `certify`."
 )
 @directory_option
@@ -316,26 +288,16 @@ _brokers = click.argument("numbers", type=click.IntRange(1), nargs=-1, required=
 
 
 def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
-    """
-    Return the cluster of ``directory``.
-
-    Raises:
-        Refused: there is none, or it lacks a broker with one of these numbers.
-    """
+    """Return the cluster of ``directory``; refused if there is none, or it lacks a broker with one of these numbers."""
     cluster = Cluster.open(directory)
     if cluster is None or not set(numbers) <= {node.number for node in cluster.layout.nodes}:
         raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` shows the brokers")
     return cluster
 
 
-def _on_broker(act: Callable[[Cluster, int], None]) -> Act:
-    def apply(directory: Path, numbers: Sequence[int]) -> Iterator[str]:
-        cluster = _cluster(directory, numbers)
-        for number in numbers:
-            act(cluster, number)
-            yield f"broker {number}"
-
-    return apply
+def _each_broker(directory: Path, numbers: Sequence[int]) -> Iterator[Server]:
+    cluster = _cluster(directory, numbers)
+    return ((f"broker {number}", (cluster, number)) for number in numbers)
 
 
 _LOST_POWER = "Send SIGKILL to brokers, as if their machines lost power."
@@ -345,7 +307,7 @@ for _name, _summary, _example, _act, _done in (
     ("pause", _STOPPED, "pause 2", Cluster.pause, "is paused"),
     ("resume", "Send SIGCONT to paused brokers.", "resume 2", Cluster.resume, "is resumed"),
 ):
-    cli.add_command(each_command(_name, _summary, _example, _brokers, _on_broker(_act), _done))
+    cli.add_command(each_command(_name, _summary, _example, _brokers, _each_broker, _act, _done))
 
 
 @cli.command()
@@ -366,7 +328,7 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
 
 @cli.command()
 @_broker
-@click.option(
+@option(
     "--from",
     "others",
     multiple=True,
@@ -391,9 +353,9 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
     with exclusive(directory):
         named: list[int | str] = [other if other == CLIENTS else int(other) for other in others]
         cluster = _cluster(directory, [number, *(other for other in named if isinstance(other, int))])
-        everybody: list[int | str] = [*(n.number for n in cluster.layout.nodes if n.number != number), CLIENTS]
-        cluster.cut(number, named or everybody)
-    click.echo(f"broker {number} is cut from {', '.join(map(str, named or everybody))}")
+        apart = named or [*(node.number for node in cluster.layout.nodes if node.number != number), CLIENTS]
+        cluster.cut(number, apart)
+    click.echo(f"broker {number} is cut from {', '.join(map(str, apart))}")
 
 
 @cli.command()

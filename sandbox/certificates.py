@@ -17,12 +17,14 @@ from sandbox.process import write_private
 
 DAYS = 7
 _SLACK = dt.timedelta(minutes=5)  # clock skew between machines
+_OTHER_USES = (
+    *("content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "encipher_only", "decipher_only"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The authority's key and certificate."""
-
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
@@ -30,19 +32,10 @@ class Authority:
     def fresh(cls) -> Authority:
         key, name = _key(), _name("brew-sandbox-authority")
         usage = x509.KeyUsage(
-            digital_signature=True,
-            key_cert_sign=True,
-            crl_sign=True,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
+            digital_signature=True, key_cert_sign=True, crl_sign=True, **dict.fromkeys(_OTHER_USES, False)
         )
-        builder = _builder(name, name, key, *_span(DAYS))
+        builder = _builder(name, name, key, DAYS).add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        builder = builder.add_extension(usage, critical=True)
         return cls(key, builder.sign(key, hashes.SHA256()))
 
     @classmethod
@@ -62,7 +55,7 @@ class Authority:
         With negative ``days``, it expired that long ago.
         """
         key = _key()
-        builder = _builder(_name(name), self.certificate.subject, key, *_span(days))
+        builder = _builder(_name(name), self.certificate.subject, key, days)
         # Strict verification (the default since Python 3.13) requires an authority key identifier.
         signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = builder.add_extension(signed_by, critical=False)
@@ -70,31 +63,21 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         if hosts:
-            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-            builder = builder.add_extension(names, critical=False)
+            builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
         certificate = builder.sign(self.key, hashes.SHA256())
         return _pem(key), certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def ends(certificate: Path) -> dt.datetime:
-    """Return the time at which a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
 
 
-def _span(days: float) -> tuple[dt.datetime, dt.datetime]:
-    now = dt.datetime.now(dt.UTC)
-    end = now + dt.timedelta(days=days)
-    return min(now, end - dt.timedelta(days=1)) - _SLACK, end
-
-
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    begin: dt.datetime,
-    end: dt.datetime,
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
 ) -> x509.CertificateBuilder:
-    public = key.public_key()
+    now, public = dt.datetime.now(dt.UTC), key.public_key()
+    end = now + dt.timedelta(days=days)
+    begin = min(now, end - dt.timedelta(days=1)) - _SLACK
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

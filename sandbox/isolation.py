@@ -51,7 +51,6 @@ class Network:
         return f"{self.name}-{number}"
 
     def entering(self, number: int) -> list[str]:
-        """Return the prefix of a command that runs in the namespace of broker ``number``."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(number)}"]
 
     def make(self, numbers: Collection[int]) -> dict[int, str]:
@@ -87,15 +86,16 @@ class Network:
         _ip("-n", inside, "link", "set", "lo", "up")
 
     def _addresses(self) -> ipaddress.IPv4Network | None:
-        links = _asked("-json", "address", "show")
-        for link in links:
-            if link.get("ifname") == self.name and link.get("addr_info"):
-                return _network(link["addr_info"][0])
-        return None
+        links = (link for link in _asked("-json", "address", "show") if link.get("ifname") == self.name)
+        return next((_network(link["addr_info"][0]) for link in links if link.get("addr_info")), None)
 
     def cut(self, number: int, others: Collection[int | str]) -> None:
         """Block all traffic between broker ``number`` and the ``others`` (broker numbers, or `CLIENTS`)."""
-        hosts = self._existing()
+        hosts = self._addresses()
+        if hosts is None:
+            raise Refused(
+                f"the brokers of {self.directory} have no networks of their own; use `up --network namespaces`"
+            )
         for other in others:
             far = _HOST_PART if other == CLIENTS else int(other)
             self._blackhole(number, str(hosts[far]))
@@ -119,8 +119,7 @@ class Network:
         if not may_isolate():
             return
         # Links first: the kernel keeps a namespace and its end of the link while a process in it is still exiting.
-        links = [str(link["ifname"]) for link in _asked("-json", "link", "show")]
-        for link in links:
+        for link in [str(link["ifname"]) for link in _asked("-json", "link", "show")]:
             if link == self.name or link.startswith(f"{self.name}-"):
                 _ip("link", "delete", link)
         for inside in self._mine():
@@ -128,14 +127,6 @@ class Network:
 
     def _mine(self) -> list[str]:
         return [name for name in _namespaces() if name.startswith(f"{self.name}-")]
-
-    def _existing(self) -> ipaddress.IPv4Network:
-        hosts = self._addresses()
-        if hosts is None:
-            raise Refused(
-                f"the brokers of {self.directory} have no networks of their own; use `up --network namespaces`"
-            )
-        return hosts
 
 
 def may_isolate() -> bool:
@@ -162,10 +153,10 @@ def _unused() -> ipaddress.IPv4Network:
     taken += [ipaddress.IPv4Network(dst, strict=False) for dst in routes if dst != "default"]
     candidates = list(_RANGE.subnets(new_prefix=24))
     random.shuffle(candidates)
-    for candidate in candidates:
-        if not any(candidate.overlaps(network) for network in taken):
-            return candidate
-    raise Refused(f"no free network in {_RANGE}; use `--network loopback`")
+    unused = (candidate for candidate in candidates if not any(map(candidate.overlaps, taken)))
+    if (found := next(unused, None)) is None:
+        raise Refused(f"no free network in {_RANGE}; use `--network loopback`")
+    return found
 
 
 def _network(address: dict[str, Any]) -> ipaddress.IPv4Network:

@@ -77,11 +77,7 @@ Examples:
 """
 
 
-def _nothing_else(_place: Path) -> None:
-    """Do nothing: the broker needs only its jars."""
-
-
-setup = setup_command(Part.KAFKA, _TEXT, _nothing_else, KAFKAS)
+setup = setup_command(Part.KAFKA, _TEXT, lambda _home: None, KAFKAS)
 
 _YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 70 MB), and verify their checksums.
 
@@ -90,4 +86,4 @@ Example:
   brew-sandbox setup-yarn
 """
 
-setup_yarn = setup_command(Part.YARN, _YARN_TEXT, _nothing_else)
+setup_yarn = setup_command(Part.YARN, _YARN_TEXT, lambda _home: None)

@@ -6,6 +6,7 @@ Starting it formats the data, launches the brokers, and waits until they respond
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
@@ -24,7 +25,7 @@ from brew.kafka import clients, topics
 from sandbox import secure
 from sandbox.isolation import Network, fill_disk, limit_disk, release_disks
 from sandbox.jvm import QUICK, Jvm
-from sandbox.layout import Layout, Node, new_cluster_id, on_ports, secured, server_properties
+from sandbox.layout import STATE_FILE, Layout, Node, new_cluster_id, on_ports, secured, server_properties
 from sandbox.process import HOST, ServerProcess, require_free, write_private
 from sandbox.secure import Security
 
@@ -61,12 +62,7 @@ class Settings:
 
     def kept(self) -> dict[str, Any]:
         """Return the settings that a later command needs to restart a broker in the same way."""
-        return {
-            "heap_mb": self.heap_mb,
-            "quick": self.quick,
-            "properties": dict(self.properties),
-            "kafka": self.kafka,
-        }
+        return {"heap_mb": self.heap_mb, "quick": self.quick, "properties": dict(self.properties), "kafka": self.kafka}
 
     def flags(self) -> list[str]:
         log = "-Dorg.slf4j.simpleLogger."
@@ -83,10 +79,16 @@ class Settings:
 def format_data(layout: Layout, nodes: Sequence[Node], jvm: Jvm, deadline: Deadline) -> None:
     """Format the new data directories of all nodes in parallel, with Kafka's own tool."""
     new = [node for node in nodes if not (layout.data(node) / "meta.properties").exists()]
-    running = [(node, _formatting(layout, node, jvm)) for node in new]
+    running = []
+    for node in new:
+        given = ["--cluster-id", layout.cluster_id, "--config", str(layout.properties(node))]
+        command = jvm.command("kafka.tools.StorageTool", ["format", "--ignore-formatted", *given], flags=QUICK)
+        log = layout.home(node) / "format.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        running.append((node, process, log))
     try:
-        for node, process in running:
-            log = layout.home(node) / "format.log"
+        for node, process, log in running:
             try:
                 code = process.wait(timeout=max(0.001, deadline.remaining_s()))
             except subprocess.TimeoutExpired as error:
@@ -94,17 +96,9 @@ def format_data(layout: Layout, nodes: Sequence[Node], jvm: Jvm, deadline: Deadl
             if code != 0:
                 raise _not_started(node, "its data directory could not be formatted", log)
     finally:
-        for _, process in running:
+        for _, process, _ in running:
             process.kill()
             process.wait()
-
-
-def _formatting(layout: Layout, node: Node, jvm: Jvm) -> subprocess.Popen[bytes]:
-    settings = str(layout.properties(node))
-    arguments = ["format", "--ignore-formatted", "--cluster-id", layout.cluster_id, "--config", settings]
-    with (layout.home(node) / "format.log").open("wb") as out:
-        command = jvm.command("kafka.tools.StorageTool", arguments, flags=QUICK)
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
 
 def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) -> None:
@@ -128,11 +122,9 @@ def await_answer(connection: Connection, brokers: int, deadline: Deadline) -> No
 
 
 def _listens(node: Node) -> bool:
-    try:
-        socket.create_connection((node.host, node.port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.create_connection((node.host, node.port), timeout=1):
+        return True
+    return False
 
 
 def _not_started(node: Node, why: str, log: Path, begin: int = 0) -> Refused:
@@ -162,12 +154,7 @@ class Cluster:
 
     @classmethod
     def start(
-        cls,
-        directory: Path,
-        *,
-        brokers: int = 1,
-        ports: Sequence[int] | None = None,
-        settings: Settings | None = None,
+        cls, directory: Path, *, brokers: int = 1, ports: Sequence[int] | None = None, settings: Settings | None = None
     ) -> Self:
         """
         Start the cluster of ``directory``, with any data it has; running brokers are left alone.
@@ -185,13 +172,17 @@ class Cluster:
             _check_fits(kept, brokers, settings)
             settings = replace(settings, kafka=kept.kafka)
         if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
-            is_secure = kept.secure if kept else settings.secure
-            kept = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
-            if is_secure:
-                kept = secured(kept)
+            fresh = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
+            kept = secured(fresh) if (kept.secure if kept else settings.secure) else fresh
         if settings.data_size_mb:
             kept = kept.with_node(kept.nodes[-1].number, size_mb=settings.data_size_mb)
-        kept = replace(kept, launched=settings.kept(), nodes=tuple(_placed(n, settings) for n in kept.nodes))
+        placed = [
+            node
+            if node.alive() or node.namespace == settings.namespaces
+            else replace(node, namespace=settings.namespaces, host=HOST)
+            for node in kept.nodes
+        ]
+        kept = replace(kept, launched=settings.kept(), nodes=tuple(placed))
         cluster = cls(kept, settings)
         try:
             cluster._start([node for node in kept.nodes if not node.alive()])
@@ -204,14 +195,12 @@ class Cluster:
     @classmethod
     def open(cls, directory: Path, settings: Settings | None = None) -> Self | None:
         """Return the cluster in ``directory``, running or not, or None if there never was one."""
-        layout = Layout.read(directory.resolve())
-        if layout is None:
+        if (layout := Layout.read(directory.resolve())) is None:
             return None
         return cls(layout, settings or Settings(ends_with_parent=False, **layout.launched))
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, as a bootstrap list."""
         return self.layout.bootstrap
 
     @property
@@ -239,16 +228,15 @@ class Cluster:
         """Stop all brokers; with ``wipe``, remove the cluster's files too, without waiting for a clean shutdown."""
         if not wipe:
             self.stop()
-        else:
-            for node in self.layout.nodes:
-                self.kill(node.number)
+            self.network.remove()
+            return
+        for node in self.layout.nodes:
+            self.kill(node.number)
         self.network.remove()
-        if wipe:
-            release_disks(self.layout.directory)
-            for node in self.layout.nodes:
-                shutil.rmtree(self.layout.home(node), ignore_errors=True)
-            shutil.rmtree(Security.of(self.layout).folder, ignore_errors=True)
-            (self.layout.directory / "kafka.json").unlink(missing_ok=True)
+        release_disks(self.layout.directory)
+        for folder in (*map(self.layout.home, self.layout.nodes), Security.of(self.layout).folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.layout.directory / STATE_FILE).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -272,18 +260,15 @@ class Cluster:
     def restart(self, *numbers: int) -> None:
         """Start brokers again (default: the first) on their ports and data; running ones are stopped cleanly first."""
         for number in numbers or (1,):
-            identity = self.layout.node(number).identity
-            if identity is not None:
+            if (identity := self.layout.node(number).identity) is not None:
                 identity.stop(Deadline(_STOP_GRACE_S))
             self._forget(number)
         self._start([self.layout.node(number) for number in numbers or (1,)])
 
     def cut(self, number: int, others: Collection[int | str]) -> None:
-        """Block all traffic between one broker and others, or `CLIENTS`; connections stay open without traffic."""
         self.network.cut(number, others)
 
     def fill(self, number: int) -> int:
-        """Fill a broker's disk; return the bytes in use."""
         return fill_disk(self.layout.data(self.layout.node(number)))
 
     def heal(self) -> int:
@@ -315,18 +300,18 @@ class Cluster:
             return
         self._place()
         if self.layout.secure:
-            running = self.running()
-            Security.of(self.layout).prepare(self.layout, renew=not running)
+            Security.of(self.layout).prepare(self.layout, renew=not self.running())
         nodes = [self.layout.node(node.number) for node in nodes]
         for node in nodes:
             if not node.namespace:  # in its own network, all ports are free
-                require_free(node.port)
-                require_free(node.controller_port)
-                require_free(node.mutual_port)
+                for port in (node.port, node.controller_port, node.mutual_port):
+                    require_free(port)
         deadline = Deadline(self.settings.start_s)
         for node in nodes:
             self.layout.home(node).mkdir(parents=True, exist_ok=True)
-            self._write_properties(node)
+            more = secure.settings(self.layout, node) if self.layout.secure else {}
+            text = server_properties(self.layout, node, {**more, **self.settings.properties})
+            write_private(self.layout.properties(node), text.encode())
         format_data(self.layout, nodes, self.settings.jvm, deadline)
         logs = {node.number: self.layout.log(node) for node in nodes}
         begin = {number: log.stat().st_size if log.exists() else 0 for number, log in logs.items()}
@@ -347,44 +332,27 @@ class Cluster:
         self.layout = self.layout.with_node(node.number, identity=started.identity)
         self.layout.write()
 
-    def _write_properties(self, node: Node) -> None:
-        more: dict[str, str] = {}
-        if self.layout.secure:
-            more = {name: str(value) for name, value in secure.settings(self.layout, node).items()}
-        text = server_properties(self.layout, node, {**more, **self.settings.properties})
-        write_private(self.layout.properties(node), text.encode())
-
     def _place(self) -> None:
         """Create missing networks and limited disks, which a `down` or a reboot removed."""
         if any(node.namespace for node in self.layout.nodes):
-            self.layout = self.layout.on_hosts(self.network.make([n.number for n in self.layout.nodes]))
+            for number, host in self.network.make([node.number for node in self.layout.nodes]).items():
+                self.layout = self.layout.with_node(number, host=host, namespace=True)
         for node in self.layout.nodes:
             if node.size_mb and not node.alive():
                 limit_disk(self.layout.data(node), node.size_mb)
 
 
 def _check_fits(kept: Layout, brokers: int, settings: Settings) -> None:
+    holds, remove = f"{kept.directory} holds a cluster", "with `make down WIPE=1` (`down --wipe`), or choose another"
     if len(kept.nodes) != brokers:
-        raise Refused(
-            f"{kept.directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
-            "start it with that number, or remove it with `make down WIPE=1`"
-        )
+        remedy = "start it with that number, or remove it with `make down WIPE=1`"
+        raise Refused(f"{holds} of {len(kept.nodes)} brokers, not {brokers}; {remedy}")
     if settings.secure and not kept.secure:
-        raise Refused(
-            f"{kept.directory} holds a cluster without authentication; remove it and its data with "
-            "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir) for a secure one"
-        )
+        remedy = f"remove it and its data {remove} directory (--dir) for a secure one"
+        raise Refused(f"{holds} without authentication; {remedy}")
     if settings.kafka not in {None, kept.kafka}:
-        raise Refused(
-            f"{kept.directory} holds a cluster of Kafka {kept.kafka}, not {settings.kafka}; remove it with "
-            "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir)"
-        )
-
-
-def _placed(node: Node, settings: Settings) -> Node:
-    if node.alive() or settings.namespaces == node.namespace:
-        return node
-    return replace(node, namespace=settings.namespaces, host=HOST)
+        remedy = f"remove it {remove} directory (--dir)"
+        raise Refused(f"{holds} of Kafka {kept.kafka}, not {settings.kafka}; {remedy}")
 
 
 def make_archive(directory: Path) -> Path:

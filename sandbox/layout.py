@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from brew.errors import Refused, UsageError
+from brew.errors import UsageError
 from brew.jvm.dependencies import KAFKAS
-from sandbox.process import HOST, Identity, free, write_state
+from sandbox.process import HOST, Identity, free, read_state, write_state
+
+STATE_FILE = "kafka.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,6 @@ class Layout:
 
     @property
     def kafka(self) -> str:
-        """The brokers' Kafka version."""
         return self.launched.get("kafka") or next(iter(KAFKAS))
 
     @property
@@ -58,7 +58,6 @@ class Layout:
 
     @property
     def secure(self) -> bool:
-        """Whether the cluster authenticates its clients."""
         return any(node.mutual_port for node in self.nodes)
 
     @property
@@ -70,7 +69,6 @@ class Layout:
         return next(node for node in self.nodes if node.number == number)
 
     def document(self, node: Node) -> dict[str, object]:
-        """Return one broker as JSON."""
         alive = node.alive()
         return {
             "broker": node.number,
@@ -96,45 +94,25 @@ class Layout:
         return self.home(node) / "server.properties"
 
     def with_node(self, number: int, **changed: Any) -> Layout:
-        """Return the same cluster, with fields of one node changed."""
         return replace(self, nodes=tuple(replace(n, **changed) if n.number == number else n for n in self.nodes))
-
-    def on_hosts(self, hosts: Mapping[int, str]) -> Layout:
-        """Return the same cluster, with each node in its own network at that address."""
-        return replace(self, nodes=tuple(replace(n, host=hosts[n.number], namespace=True) for n in self.nodes))
 
     def write(self) -> None:
         nodes = [asdict(node) for node in self.nodes]
         kept = {"cluster_id": self.cluster_id, "nodes": nodes, "launched": dict(self.launched)}
-        write_state(_state_file(self.directory), kept)
+        write_state(self.directory / STATE_FILE, kept)
 
     @classmethod
     def read(cls, directory: Path) -> Layout | None:
-        """Return the layout stored in ``directory``, or None if there is none."""
-        file = _state_file(directory)
-        if not file.exists():
-            return None
-        try:
-            kept = json.loads(file.read_text())
-            nodes = tuple(_node(node) for node in kept["nodes"])
-            return cls(directory, kept["cluster_id"], nodes, kept.get("launched", {}))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Refused(
-                f"{file} is not a valid state file of a cluster ({error}); "
-                f"if none of its servers runs, remove {directory}"
-            ) from error
+
+        def parsed(kept: Any) -> Layout:
+            nodes = [Node(**{**node, "identity": Identity.parse(node["identity"])}) for node in kept["nodes"]]
+            return cls(directory, kept["cluster_id"], tuple(nodes), kept.get("launched", {}))
+
+        remedy = f"if none of its servers runs, remove {directory}"
+        return read_state(directory / STATE_FILE, parsed, "cluster", remedy)
 
 
-def _state_file(directory: Path) -> Path:
-    return directory / "kafka.json"
-
-
-def _node(kept: Mapping[str, Any]) -> Node:
-    identity = kept["identity"]
-    return Node(**{**kept, "identity": identity and Identity(**identity)})
-
-
-def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> str:
+def server_properties(layout: Layout, node: Node, more: Mapping[str, object]) -> str:
     """
     Return the content of one node's settings file; ``more`` comes last and takes precedence.
 
@@ -181,7 +159,6 @@ def secured(layout: Layout) -> Layout:
 
 
 def plan(directory: Path, cluster_id: str, ports: Sequence[int], controller_ports: Sequence[int]) -> Layout:
-    """Return a new cluster with one node per port."""
     pairs = enumerate(zip(ports, controller_ports, strict=True), start=1)
     return Layout(directory, cluster_id, tuple(Node(n, port, controller) for n, (port, controller) in pairs))
 

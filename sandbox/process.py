@@ -11,15 +11,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from brew.deadline import Deadline
 from brew.errors import Refused
+
+_T = TypeVar("_T")
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -36,6 +39,21 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(state, indent=2) + "\n")
     fresh.replace(path)
+
+
+def read_state(path: Path, parse: Callable[[Any], _T], what: str, remedy: str) -> _T | None:
+    """
+    Return a state file's content, or None if there is none.
+
+    Raises:
+        Refused: it is not valid; guessing what ran would leave processes behind, or end foreign ones.
+    """
+    if not path.exists():
+        return None
+    try:
+        return parse(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{path} is not a valid state file of a {what} ({error}); {remedy}") from error
 
 
 @contextlib.contextmanager
@@ -65,13 +83,8 @@ def is_free(port: int) -> bool:
 
 
 def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
-    """Return ``count`` different free ports."""
-    ports: list[int] = []
-    for port in random.sample(_CANDIDATES, k=len(_CANDIDATES)):
-        if len(ports) == count:
-            break
-        if port not in apart_from and is_free(port):
-            ports.append(port)
+    candidates = random.sample(_CANDIDATES, k=len(_CANDIDATES))
+    ports = list(islice((port for port in candidates if port not in apart_from and is_free(port)), count))
     if len(ports) < count:
         raise Refused(f"{count} free ports are needed, but only {len(ports)} were found from {_CANDIDATES[0]} on")
     return ports
@@ -79,18 +92,15 @@ def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
 
 def require_free(port: int) -> None:
     """Raise `Refused`, with the owner's name if known, if ``port`` is taken; 0 means no port."""
-    if port and not is_free(port):
-        raise Refused(f"port {port} is taken by {_holder(port)}; stop it, or choose another with --port")
-
-
-def _holder(port: int) -> str:
-    try:
+    if not port or is_free(port):
+        return
+    holder = "another process"
+    with contextlib.suppress(psutil.Error):  # some systems require root for this
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
-    except psutil.Error:
-        pass  # some systems require root for this
-    return "another process"
+                holder = f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+                break
+    raise Refused(f"port {port} is taken by {holder}; stop it, or choose another with --port")
 
 
 _STILL_S, _LOOK_S = 5.0, 0.002
@@ -109,6 +119,11 @@ class Identity:
     def of(cls, pid: int) -> Identity:
         return cls(pid, psutil.Process(pid).create_time())
 
+    @classmethod
+    def parse(cls, kept: Mapping[str, Any] | None) -> Identity | None:
+        """Return the identity of a state file; None if the server was not running."""
+        return cls(**kept) if kept else None
+
     def process(self) -> psutil.Process | None:
         """Return the running process, or None if it has ended or its pid was reused."""
         try:
@@ -124,10 +139,9 @@ class Identity:
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal, and wait until a SIGSTOP is in effect; return False if the process is gone."""
-        process = self.process()
-        if process is None:
-            return False
         try:
+            if (process := self.process()) is None:
+                return False
             process.send_signal(number)
         except psutil.NoSuchProcess:
             return False
@@ -152,25 +166,19 @@ class Identity:
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait for the end; return False if the process is still there at the deadline."""
-        process = self.process()
-        if process is None:
-            return True
         try:
-            process.wait(timeout=deadline.remaining_s())
+            if (process := self.process()) is not None:
+                process.wait(timeout=deadline.remaining_s())
         except psutil.TimeoutExpired:
             return False
         return True
 
 
 class ServerProcess:
-    """A server that this program has started: its identity and, with ``ends_with_parent``, a watch that kills it."""
+    """A server that this program has started; ``ends_with_parent``: a watch kills it when this program ends."""
 
     def __init__(self, command: Sequence[str], log: Path, *, ends_with_parent: bool) -> None:
-        """
-        Start ``command`` in its own session, and append its output to ``log``.
-
-        ``ends_with_parent``: it is killed when this program ends, for any reason.
-        """
+        """Start ``command`` in its own session, and append its output to ``log``."""
         with log.open("ab") as out:
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -195,13 +203,8 @@ def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:
     It reads from a pipe whose write end only we hold: a line means that the server has ended, end of file that we have.
     """
     script = 'read -r word || kill -KILL "$1"'
-    return subprocess.Popen(
-        ["/bin/sh", "-c", script, "watch-parent", str(pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    command, nowhere = ["/bin/sh", "-c", script, "watch-parent", str(pid)], subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
 
 
 def _all_threads_stopped(pid: int) -> bool:

@@ -8,6 +8,7 @@ own way, arguments of the format command, would show them to everybody who lists
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import secrets
@@ -59,9 +60,8 @@ class Security:
             authority = Authority.fresh()
             authority.write(self.folder)
             for user in USERS:
-                key, certificate = authority.issue(user)
-                write_private(self.folder / f"{user}.key", key)
-                write_private(self.folder / f"{user}.pem", certificate)
+                for kind, content in zip(("key", "pem"), authority.issue(user), strict=True):
+                    write_private(self.folder / f"{user}.{kind}", content)
             self.certify(layout)
         for user in USERS:
             self._write_files(user)
@@ -79,10 +79,9 @@ class Security:
     def _is_old(self) -> bool:
         from sandbox.certificates import ends  # noqa: PLC0415 - as above
 
-        certificate = self.folder / "ca.pem"
-        if not (certificate.exists() and (self.folder / "broker.pem").exists()):
-            return True
-        return ends(certificate) < dt.datetime.now(dt.UTC) + _RENEW
+        certificate, issued = self.folder / "ca.pem", self.folder / "broker.pem"
+        there = certificate.exists() and issued.exists()
+        return not there or ends(certificate) < dt.datetime.now(dt.UTC) + _RENEW
 
     def passwords(self) -> dict[str, Secret]:
         kept = json.loads((self.folder / "passwords.json").read_text())
@@ -116,20 +115,17 @@ class Security:
             "ssl.certificate.location": f"{user}.pem",
             "ssl.key.location": f"{user}.key",
         }
-        for path, settings in (
-            (self.config(user), by_password),
-            (self.config(user, certificate=True), by_certificate),
-        ):
+        for certificate, settings in ((False, by_password), (True, by_certificate)):
             text = "".join(f"{name}={value}\n" for name, value in settings.items())
-            write_private(path, f"# Credentials of `{user}` for --client-config, see docs/SECURITY.md\n{text}".encode())
+            text = f"# Credentials of `{user}` for --client-config, see docs/SECURITY.md\n{text}"
+            write_private(self.config(user, certificate=certificate), text.encode())
         config = load(self.config(user))
         java = java_settings(Connection("", config.properties, config.secrets))
         write_private(self.java_config(user), java_properties(java).encode())
 
     def create_users(self, layout: Layout, deadline: Deadline) -> None:
         """Set passwords and ACLs of a new cluster, only once: rights revoked later stay revoked."""
-        mark = self.folder / "introduced"
-        if mark.exists():
+        if (mark := self.folder / "introduced").exists():
             return
         client = clients.admin(self.connection(layout))
         cluster_admin.set_passwords(client, self.passwords(), SCRAM, deadline)
@@ -139,13 +135,12 @@ class Security:
 
 
 def settings(layout: Layout, node: Node) -> dict[str, object]:
-    """Return the settings that a secure node adds or changes."""
     home = Security.of(layout)
     plain = " ".join(f'user_{user}="{password.reveal()}"' for user, password in home.passwords().items())
     module = jaas("PLAIN", "-", "-").split(" username", maxsplit=1)[0]
     scram = jaas(SCRAM[0], "-", "-").split(" username", maxsplit=1)[0]
     spots = {"SECURE": node.port, "MUTUAL": node.mutual_port, "CONTROLLER": node.controller_port}
-    settings_of: dict[str, object] = {
+    return {
         "listeners": ",".join(f"{name}://{node.host}:{port}" for name, port in spots.items()),
         "listener.security.protocol.map": "SECURE:SASL_SSL,MUTUAL:SSL,CONTROLLER:SSL",
         "inter.broker.listener.name": "MUTUAL",
@@ -161,14 +156,10 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN};User:{BROKER}",
         "allow.everyone.if.no.acl.found": "false",
-    }
-    for mechanism in SCRAM:
-        settings_of[f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config"] = f"{scram};"
-    return settings_of
+    } | {f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config": f"{scram};" for mechanism in SCRAM}
 
 
 def usage_text(layout: Layout) -> Sequence[str]:
-    """Return instructions for use, as text."""
     home = Security.of(layout)
     where = home.folder.relative_to(Path.cwd()) if home.folder.is_relative_to(Path.cwd()) else home.folder
     return (
@@ -181,7 +172,6 @@ def usage_text(layout: Layout) -> Sequence[str]:
 
 
 def document(layout: Layout) -> dict[str, object] | None:
-    """Return the same as JSON, or None if the cluster is not secure."""
     if not layout.secure:
         return None
     home = Security.of(layout)
@@ -206,15 +196,9 @@ def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
     wanted = ssl.PEM_cert_to_DER_cert(text[text.index(_CERTIFICATE) :])
     in_a_row = 0
     while in_a_row < _CONNECTIONS_IN_A_ROW:
-        in_a_row = in_a_row + 1 if _shown_by(node, deadline) == wanted else 0
+        shown = None
+        with contextlib.suppress(TimeoutError):
+            shown = ssl.get_server_certificate((node.host, node.port), timeout=max(_LOOK_S, deadline.remaining_s()))
+        in_a_row = in_a_row + 1 if shown is not None and ssl.PEM_cert_to_DER_cert(shown) == wanted else 0
         deadline.check(f"the new certificate of broker {node.number}")
         time.sleep(_LOOK_S)
-
-
-def _shown_by(node: Node, deadline: Deadline) -> bytes | None:
-    """Return the certificate presented to a new connection, or None if there was no answer by the deadline."""
-    timeout_s = max(_LOOK_S, deadline.remaining_s())
-    try:
-        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((node.host, node.port), timeout=timeout_s))
-    except TimeoutError:
-        return None

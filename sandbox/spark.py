@@ -10,22 +10,24 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import click
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import java
 from brew.names import ExitCode
 from sandbox.jvm import QUICK
-from sandbox.process import HOST, Identity, ServerProcess, free, require_free, write_state
-from sandbox.stores import Act, directory_option, each_command, exclusive
+from sandbox.process import HOST, Identity, ServerProcess, free, read_state, require_free, write_state
+from sandbox.stores import Server, directory_option, each_command, exclusive
 
 MASTER = "master"
+_STATE_FILE = "spark.json"
 FIRST_PORT = 7077
 _DEPLOY, _SCALA = "org.apache.spark.deploy", "2.13"
 _REGISTERED = re.compile(rb"Successfully registered with master|Registered with master")
@@ -56,6 +58,14 @@ class State:
     python: str
     processes: Mapping[str, Identity | None] = field(default_factory=dict)
 
+    @classmethod
+    def read(cls, directory: Path) -> State | None:
+        def parsed(kept: Any) -> State:
+            processes = {name: Identity.parse(one) for name, one in kept.pop("processes").items()}
+            return cls(**kept, processes=processes)
+
+        return read_state(directory / _STATE_FILE, parsed, "cluster", f"remove {directory}")
+
 
 class SparkCluster:
     """
@@ -84,9 +94,7 @@ class SparkCluster:
         settings = settings or Settings()
         directory = directory.resolve() / "spark"
         directory.mkdir(parents=True, exist_ok=True)
-        found = _read(directory)
-        if found is None:
-            found = State(port or free(1)[0], settings.cores, settings.memory_mb, settings.python)
+        found = State.read(directory) or State(port or free(1)[0], settings.cores, settings.memory_mb, settings.python)
         cluster = cls(directory, found, ends_with_parent=settings.ends_with_parent)
         try:
             cluster._start_missing(workers, Deadline(_START_S))
@@ -100,7 +108,7 @@ class SparkCluster:
             require_free(self.state.port)
             self._launch(MASTER)
             self._await(MASTER, deadline)
-        names = {*map(str, range(1, workers + 1)), *self.state.processes} - {MASTER}
+        names = {*map(str, range(1, workers + 1)), *self.workers}
         new = [name for name in sorted(names, key=int) if not self.alive(name)]
         for name in new:
             self._launch(name)
@@ -108,11 +116,11 @@ class SparkCluster:
             self._await(name, deadline)
 
     @classmethod
-    def open(cls, directory: Path) -> Self | None:
+    def open(cls, directory: Path, *, ends_with_parent: bool = True) -> Self | None:
         """Return the cluster of ``directory``, running or not, or None if there never was one."""
         place = directory.resolve() / "spark"
-        state = _read(place)
-        return None if state is None else cls(place, state)
+        state = State.read(place)
+        return None if state is None else cls(place, state, ends_with_parent=ends_with_parent)
 
     @property
     def url(self) -> str:
@@ -120,7 +128,7 @@ class SparkCluster:
 
     @property
     def workers(self) -> list[str]:
-        return sorted((name for name in self.state.processes if name != MASTER), key=int)
+        return sorted(self.state.processes.keys() - {MASTER}, key=int)
 
     def log(self, name: str) -> Path:
         return self.directory / ("master.log" if name == MASTER else f"worker-{name}.log")
@@ -132,8 +140,7 @@ class SparkCluster:
     def add_worker(self) -> str:
         """Start one more worker; return its number."""
         name = str(max(map(int, self.workers), default=0) + 1)
-        self._launch(name)
-        self._await(name, Deadline(_START_S))
+        self.restart(name)
         return name
 
     def kill(self, name: str) -> None:
@@ -144,10 +151,12 @@ class SparkCluster:
 
     def pause(self, name: str) -> None:
         """Send SIGSTOP: connections stay open, nothing responds."""
-        self._signal(name, signal.SIGSTOP)
+        for process in self._tree(name):
+            process.send(signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        self._signal(name, signal.SIGCONT)
+        for process in self._tree(name):
+            process.send(signal.SIGCONT)
 
     def restart(self, name: str) -> None:
         """Start a process again; a running one is shut down cleanly first."""
@@ -170,14 +179,9 @@ class SparkCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        for process in self._tree(name):
-            process.send(number)
-
     def _tree(self, name: str) -> list[Identity]:
         identity = self.state.processes.get(name)
-        process = identity.process() if identity else None
-        if identity is None or process is None:
+        if identity is None or (process := identity.process()) is None:
             raise Refused(f"{_title(name)} is not running; `python -m sandbox spark status` shows what is")
         return [identity, *(Identity(child.pid, child.create_time()) for child in process.children(recursive=True))]
 
@@ -199,14 +203,14 @@ class SparkCluster:
 
     def _note(self, name: str, identity: Identity | None) -> None:
         self.state = replace(self.state, processes={**self.state.processes, name: identity})
-        write_state(_state_file(self.directory), asdict(self.state))
+        write_state(self.directory / _STATE_FILE, asdict(self.state))
 
     def _launch(self, name: str) -> None:
         root = spark_home()
         log = Path(__file__).with_name("spark-log4j2.properties")
-        words = [java(), *QUICK, "-Xmx256m", f"-Dlog4j2.configurationFile=file:{log}"]
-        words += ["-Dspark.deploy.recoveryMode=FILESYSTEM"]
-        words += [f"-Dspark.deploy.recoveryDirectory={self.directory}/recovery"]
+        recovery = ["-Dspark.deploy.recoveryMode=FILESYSTEM"]
+        recovery += [f"-Dspark.deploy.recoveryDirectory={self.directory}/recovery"]
+        words = [java(), *QUICK, "-Xmx256m", f"-Dlog4j2.configurationFile=file:{log}", *recovery]
         words += [f"-Dspark.worker.timeout={_WORKER_TIMEOUT_S}", "-cp", f"{root}/jars/*"]
         if name == MASTER:
             words += [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(self.state.port), "--webui-port", "0"]
@@ -238,30 +242,11 @@ def _title(name: str) -> str:
 
 
 def spark_home() -> Path:
-    """Return the Spark installation inside pyspark."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused("pyspark is not installed; it is one of this package's requirements")
     return Path(found.origin).parent
 
-
-def _state_file(directory: Path) -> Path:
-    return directory / "spark.json"
-
-
-def _read(directory: Path) -> State | None:
-    file = _state_file(directory)
-    if not file.exists():
-        return None
-    try:
-        kept = json.loads(file.read_text())
-        processes = {name: fields and Identity(**fields) for name, fields in kept.pop("processes").items()}
-        return State(**kept, processes=processes)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{file} is not a valid state file of a cluster ({error}); remove {directory}") from error
-
-
-# Commands.
 
 _name = click.argument("name")
 
@@ -282,18 +267,10 @@ def spark() -> None:
 
 
 @spark.command()
-@click.option("--workers", type=click.IntRange(1, 9), default=3, show_default=True, help="Number of workers.")
-@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Cores of each worker.")
-@click.option(
-    "--memory-mb", type=click.IntRange(512), default=1024, show_default=True, help="Memory of each worker in MiB."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=FIRST_PORT,
-    show_default=True,
-    help="Port of the master; 0: a free one.",
-)
+@option("--workers", type=click.IntRange(1, 9), default=3, help="Number of workers.")
+@option("--cores", type=click.IntRange(1), default=2, help="Cores of each worker.")
+@option("--memory-mb", type=click.IntRange(512), default=1024, help="Memory of each worker in MiB.")
+@option("--port", type=click.IntRange(0, 65_535), default=FIRST_PORT, help="Port of the master; 0: a free one.")
 @directory_option
 def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> None:
     """
@@ -312,7 +289,7 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
 
 
 @spark.command()
-@click.option("--wipe", is_flag=True, help="Also remove the logs and the executors' folders.")
+@option("--wipe", is_flag=True, help="Also remove the logs and the executors' folders.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
@@ -332,7 +309,7 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @spark.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
@@ -345,7 +322,8 @@ def status(directory: Path, *, as_json: bool) -> None:
     cluster = SparkCluster.open(directory)
     running = {name: cluster.alive(name) for name in (MASTER, *cluster.workers)} if cluster else {}
     if as_json:
-        processes = {name: _pid(cluster, name) for name in running} if cluster else {}
+        known = cluster.state.processes if cluster else {}
+        processes = {name: identity.pid if (identity := known[name]) and running[name] else None for name in running}
         click.echo(json.dumps({"url": cluster.url if cluster else None, "running": running, "processes": processes}))
     elif cluster is None:
         click.echo(f"no cluster was ever started in {directory}")
@@ -353,11 +331,6 @@ def status(directory: Path, *, as_json: bool) -> None:
         for name, alive in running.items():
             click.echo(f"{_title(name):<10} {'up' if alive else 'down':<5} {cluster.log(name)}")
     click.get_current_context().exit(ExitCode.DONE if running and all(running.values()) else ExitCode.REFUSED)
-
-
-def _pid(cluster: SparkCluster, name: str) -> int | None:
-    identity = cluster.state.processes[name]
-    return identity.pid if identity and identity.alive() else None
 
 
 @spark.command()
@@ -376,22 +349,18 @@ def add(directory: Path) -> None:
 
 
 def _detached_cluster(directory: Path) -> SparkCluster:
-    found = SparkCluster.open(directory)
+    found = SparkCluster.open(directory, ends_with_parent=False)
     if found is None:
         raise Refused(f"no cluster in {directory}; `python -m sandbox spark up` starts one")
-    return SparkCluster(found.directory, found.state, ends_with_parent=False)
+    return found
 
 
-def _on_process(act: Callable[[SparkCluster, str], None]) -> Act:
-    def apply(directory: Path, name: str) -> Iterator[str]:
-        cluster = _detached_cluster(directory)
-        known = (MASTER, *cluster.workers)
-        if name not in known:
-            raise UsageError(f"{name!r} is not a process of this cluster; choose one of: {' '.join(known)}")
-        act(cluster, name)
-        yield _title(name)
-
-    return apply
+def _process(directory: Path, name: str) -> Iterator[Server]:
+    cluster = _detached_cluster(directory)
+    known = (MASTER, *cluster.workers)
+    if name not in known:
+        raise UsageError(f"{name!r} is not a process of this cluster; choose one of: {' '.join(known)}")
+    yield _title(name), (cluster, name)
 
 
 for _what, _summary, _act, _done in (
@@ -400,4 +369,4 @@ for _what, _summary, _act, _done in (
     ("resume", "Send SIGCONT to a paused one.", SparkCluster.resume, "is resumed"),
     ("restart", "Restart the master or a worker.", SparkCluster.restart, "is up"),
 ):
-    spark.add_command(each_command(_what, _summary, f"spark {_what} 2", _name, _on_process(_act), _done))
+    spark.add_command(each_command(_what, _summary, f"spark {_what} 2", _name, _process, _act, _done))

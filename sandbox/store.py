@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import shutil
@@ -14,7 +13,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 import psycopg
@@ -24,7 +23,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
-from sandbox.process import HOST, Identity, ServerProcess, free, require_free, write_state
+from sandbox.process import HOST, Identity, ServerProcess, free, read_state, require_free, write_state
 
 _START_S = 40.0
 _STOP_S = 15.0
@@ -41,6 +40,11 @@ class State:
     properties: Mapping[str, str] = field(default_factory=dict)
     identity: Identity | None = None
 
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> State:
+        identity = Identity.parse(kept["identity"])
+        return cls(kept["port"], kept["properties"], identity)
+
 
 class Store:
     """
@@ -54,8 +58,10 @@ class Store:
     start_s: ClassVar[float] = _START_S
 
     def __init__(self, directory: Path, state: State) -> None:
-        self.directory = directory
-        self.state = state
+        self.directory, self.state = directory, state
+        self.home = directory / self.name
+        self.data, self.log = self.home / "data", self.home / "server.log"
+        self._state_file = directory / f"{self.name}.json"
         self._started: ServerProcess | None = None
 
     @classmethod
@@ -94,17 +100,8 @@ class Store:
     def open(cls, directory: Path) -> Self | None:
         """Return the server in ``directory``, running or not, or None if there never was one."""
         directory = directory.resolve()
-        file = directory / f"{cls.name}.json"
-        if not file.exists():
-            return None
-        try:
-            kept = json.loads(file.read_text())
-            identity = Identity(**kept["identity"]) if kept["identity"] else None
-            return cls(directory, State(kept["port"], kept["properties"], identity))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{file} is not a valid state file of a server ({error}); remove it if none runs") from error
-
-    # Defined by subclasses.
+        state = read_state(directory / f"{cls.name}.json", State.of, "server", "remove it if none runs")
+        return None if state is None else cls(directory, state)
 
     @classmethod
     def fetch(cls) -> None:
@@ -112,7 +109,6 @@ class Store:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
         raise NotImplementedError
 
     def command(self) -> Sequence[str]:
@@ -130,26 +126,13 @@ class Store:
     def ready(self) -> None:
         """Called after a successful start."""
 
-    # Common to all servers.
-
-    @property
-    def home(self) -> Path:
-        return self.directory / self.name
-
-    @property
-    def data(self) -> Path:
-        return self.home / "data"
-
-    @property
-    def log(self) -> Path:
-        return self.home / "server.log"
-
-    @property
-    def _state_file(self) -> Path:
-        return self.directory / f"{self.name}.json"
-
     def running(self) -> bool:
         return self.state.identity is not None and self.state.identity.alive()
+
+    def document(self) -> dict[str, object]:
+        running = self.running()
+        pid = self.state.identity.pid if self.state.identity and running else None
+        return {"url": self.url, "running": running, "process": pid, "log": str(self.log)}
 
     def stop(self) -> bool:
         """Shut the server down cleanly, keeping its data; return False if it was not running."""
@@ -199,25 +182,19 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close(wipe=True)
 
-    def _family(self) -> list[psutil.Process]:
-        process = self.state.identity.process() if self.state.identity else None
-        if process is None:
-            return []
-        try:
-            return [process, *process.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
     def _signal(self, number: signal.Signals) -> None:
         if not self._send(number):
             raise Refused(f"{self.name} is not running")
 
     def _send(self, number: signal.Signals) -> list[psutil.Process]:
         """Signal the server and all its children; return those that existed."""
-        family = self._family()
-        for process in family:
+        process = self.state.identity.process() if self.state.identity else None
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = [process, *process.children(recursive=True)] if process else []
+        for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+                one.send_signal(number)
         return family
 
     def _launch(self, *, ends_with_parent: bool) -> None:
@@ -259,10 +236,6 @@ class Store:
         write_state(self._state_file, {**asdict(state), "properties": dict(state.properties)})
 
 
-def _missing(what: str) -> Refused:
-    return Refused(f"{what} is not installed here; `make setup-stores` installs Debian's package, or put it on PATH")
-
-
 ROLE = "brew"
 _DEBIAN = Path("/usr/lib/postgresql")
 
@@ -295,7 +268,7 @@ class Postgres(Store):
     def command(self) -> Sequence[str]:
         settings = {**_SETTINGS, **self.state.properties}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return [*_as_user(), str(_program("postgres")), "-D", str(self.data), "-p", str(self.state.port), *options]
+        return [*_as_user(), _program("postgres"), "-D", str(self.data), "-p", str(self.state.port), *options]
 
     def prepare(self, deadline: Deadline) -> None:
         if (self.data / "PG_VERSION").exists():
@@ -307,26 +280,19 @@ class Postgres(Store):
             account = _account()
             _require_way(self.data, account)
             os.chown(self.data, account.pw_uid, account.pw_gid)
-        program = [*_as_user(), str(initdb), "-D", str(self.data), "-U", ROLE]
-        options = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
-        done = subprocess.run(
-            [*program, *options],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=max(0.001, deadline.remaining_s()),
-            check=False,
-        )
+        command = [*_as_user(), initdb, "-D", str(self.data), "-U", ROLE]
+        command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        how: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run(command, timeout=max(0.001, deadline.remaining_s()), check=False, **how)
         if done.returncode != 0:
             raise Refused(f"initdb in {self.data} failed: {done.stderr.strip() or done.stdout.strip()}")
 
     def answers(self) -> bool:
         try:
-            with psycopg.connect(self._admin_url, connect_timeout=_ANSWER_S):
-                return True
+            psycopg.connect(self._admin_url, connect_timeout=_ANSWER_S).close()
         except psycopg.OperationalError:
             return False
+        return True
 
     def ready(self) -> None:
         with psycopg.connect(self._admin_url, connect_timeout=_ANSWER_S, autocommit=True) as connection:
@@ -338,22 +304,18 @@ class Postgres(Store):
         return f"postgresql://{ROLE}@{HOST}:{self.state.port}/postgres"
 
 
-def _program(name: str) -> Path:
-    """Return the path of a server program: Debian keeps them off PATH; the newest version comes first."""
+def _program(name: str, what: str = "PostgreSQL") -> str:
+    """Return the path of a server program: Debian keeps PostgreSQL's off PATH; the newest version comes first."""
     versions = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]), reverse=True)
-    if versions:
-        return versions[0]
-    if program := shutil.which(name):
-        return Path(program)
-    raise _missing("PostgreSQL")
+    if (program := versions[0] if versions else shutil.which(name)) is None:
+        raise Refused(f"{what} is not installed here; `make setup-stores` installs Debian's package, or put it on PATH")
+    return str(program)
 
 
 def _account() -> pwd.struct_passwd:
     for name in ("postgres", "nobody"):
-        try:
+        with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-        except KeyError:
-            continue
     raise Refused("PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody`; add one")
 
 
@@ -399,8 +361,7 @@ class Redis(Store):
         return f"redis://{HOST}:{self.state.port}/0"
 
     def command(self) -> Sequence[str]:
-        if (program := shutil.which("redis-server")) is None:
-            raise _missing("Redis")
+        program = _program("redis-server", "Redis")
         settings = {**_REDIS_SETTINGS, "port": str(self.state.port), "dir": str(self.data), **self.state.properties}
         # A value of several words (`replicaof HOST PORT`) is passed as several arguments, an empty value as one.
         words = [[f"--{name}", *(value.split() or [""])] for name, value in settings.items()]

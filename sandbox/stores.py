@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from brew.cli import option
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 from sandbox.process import locked
@@ -20,12 +21,11 @@ from sandbox.store import Postgres, Redis, Registry, Store
 
 DIRECTORY = ".sandbox"
 
-directory_option = click.option(
+directory_option = option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=DIRECTORY,
-    show_default=True,
     help="Folder of the servers' state, logs and data.",
 )
 
@@ -39,12 +39,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def settings_of(properties: Sequence[str]) -> dict[str, str]:
-    """
-    Return the values of `--property`.
-
-    Raises:
-        UsageError: one is not of the form NAME=VALUE.
-    """
+    """Return the values of `--property`; `UsageError` if one is not of the form NAME=VALUE."""
     for text in properties:
         if "=" not in text:
             raise UsageError(f"--property {text!r}: give a setting as NAME=VALUE")
@@ -56,8 +51,8 @@ USUAL = ("postgres", "redis")
 _WIDE = 240  # columns without a terminal: a truncated URL can't be copied
 
 _Command = Callable[..., None]
-Act = Callable[[Path, Any], Iterable[str]]
-"""Acts on the servers of a directory that the second argument selects; yields their names for the output."""
+Server = tuple[str, tuple[Any, ...]]
+"""A server's name for the output, and the arguments with which it is acted on."""
 
 _names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
 _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
@@ -85,10 +80,8 @@ def stores() -> None:
 
 @stores.command()
 @_names
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="Port of the server; 0: a free one."
-)
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Server setting; repeatable.")
+@option("--port", type=click.IntRange(0, 65_535), default=0, help="Port of the server; 0: a free one.")
+@option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Server setting; repeatable.")
 @directory_option
 def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
     """
@@ -110,7 +103,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
 
 @stores.command()
 @_names
-@click.option("--wipe", is_flag=True, help="Also remove the data.")
+@option("--wipe", is_flag=True, help="Also remove the data.")
 @directory_option
 def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     """
@@ -134,7 +127,7 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
 
 
 @stores.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
@@ -144,16 +137,7 @@ def status(directory: Path, *, as_json: bool) -> None:
     Example:
       python -m sandbox stores status --json
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    known = {
-        store.name: {
-            "url": store.url,
-            "running": store.running(),
-            "process": store.state.identity.pid if store.state.identity and store.running() else None,
-            "log": str(store.log),
-        }
-        for kind in STORES.values()
-        if (store := kind.open(directory)) is not None
-    }
+    known = {store.name: store.document() for kind in STORES.values() if (store := kind.open(directory)) is not None}
     if as_json:
         click.echo(json.dumps(known))
     elif not known:
@@ -171,31 +155,33 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 def each_command(
-    name: str, summary: str, example: str, argument: Callable[[_Command], _Command], act: Act, done: str
+    name: str,
+    summary: str,
+    example: str,
+    argument: Callable[[_Command], _Command],
+    servers: Callable[[Path, Any], Iterable[Server]],
+    act: Callable[..., object],
+    done: str,
 ) -> click.Command:
-    """Return a command that acts on each server that its argument names, and reports it."""
+    """Return a command that acts on each of the ``servers`` of a directory that its argument names, and reports it."""
 
     @click.command(name, help=f"{summary}\n\n\b\nExample:\n  python -m sandbox {example}")
     @argument
     @directory_option
     def command(directory: Path, **named: Any) -> None:
         with exclusive(directory):
-            for server in act(directory, next(iter(named.values()))):
+            for server, arguments in servers(directory, next(iter(named.values()))):
+                act(*arguments)
                 click.echo(f"{server} {done}")
 
     return command
 
 
-def _on_store(act: Callable[[Store], object]) -> Act:
-    def apply(directory: Path, names: Sequence[str]) -> Iterator[str]:
-        for name in names:
-            store = STORES[name].open(directory)
-            if store is None:
-                raise Refused(f"no {name} in {directory}; `python -m sandbox stores up {name}` starts one")
-            act(store)
-            yield name
-
-    return apply
+def _stores(directory: Path, names: Sequence[str]) -> Iterator[Server]:
+    for name in names:
+        if (store := STORES[name].open(directory)) is None:
+            raise Refused(f"no {name} in {directory}; `python -m sandbox stores up {name}` starts one")
+        yield name, (store,)
 
 
 _LOST_POWER = "Send SIGKILL to servers and all their children, as if their machine lost power."
@@ -207,4 +193,4 @@ for _name, _summary, _example, _act, _done in (
     ("resume", "Send SIGCONT to paused servers.", "stores resume redis", Store.resume, "is resumed"),
     ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(ends_with_parent=False), "is up"),
 ):
-    stores.add_command(each_command(_name, _summary, _example, _named, _on_store(_act), _done))
+    stores.add_command(each_command(_name, _summary, _example, _named, _stores, _act, _done))

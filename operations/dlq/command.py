@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, connection, named_option, options
+from brew.cli import as_bytes, connection, named_option, option, options
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -25,6 +26,7 @@ from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint, ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
+from brew.records import REPLAY_GROUP
 from operations.dlq.dead_letter import (
     ASK_S,
     DeadLetter,
@@ -41,7 +43,6 @@ from operations.dlq.replay import (
     ReplaySettings,
     SkippedDeadLetter,
     replay,
-    replay_group,
     written_back,
 )
 from operations.labels import iso, printable, utc
@@ -135,8 +136,11 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 
 def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of a replay; with ``dry_run``, what it would do."""
     records, skipped = written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)]
+
+    def place(letter: DeadLetter) -> dict[str, Any]:
+        return {"partition": letter.partition, "offset": letter.offset}
+
     return {
         "dead_letter": dead_letter,
         "input": target,
@@ -144,15 +148,10 @@ def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, 
         "replayed": len(records),
         "stays": dict(sorted(Counter(each.why.value for each in skipped).items())),
         "letters": [
-            _letter_place(record.letter) | {"to": record.partition, "count": record.letter.replays + 1}
-            for record in records
+            place(record.letter) | {"to": record.partition, "count": record.letter.replays + 1} for record in records
         ],
-        "stayed": [_letter_place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
+        "stayed": [place(kept.letter) | {"why": kept.why.value, "message": kept.message} for kept in skipped],
     }
-
-
-def _letter_place(letter: DeadLetter) -> dict[str, Any]:
-    return {"partition": letter.partition, "offset": letter.offset}
 
 
 def print_skipped(console: Console, done: Iterable[Replayed]) -> None:
@@ -198,20 +197,19 @@ _LONGEST_GROUP = 200
 
 
 _place = options(
-    bootstrap_option,
-    named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic."),
+    bootstrap_option, named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic.")
 )
 _chosen = options(
-    click.option(
+    option(
         "--partition",
         "partitions",
         type=click.IntRange(0),
         multiple=True,
         help="Only this partition of the dead-letter topic; repeatable.",
     ),
-    click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only this reason; repeatable."),
-    click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeatable."),
-    click.option(
+    option("--reason", "reasons", multiple=True, metavar="REASON", help="Only this reason; repeatable."),
+    option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeatable."),
+    option(
         "--offsets",
         metavar="FROM:UNTIL",
         help="Only FROM <= offset < UNTIL of the dead-letter topic; either may be left out.",
@@ -237,13 +235,9 @@ def dlq() -> None:
 @dlq.command("list")
 @_place
 @_chosen
-@click.option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
-@click.option(
-    "--per",
-    type=click.Choice(PERIODS),
-    default="none",
-    show_default=True,
-    help="Also count by period of the input record's timestamp.",
+@option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
+@option(
+    "--per", type=click.Choice(PERIODS), default="none", help="Also count by period of the input record's timestamp."
 )
 @json_option
 def list_command(
@@ -265,21 +259,14 @@ def list_command(
     for letter in chain.from_iterable(place.letters(partitions, choice.start, choice.until)):
         if choice.matches(letter):
             census.add(letter, replayed=letter.offset in marks[letter.partition])
-    document = census.document(dead_letter)
-    if as_json:
-        print_json(document)
-    else:
-        _console().print(census_table(document))
-    return ExitCode.DONE
+    return _show(census.document(dead_letter), census_table, as_json=as_json)
 
 
 @dlq.command("inspect")
 @_place
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic, for --source.")
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
-@click.option(
-    "--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic."
-)
+@option("--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic.")
 @json_option
 def inspect_command(
     bootstrap: str, dead_letter: str, position: str | None, source: str | None, *, as_json: bool, **more: Any
@@ -298,27 +285,19 @@ def inspect_command(
         )
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
+    letters: Iterator[DeadLetter]
     if source is None:
-        where = f"{dead_letter}/{position}"
+        where = f"at {dead_letter}/{position}"
         letters = chain.from_iterable(place.letters(place.partitions([partition]), offset, offset + 1))
-        letter = next(letters, None)
     else:
-        where = f"{more['input']}/{source}"
+        where = f"of {more['input']}/{source}"
         wanted = SourcePosition(more["input"], partition, offset)
-        letters = chain.from_iterable(place.letters(place.partitions(())))
-        letter = next((letter for letter in letters if letter.source == wanted), None)
-    if letter is None:
-        raise Refused(
-            f"there is no visible dead letter {'at' if source is None else 'of'} {where}; run `brew dlq list` to count "
-            "those that exist"
-        )
+        everything = chain.from_iterable(place.letters(place.partitions(())))
+        letters = (letter for letter in everything if letter.source == wanted)
+    if (letter := next(letters, None)) is None:
+        raise Refused(f"there is no visible dead letter {where}; run `brew dlq list` to count those that exist")
     marks = place.replay_log(letter.partition).offsets
-    document = letter_document(letter, replayed=letter.offset in marks)
-    if as_json:
-        print_json(document)
-    else:
-        _console().print(letter_table(document))
-    return ExitCode.DONE
+    return _show(letter_document(letter, replayed=letter.offset in marks), letter_table, as_json=as_json)
 
 
 @dlq.command("replay")
@@ -326,35 +305,24 @@ def inspect_command(
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic to write records back to.")
 @named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group; a replay uses GROUP.dlq-replay.")
 @_chosen
-@click.option(
+@option(
     "--edit",
     metavar="COMMAND",
     help="Command that repairs a value, from stdin to stdout; if it fails, the record is not replayed.",
 )
-@click.option(
-    "--edit-timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Timeout of --edit for one record.",
+@option(
+    "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, help="Timeout of --edit for one record."
 )
-@click.option("--by-key", is_flag=True, help="Choose the partition by key, instead of the original one.")
-@click.option(
-    "--most-replays",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="Maximum number of replays of a record.",
-)
-@click.option(
+@option("--by-key", is_flag=True, help="Choose the partition by key, instead of the original one.")
+@option("--most-replays", type=click.IntRange(0), default=3, help="Maximum number of replays of a record.")
+@option(
     "--transaction-timeout",
     type=click.FloatRange(1, 900),
     default=60.0,
-    show_default=True,
     help="Time after which brokers abort an open transaction.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and write nothing.")
-@click.option(
+@option("--dry-run", is_flag=True, help="Show what would be replayed, and write nothing.")
+@option(
     "--crash-point",
     type=click.Choice([crash_point.value for crash_point in CRASH_POINTS]),
     help="Kill the process at this step, for tests.",
@@ -389,10 +357,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
             print_skipped(console, some)
             done += some
     document = report_document(done, dead_letter, target, dry_run=settings.dry_run)
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(summary(document))
+    print_json(document) if as_json else click.echo(summary(document))
     return ExitCode.DONE
 
 
@@ -407,7 +372,7 @@ def _settings(
         batch = min(batch, topics.max_message_bytes(place.admin, place.create_replay_log().name, deadline))
     return ReplaySettings(
         option["group"],
-        TransactionSettings(place.connection, replay_group(option["group"]), option["transaction_timeout"], batch),
+        TransactionSettings(place.connection, option["group"] + REPLAY_GROUP, option["transaction_timeout"], batch),
         ReplayRules(target, described.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
         choice,
         edit,
@@ -419,26 +384,23 @@ def _settings(
 def _choice(
     partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[str], offsets: str | None
 ) -> DeadLetterFilter:
-    start, colon, until = (offsets or ":").partition(":")
-    if not colon or any(word and not (word.isascii() and word.isdigit()) for word in (start, until)):
+    if (span := re.fullmatch("([0-9]*):([0-9]*)", offsets or ":")) is None:
         raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
-    if until and int(until) <= int(start or 0):
+    start, until = int(span[1] or 0), int(span[2]) if span[2] else None
+    if until is not None and until <= start:
         raise UsageError(f"--offsets is {offsets!r}: UNTIL is exclusive and has to be above FROM")
-    return DeadLetterFilter(
-        tuple(partitions),
-        tuple(reasons),
-        tuple(as_bytes(key) for key in keys),
-        int(start or 0),
-        int(until) if until else None,
-    )
+    return DeadLetterFilter(tuple(partitions), tuple(reasons), tuple(map(as_bytes, keys)), start, until)
 
 
 def _pair(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition("/")
-    if not all(word.isascii() and word.isdigit() for word in (partition, offset)):
+    if (pair := re.fullmatch("([0-9]+)/([0-9]+)", text)) is None:
         raise UsageError(f"{text!r} is not a partition and an offset; write PARTITION/OFFSET, such as 2/17")
-    return int(partition), int(offset)
+    return int(pair[1]), int(pair[2])
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _WIDE)
+def _show(document: dict[str, Any], drawn: Callable[[dict[str, Any]], RenderableType], *, as_json: bool) -> ExitCode:
+    if as_json:
+        print_json(document)
+    else:
+        Console(width=None if sys.stdout.isatty() else _WIDE).print(drawn(document))
+    return ExitCode.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -41,21 +42,21 @@ class DeadLetter:
         place = (record.partition(), record.offset())
         return cls(*place, record.key(), record.value(), record.headers() or [], record.timestamp()[1])
 
-    def _last(self, name: str) -> bytes | None:
-        return dict(self.headers).get(name)
+    def _last(self, name: str, default: bytes = b"") -> str:
+        return (dict(self.headers).get(name) or default).decode("utf-8", "replace")
 
     @property
     def reason(self) -> str:
-        return (self._last(ERROR_REASON) or NO_REASON).decode("utf-8", "replace")
+        return self._last(ERROR_REASON, NO_REASON)
 
     @property
     def message(self) -> str:
-        return (self._last(ERROR_MESSAGE) or b"").decode("utf-8", "replace")
+        return self._last(ERROR_MESSAGE)
 
     @property
     def source(self) -> SourcePosition | None:
         """The record's position on the input; None if no pipeline wrote this dead letter."""
-        return SourcePosition.of(self.headers) if self._last(ERROR_REASON) is not None else None
+        return None if dict(self.headers).get(ERROR_REASON) is None else SourcePosition.of(self.headers)
 
     @property
     def own_headers(self) -> list[tuple[str, bytes | None]]:
@@ -111,12 +112,11 @@ def printable_content(content: bytes | None) -> dict[str, str] | None:
     """Return bytes for display and JSON: `{"text": ...}` if every character is printable, else `{"hex": ...}`."""
     if content is None:
         return None
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         text = content.decode()
-    except UnicodeDecodeError:
-        return {"hex": content.hex()}
-    harmless = all(character.isprintable() or character in "\n\t" for character in text)
-    return {"text": text} if harmless else {"hex": content.hex()}
+        if all(character.isprintable() or character in "\n\t" for character in text):
+            return {"text": text}
+    return {"hex": content.hex()}
 
 
 _READ_TO_END_S = 10.0
@@ -145,7 +145,6 @@ class ReplayLog:
     _next: int = 0
 
     def follow(self, client: AdminClient, deadline: Deadline) -> None:
-        """Read new visible entries."""
         log = log_offsets(client, self.topic, [self.partition], deadline)[self.partition]
         self._read(max(self._next, log.first), log.last_stable)
 
@@ -216,20 +215,14 @@ class DeadLetterTopics:
 
     def replay_log(self, partition: int) -> ReplayLog:
         """Return a partition's replay log, read to its present end; cached, and empty before the first replay."""
-        name = self.dead_letter.name + MARKS_TOPIC
-        if partition not in self._read:
-            self._read[partition] = ReplayLog(self.connection, name, partition, self.dead_letter.topic_id)
+        new = ReplayLog(self.connection, self.dead_letter.name + MARKS_TOPIC, partition, self.dead_letter.topic_id)
+        log = self._read.setdefault(partition, new)
         if self.marks is not None and partition < self.marks.partitions:
-            self._read[partition].follow(self.admin, Deadline(ASK_S))
-        return self._read[partition]
+            log.follow(self.admin, Deadline(ASK_S))
+        return log
 
     def original(self, letter: DeadLetter) -> bytes | None:
-        """
-        Return the value of a letter that carries only a reference to it.
-
-        Raises:
-            LookupError: the input no longer holds it.
-        """
+        """Return the value to which a letter only refers; `LookupError` if the input no longer holds it."""
         source = letter.source
         if source is None:
             raise LookupError("it has no source position")
@@ -242,12 +235,7 @@ class DeadLetterTopics:
         raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the value")
 
     def create_replay_log(self) -> Topic:
-        """
-        Return the replay log topic, created if it does not exist.
-
-        Raises:
-            Refused: it has too few partitions.
-        """
+        """Return the replay log topic, created if it does not exist; `Refused` if it has too few partitions."""
         if self.marks is None:
             wanted = TopicSpec(
                 checked_topic(self.dead_letter.name + MARKS_TOPIC, "DLQ_TOPIC (--dead-letter) with '.replayed'"),
@@ -267,12 +255,7 @@ class DeadLetterTopics:
 
 
 def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLetterTopics:
-    """
-    Return the topics as the cluster describes them.
-
-    Raises:
-        Refused: there is no such topic, or no broker.
-    """
+    """Return the topics as the cluster describes them; `Refused` if there is no such topic, or no broker."""
     checked_topic(dead_letter, "DLQ_TOPIC (--dead-letter)")
     reach(connection, Deadline(_REACH_S))
     client = admin(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import shlex
@@ -19,7 +20,7 @@ from brew.fault_injection import die
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint, quantity
 from brew.offsets import Committed
-from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from brew.records import REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from brew.transaction import Write, queue, transact
 from operations.dlq.dead_letter import (
     DeadLetter,
@@ -38,8 +39,6 @@ _ROOM, _ROOM_PER_HEADER = 512, 10
 
 
 class SkipReason(enum.StrEnum):
-    """Why a dead letter stays where it is."""
-
     FOREIGN = "foreign"
     REPLAYED = "replayed-before"
     TOO_OFTEN = "too-often"
@@ -87,19 +86,19 @@ class ReplayRules:
         """Return the reason to skip a dead letter, as far as it can be decided without its value; else None."""
         source = letter.source
         if source is None:
-            why = "it has no error and source headers: it was not written by a pipeline"
-            return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
-        if source.topic != self.input:
+            kind, why = SkipReason.FOREIGN, "it has no error and source headers: it was not written by a pipeline"
+        elif source.topic != self.input:
+            kind = SkipReason.FOREIGN
             why = f"it came from {source.topic}, not from {self.input}; set --input to {source.topic}"
-            return SkippedDeadLetter(letter, SkipReason.FOREIGN, why)
-        if letter.replays >= self.most_replays:
+        elif letter.replays >= self.most_replays:
+            kind = SkipReason.TOO_OFTEN
             why = f"it was replayed {quantity(letter.replays, 'time')}; --most-replays is {self.most_replays}, raise it"
-            return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
-        if source.partition >= self.partitions and not self.by_key:
-            there = quantity(self.partitions, "partition")
+        elif source.partition >= self.partitions and not self.by_key:
+            kind, there = SkipReason.NO_PARTITION, quantity(self.partitions, "partition")
             why = f"it came from partition {source.partition}, and {source.topic} has {there}; set --by-key"
-            return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
-        return None
+        else:
+            return None
+        return SkippedDeadLetter(letter, kind, why)
 
     def replay_record(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> Replayed:
         """Return the record to write for a letter that is not `skipped`; ``value`` may have been repaired."""
@@ -135,12 +134,7 @@ class RepairCommand:
 
     @classmethod
     def parse(cls, text: str, timeout_s: float) -> Self:
-        """
-        Split ``text`` as a shell would.
-
-        Raises:
-            UsageError: a quote is not closed, or there is no word.
-        """
+        """Split ``text`` as a shell would; `UsageError` if a quote is not closed, or there is no word."""
         try:
             words = shlex.split(text)
         except ValueError as error:
@@ -191,7 +185,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of one replay; ``transaction`` carries the replay group."""
+    """Settings of one replay; ``transaction`` has the group that owns the replays' offsets and transactional ids."""
 
     group: str
     transaction: TransactionSettings
@@ -231,32 +225,28 @@ def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
 
 
 class _Partition:
-    """Replays one dead-letter partition, from its first letter on."""
-
     def __init__(self, place: DeadLetterTopics, settings: ReplaySettings, partition: int) -> None:
         self._place, self._settings, self._partition = place, settings, partition
-        self._replay_log = place.replay_log(partition)
+        self._name, self._replay_log = place.dead_letter.name, place.replay_log(partition)
         self._waiting: int | None = None  # the first letter that has not been replayed
         self._check_group()
 
     def work(self, letters: list[DeadLetter]) -> list[Replayed]:
         """Run one transaction, or none if no letter of ``letters`` is to be replayed."""
-        choice = self._settings.choice
-        wanted = [letter for letter in letters if choice.matches(letter)]
-        if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
-            done = [self._decide(letter) for letter in wanted]
+        settings, known = self._settings, self._replay_log.offsets
+        wanted = [letter for letter in letters if settings.choice.matches(letter)]
+        some = any(one.offset not in known and settings.rules.skipped(one) is None for one in wanted)
+        if settings.dry_run or not some:
             self._note_waiting(letters, [])
-            return done
-        kafka = KafkaTransaction(self._settings.transaction, self._place.dead_letter.name, self._partition)
-        try:
-            return self._transact(letters, wanted, kafka)
-        except Fenced as error:
-            raise Refused(
-                f"another replay of {self._place.dead_letter.name}[{self._partition}] has fenced this one; when it has "
-                "ended, run this one again, which skips what was replayed"
-            ) from error
-        finally:
-            kafka.close()
+            return [self._decide(letter) for letter in wanted]
+        with contextlib.closing(KafkaTransaction(settings.transaction, self._name, self._partition)) as kafka:
+            try:
+                return self._transact(letters, wanted, kafka)
+            except Fenced as error:
+                raise Refused(
+                    f"another replay of {self._name}[{self._partition}] has fenced this one; when it has "
+                    "ended, run this one again, which skips what was replayed"
+                ) from error
 
     def _transact(self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction) -> list[Replayed]:
         """
@@ -283,8 +273,12 @@ class _Partition:
             write = partial(self._produce_all, records, kafka)
             return Write(write, lambda: next_offset, self._metadata(), Deadline(timeout_s))
 
+        def may_crash(point: CrashPoint) -> None:
+            if self._settings.crash is point:
+                die(point, kafka)
+
         # A commit that fails may have been applied: the next run reads the replay log.
-        if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
+        if transact(kafka, decide, deadline, may_crash):
             self._replay_log.offsets.update(record.letter.offset for record in written_back(done))
         return done
 
@@ -300,15 +294,11 @@ class _Partition:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _goes(self, letter: DeadLetter) -> bool:
-        return letter.offset not in self._replay_log.offsets and self._settings.rules.skipped(letter) is None
-
     def _decide(self, letter: DeadLetter) -> Replayed:
         settings = self._settings
         if letter.offset in self._replay_log.offsets:
             return SkippedDeadLetter(letter, SkipReason.REPLAYED)
-        stays = settings.rules.skipped(letter)
-        if stays is not None:
+        if (stays := settings.rules.skipped(letter)) is not None:
             return stays
         try:
             value = self._place.original(letter) if letter.omitted else letter.value
@@ -318,7 +308,7 @@ class _Partition:
             return SkippedDeadLetter(letter, SkipReason.BYTES_GONE, str(error))
         except RepairFailed as error:
             return SkippedDeadLetter(letter, SkipReason.EDIT_FAILED, str(error))
-        return settings.rules.replay_record(self._place.dead_letter.name, letter, value)
+        return settings.rules.replay_record(self._name, letter, value)
 
     # -- the position ----------------------------------------------------------------------------------------------
 
@@ -344,29 +334,19 @@ class _Partition:
         ours = f"topic-id={self._replay_log.dead_letter_id} marks-id="
         if metadata.startswith(ours) and not metadata.startswith(self._metadata()):
             raise Refused(
-                f"the replay log of {self._place.dead_letter.name}[{self._partition}] is lost: "
-                f"{self._replay_log.topic} was recreated after dead letters had been replayed; if all of them "
-                f"may be replayed once more, delete the offsets of group {self._settings.transaction.group}"
+                f"the replay log of {self._name}[{self._partition}] is lost: {self._replay_log.topic} was recreated "
+                "after dead letters had been replayed; if all of them may be replayed once more, delete the offsets "
+                f"of group {self._settings.transaction.group}"
             )
 
     def _check_group(self) -> None:
         """Check that the group has not changed: it determines the transactional ids, which must fence each other."""
         if self._replay_log.group is not None and self._replay_log.group != self._settings.group:
             raise Refused(
-                f"GROUP_ID (--group) is {self._settings.group!r}, but dead letters of "
-                f"{self._place.dead_letter.name}[{self._partition}] were replayed under group "
-                f"{self._replay_log.group!r}; set --group to that one"
+                f"GROUP_ID (--group) is {self._settings.group!r}, but dead letters of {self._name}[{self._partition}] "
+                f"were replayed under group {self._replay_log.group!r}; set --group to that one"
             )
-
-    def _may_crash(self, kafka: KafkaTransaction, point: CrashPoint) -> None:
-        if self._settings.crash is point:
-            die(point, kafka)
 
 
 def written_back(done: Iterable[Replayed]) -> list[ReplayRecord]:
     return [each for each in done if isinstance(each, ReplayRecord)]
-
-
-def replay_group(group: str) -> str:
-    """Return the group that owns the offsets and transactional ids of replays of ``group``'s dead letters."""
-    return group + REPLAY_GROUP

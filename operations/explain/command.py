@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, as_text, names_by_output
+from brew.cli import as_bytes, as_text, names_by_output, option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
@@ -25,14 +25,8 @@ from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
 from operations.labels import printable
 from operations.options import advised, connected, json_option, pipeline_options, print_json, progress, show, table
-from operations.record_status import RecordState
 
-_STYLES = {
-    RecordState.COMMITTED: "green",
-    RecordState.PLAIN: "green",
-    RecordState.ABORTED: "dim",
-    RecordState.OPEN: "yellow",
-}
+_STYLES = {"committed": "green", "plain": "green", "aborted": "dim", "open": "yellow"}
 
 
 def document(history: OrderHistory) -> dict[str, Any]:
@@ -71,13 +65,7 @@ def _copy(copy: Copy) -> dict[str, Any]:
     }
 
 
-def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
-    found = verdict(histories)
-    return None if found is None else {"verdict": found[0].value, "why": found[1]}
-
-
 def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield the verdict, and what could not be read, as text."""
     if (found := summary["verdict"]) is not None:
         style = "bold red" if found["verdict"] == Verdict.DELIVERED_TWICE else "bold"
         yield Text("verdict: ").append(found["verdict"], style).append(f": {found['why']}")
@@ -86,28 +74,25 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def render(history: dict[str, Any]) -> Group:
-    copies = _copies([row for row in (history["input"], *history["copies"]) if row is not None])
-    style = "bold red" if history["answer"] in {status.value for status in BROKEN} else "bold"
+    copies = _copies(row for row in (history["input"], *history["copies"]) if row is not None)
+    style = "bold red" if history["answer"] in BROKEN else "bold"
     head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")
-    lines = [Text(f"group: {history['group']['view']}")]
-    if history["replay_of"] is not None:
-        lines.append(Text(f"replayed from dead letter {history['replay_of']}"))
-    return Group(head, copies, *lines)
+    group, letter = Text(f"group: {history['group']['view']}"), history["replay_of"]
+    return Group(head, copies, group, *([] if letter is None else [Text(f"replayed from dead letter {letter}")]))
 
 
 def _copies(rows: Iterable[dict[str, Any]]) -> Table:
-    return table(["where", "state", "transaction", "read_committed sees it?"], map(_cells, rows), narrow=["state"])
+    def cells(row: dict[str, Any]) -> tuple[str, Text, str, Text]:
+        seen = Text("yes: ", "green") if row["visible"] else Text("no: ", "yellow")
+        state = Text(row["fate"], _STYLES.get(row["fate"], "red"))
+        return f"{row['role']}\n{row['at']}", state, _transaction(row), seen.append(row["rule"], "default")
 
-
-def _cells(row: dict[str, Any]) -> tuple[str, Text, str, Text]:
-    seen = Text("yes: ", "green") if row["visible"] else Text("no: ", "yellow")
-    state = Text(row["fate"], _STYLES.get(RecordState(row["fate"]), "red"))
-    return f"{row['role']}\n{row['at']}", state, _transaction(row), seen.append(row["rule"], "default")
+    return table(["where", "state", "transaction", "read_committed sees it?"], map(cells, rows), narrow=["state"])
 
 
 def _transaction(row: dict[str, Any]) -> str:
-    if row["fate"] in {RecordState.PLAIN, RecordState.UNKNOWN}:
-        return "none" if row["fate"] == RecordState.PLAIN else "-"
+    if row["fate"] in {"plain", "unknown"}:
+        return "none" if row["fate"] == "plain" else "-"
     lines = [row["transactional_id"] or "", f"producer {row['producer_id']}, epoch {row['producer_epoch']}"]
     if row["range"] is not None:
         start, until = row["range"]
@@ -123,32 +108,31 @@ _ALL_S = 3600.0
 @click.command("explain")
 @click.argument("what", metavar="KEY|TOPIC/PARTITION/OFFSET")
 @pipeline_options
-@click.option(
+@option(
     "--transform",
     envvar="TRANSFORM",
     metavar="MODULE:FUNCTION",
     help="Transformation of the run, to find out whether it drops a record.",
 )
-@click.option(
+@option(
     "--py-files",
     multiple=True,
     metavar="FILE",
     help="Module, archive or wheel that contains the transformation; repeatable.",
 )
-@click.option(
+@option(
     "--key", "is_key", is_flag=True, help="Treat the argument as a key, even if it looks like TOPIC/PARTITION/OFFSET."
 )
-@click.option("--order-id", "is_order_id", is_flag=True, help="Treat the argument as the order_id in a record's value.")
-@click.option(
+@option("--order-id", "is_order_id", is_flag=True, help="Treat the argument as the order_id in a record's value.")
+@option(
     "--since",
     metavar="TIME",
     help="Search input records from this time or age on: 2026-11-21T08:00, 90s, 15m, 2h, 7d.  [default: all]",
 )
-@click.option(
+@option(
     "--limit",
     type=click.IntRange(1, 1000),
     default=5,
-    show_default=True,
     help="Maximum number of records with the key or order_id; the newest ones are shown.",
 )
 @json_option
@@ -193,7 +177,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
         histories = related_records(tracer, asked)
-    together = verdict_document(histories)
+    found = verdict(histories)
+    together = found and {"verdict": found[0].value, "why": found[1]}
     summary = {"what": as_text(what), "found": count, "verdict": together, "unavailable": tracer.unavailable}
     if as_json:
         print_json(summary | {"orders": [document(history) for history in histories]})
@@ -201,10 +186,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         show(*(render(document(history)) for history in histories), *remarks(summary))
         name = "order_id" if by_id else "key"
         if not histories:
-            click.echo(
-                f"no record of {places.input} has the {name} {as_text(what)!r}; check it, set an earlier --since, or "
-                "give TOPIC/PARTITION/OFFSET"
-            )
+            remedy = "check it, set an earlier --since, or give TOPIC/PARTITION/OFFSET"
+            click.echo(f"no record of {places.input} has the {name} {as_text(what)!r}; {remedy}")
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are shown; --limit {count} shows all")
     return ExitCode.VIOLATION if BROKEN & {delivery_status(history)[0] for history in histories} else ExitCode.DONE

@@ -77,16 +77,12 @@ class OrderSearch:
         """Return the topic's offsets when this search began; empty if there is no such topic."""
         if topic not in self._logs:
             deadline = Deadline(_ASK_S)
-            described = topics.describe(self._admin, [topic], deadline).get(topic)
-            partitions = range(0 if described is None else described.partitions)
-            self._logs[topic] = log_offsets(self._admin, topic, partitions, deadline) if described else {}
+            known = topics.describe(self._admin, [topic], deadline).get(topic)
+            self._logs[topic] = log_offsets(self._admin, topic, range(known.partitions), deadline) if known else {}
         return self._logs[topic]
 
     def check(self, *wanted: str) -> None:
-        """
-        Raises:
-            Refused: one of these topics does not exist, so an answer about its records would be meaningless.
-        """
+        """Refuse topics that do not exist, because an answer about their records would be meaningless."""
         for topic in wanted:
             if not self.logs(topic):
                 topics.describe_one(self._admin, topic, Deadline(_ASK_S))
@@ -135,10 +131,9 @@ class OrderSearch:
         """Return the last ``most`` positions of matching input records, and the total number of matches."""
         positions: deque[SourcePosition] = deque(maxlen=most)
         count = 0
-        for record in self._records(self.places.input, since_ms):
-            if fits(record):
-                positions.append(SourcePosition(self.places.input, record.partition(), record.offset()))
-                count += 1
+        for record in filter(fits, self._records(self.places.input, since_ms)):
+            positions.append(SourcePosition(self.places.input, record.partition(), record.offset()))
+            count += 1
         return list(positions), count
 
     def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
@@ -160,7 +155,10 @@ class OrderSearch:
             matches = self._search(sources, None, keyed=False)
         for position, topic, record in matches:
             copy = self._copy(self.places.targets[topic], topic, record)
-            copies[position].append(_rejected(copy, record) if copy.role == DEAD_LETTER else copy)
+            if copy.role == DEAD_LETTER:
+                letter = DeadLetter.of(record)
+                copy = replace(copy, reason=printable(letter.reason), message=printable(letter.message))
+            copies[position].append(copy)
         named = self._named(copies)
         complete = all(log.first == 0 for name in self.places.targets for log in self.logs(name).values())
         return [
@@ -177,7 +175,6 @@ class OrderSearch:
         ]
 
     def _drops(self, source: LogRecord | None) -> bool:
-        """Return whether the run's function produces no output for this record."""
         if self._function is None or source is None:
             return False
         place = (self.places.input, source.partition(), source.offset())
@@ -236,7 +233,7 @@ class OrderSearch:
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
         """Return a function that adds transactional id and input range, from coordinators and the offset log."""
         producers = {
-            copy.written.producer_id for some in copies.values() for copy in some if copy.written.producer_id >= 0
+            one.written.producer_id for some in copies.values() for one in some if one.written.producer_id >= 0
         }
         names = self._ids(producers)
         known = self._spans if producers else {}
@@ -250,10 +247,7 @@ class OrderSearch:
     def _ids(self, producers: Iterable[int]) -> dict[int, str]:
         """Return producer id -> transactional id, as far as the coordinators know them."""
         try:
-            return {
-                transaction.producer_id: transaction.transactional_id
-                for transaction in self._transactions.of_producers(producers)
-            }
+            return {known.producer_id: known.transactional_id for known in self._transactions.of_producers(producers)}
         except BrewError as error:
             self.unavailable.append(str(error))
             return {}
@@ -288,11 +282,6 @@ def earliest(sources: Iterable[LogRecord | None]) -> int | None:
     stamps = [None if record is None else record.timestamp() for record in sources]
     known = [stamp[1] for stamp in stamps if stamp is not None and stamp[0] == _CREATE_TIME]
     return min(known) if known and len(known) == len(stamps) else None
-
-
-def _rejected(copy: Copy, record: LogRecord) -> Copy:
-    letter = DeadLetter.of(record)
-    return replace(copy, reason=printable(letter.reason), message=printable(letter.message))
 
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:

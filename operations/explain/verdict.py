@@ -39,7 +39,6 @@ class Order:
 
 
 def order_id(value: bytes | None) -> str | None:
-    """Return the order's id from its value; None if it has none."""
     if value is None or len(value) > _MOST_BYTES:
         return None
     try:
@@ -130,7 +129,6 @@ class OrderHistory:
 
     @property
     def letters(self) -> list[Copy]:
-        """The record's committed dead letters."""
         return [copy for copy in self.copies if copy.reason is not None and copy.written.state in _STANDING]
 
     @property
@@ -138,7 +136,6 @@ class OrderHistory:
         return self.position is not None and self.position > self.at.offset
 
     def group_view(self) -> str:
-        """Compare the group's offset with the order's."""
         if self.position is None:
             return "not processed yet: there is no committed offset"
         if self.done:
@@ -184,7 +181,6 @@ def _repeated(standing: list[Copy]) -> list[Copy]:
 
 
 def _why_twice(standing: list[Copy]) -> str:
-    """Describe the number of committed copies, their writers, and the likely cause."""
     plain = [copy for copy in standing if copy.written.state is RecordState.PLAIN]
     within = [copy for copy in standing if copy.written.state is RecordState.COMMITTED]
     places = " and ".join(copy.place for copy in standing)
@@ -267,8 +263,7 @@ def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """Return the first rule that matches, and a sentence; None if there is nothing to compare."""
     if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
         which = f"{twice[0].place} and {len(twice) - 1} more were" if len(twice) > 1 else f"{twice[0].place} was"
-        text = f"{which} delivered more than once: {delivery_status(twice[0])[1]}"
-        return Verdict.DELIVERED_TWICE, text
+        return Verdict.DELIVERED_TWICE, f"{which} delivered more than once: {delivery_status(twice[0])[1]}"
     if len(histories) < 2:  # noqa: PLR2004 - a comparison needs two
         return None
     # What upstream wrote, and readers see, by order; replays are written by us, not by upstream.
@@ -280,9 +275,12 @@ def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
         if len(several) > 1:
             return Verdict.WRITTEN_TWICE, _written(several)
     if replays := [history for history in histories if history.seen and history.replayed_from is not None]:
-        return Verdict.REPLAYED, _replayed(replays)
-    text = f"{len(histories)} records; the visible ones are all different orders"
-    return Verdict.DIFFERENT, text
+        lines = (
+            f"{replay.place} is the replay of dead letter {replay.replayed_from} ({delivery_status(replay)[0]})"
+            for replay in replays
+        )
+        return Verdict.REPLAYED, f"no duplicate: {'; '.join(lines)}"
+    return Verdict.DIFFERENT, f"{len(histories)} records; the visible ones are all different orders"
 
 
 def _written(several: Sequence[OrderHistory]) -> str:
@@ -296,11 +294,3 @@ def _written(several: Sequence[OrderHistory]) -> str:
         f"upstream wrote {name} {len(several)} times, {alike}, at {places}; "
         f"the pipeline treats each as a separate order ({ours})"
     )
-
-
-def _replayed(replays: Sequence[OrderHistory]) -> str:
-    lines = [
-        f"{replay.place} is the replay of dead letter {replay.replayed_from} ({delivery_status(replay)[0]})"
-        for replay in replays
-    ]
-    return f"no duplicate: {'; '.join(lines)}"

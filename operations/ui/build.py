@@ -34,6 +34,7 @@ MOST_TRANSACTIONS = 40
 _OVERRULES = {"unrecoverable", "stuck", "fenced"}
 _NAMED_BY_KAFKA = {"blocked", "idle"}
 _UNPROVEN = "not verified yet; run brew verify (make verify)"
+_NO_PROGRAM = "none answers on this machine (--status-url); states and durations are from Kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,10 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     """
     memory.add(answers)
     reported, notes = _statuses(names, answers.statuses, now_s)
-    ended = _ended(names, answers.tail, memory.ages, now_ms)
-    rows = tuple(_rows(answers, memory.history, reported, ended, now_s))
     flow, tails = answers.flow.value, answers.tail.value
+    known = transactions(tails.all_strips, names.group, names.input) if tails else []
+    ended = [memory.ages.with_duration(transaction, names.input, now_ms) for transaction in known]
+    rows = tuple(_rows(answers, memory.history, reported, ended, now_s))
     if flow is not None and flow.unavailable:
         notes.append(f"not reported by the brokers: {flow.unavailable}")
     if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.snapshots):
@@ -110,22 +112,15 @@ def _statuses(
         if answer.value.group not in {None, names.group}:
             notes.append(f"{answer.name} reports group {answer.value.group}, not {names.group}, and is ignored")
             continue
-        for partition_status in answer.value.partitions:
-            other = reported.get(partition_status.partition)
-            if partition_status.topic == names.input and (other is None or _age(partition_status) < _age(other)):
-                reported[partition_status.partition] = partition_status
+        for status in answer.value.partitions:
+            other = reported.get(status.partition)
+            if status.topic == names.input and (other is None or _age(status) < _age(other)):
+                reported[status.partition] = status
     return reported, notes
 
 
 def _age(status: PartitionStatus) -> float:
     return float("inf") if status.progress_age_s is None else status.progress_age_s
-
-
-def _ended(names: Names, tail: PollResult[OutputTail], ages: TransactionDurations, now_ms: int) -> list[Transaction]:
-    if tail.value is None:
-        return []
-    ended = transactions(tail.value.all_strips, names.group, names.input)
-    return [ages.with_duration(transaction, names.input, now_ms) for transaction in ended]
 
 
 def _rows(
@@ -225,38 +220,28 @@ def _totals(
     )
 
 
-def _outcomes(ended: Iterable[Transaction]) -> Counter[str]:
+def _outcomes(ended: Sequence[Transaction]) -> Counter[str]:
     """Count transactions by outcome; one of the group's, identified by its epoch, counts once for all partitions."""
-    foreign, own = Counter[str](), set()
-    for transaction in ended:
-        if transaction.transactional_id is None:
-            foreign[transaction.outcome] += 1
-        else:
-            own.add((transaction.producer_id, transaction.epoch, transaction.outcome))
+    foreign = Counter(one.outcome for one in ended if one.transactional_id is None)
+    own = {(one.producer_id, one.epoch, one.outcome) for one in ended if one.transactional_id is not None}
     return foreign + Counter(outcome for _, _, outcome in own)
 
 
 def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
-    """Return the status of each source, in display order."""
     flow, tail = answers.flow, answers.tail
     snapshots = len(flow.value.snapshots) if flow.value else 0
-    lamps = {"flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s)}
-    strips = len(tail.value.all_strips) if tail.value else 0
-    missing = tail.value is not None and tail.value.missing
-    lamps["tail"] = _source_status(
-        tail, "log tails", "the output topic does not exist yet" if missing else quantity(strips, "log"), now_s
-    )
+    logs = quantity(len(tail.value.all_strips) if tail.value else 0, "log")
+    logs = "the output topic does not exist yet" if tail.value and tail.value.missing else logs
+    lamps = {
+        "flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s),
+        "tail": _source_status(tail, "log tails", logs, now_s),
+    }
     for index, answer in enumerate(answers.statuses):
         status = answer.value
         said = "" if status is None else f"{status.application} {status.state.value}"
         lamps[f"status-{index}"] = _source_status(answer, urlsplit(answer.name).netloc or answer.name, said, now_s)
     if not answers.statuses:
-        lamps["status"] = SourceStatus(
-            "status",
-            "running program",
-            "none answers on this machine (--status-url); states and durations are from Kafka",
-            off=True,
-        )
+        lamps["status"] = SourceStatus("status", "running program", _NO_PROGRAM, off=True)
     if answers.proof is None or (answers.proof.value is None and answers.proof.failed is None):
         lamps["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
     else:
@@ -288,7 +273,10 @@ def document(view: View) -> dict[str, Any]:
     return {
         "names": asdict(view.names),
         "now_ms": view.now_ms,
-        "sources": {name: _source_document(source) for name, source in view.source_statuses.items()},
+        "sources": {
+            name: {"asked": not source.off, "said": source.said, "age_s": _rounded(source.age_s), "stale": source.stale}
+            for name, source in view.source_statuses.items()
+        },
         "totals": {
             "rate": _rounded(totals.rate),
             "unit": totals.unit,
@@ -305,10 +293,6 @@ def document(view: View) -> dict[str, Any]:
         "preflight": None if view.findings is None else [finding.document() for finding in view.findings],
         "unavailable": list(view.notes),
     }
-
-
-def _source_document(source: SourceStatus) -> dict[str, Any]:
-    return {"asked": not source.off, "said": source.said, "age_s": _rounded(source.age_s), "stale": source.stale}
 
 
 def _row(row: Row) -> dict[str, Any]:

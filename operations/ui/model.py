@@ -11,7 +11,7 @@ from brew.cluster import CoordinatorTransaction
 from brew.names import TransactionalId
 from brew.observability.status import Status
 from brew.preflight import Finding
-from operations.partition_state import PartitionSnapshot, State, StateReason, classify
+from operations.partition_state import PartitionSnapshot, State, classify
 from operations.xray.model import Kind, Run, Strip
 
 _T = TypeVar("_T")
@@ -37,16 +37,13 @@ class PollResult(Generic[_T]):
     failed: str | None = None
 
     def age_s(self, now_s: float) -> float | None:
-        """Return the age of the answer; None if there is none yet."""
         return None if self.at_s is None else max(0.0, now_s - self.at_s)
 
     def stale(self, now_s: float) -> bool:
         """True if the latest poll failed, or no answer came for three pauses and the timeout."""
         last = self.since_s if self.at_s is None else self.at_s
-        return (
-            self.failed is not None
-            or now_s - last > _STALE_AFTER_POLLS * max(self.every_s, self.took_s) + self.patience_s
-        )
+        limit_s = _STALE_AFTER_POLLS * max(self.every_s, self.took_s) + self.patience_s
+        return self.failed is not None or now_s - last > limit_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +57,7 @@ class InputSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OutputTail:
-    """
-    The last offsets of each output partition; ``missing``: the topic does not exist yet.
-
-    ``also``: those of the further output topics (`--also-output`) that exist.
-    """
+    """The last offsets of each output partition; ``also``: those of further topics; ``missing``: no topic yet."""
 
     topic: str
     strips: Mapping[int, Strip]
@@ -99,11 +92,7 @@ _MOMENTARY = {State.STUCK, State.FENCED}
 
 
 class History:
-    """
-    The latest snapshots: rates in offsets per second, and the state of each partition.
-
-    ``total`` is the rate of all partitions over time, the newest last.
-    """
+    """The latest snapshots: each partition's state and rate in offsets per second; ``total``: all rates over time."""
 
     def __init__(self) -> None:
         self._flows: deque[tuple[float, InputSnapshot, dict[int, PartitionSnapshot]]] = deque()
@@ -116,32 +105,25 @@ class History:
         if self._flows and self._flows[-1][0] >= at_s:
             return
         self._began_s = at_s if self._began_s is None else self._began_s
-        before = self._flows[-1] if self._flows else None
+        if self._flows:
+            before_s, _, known = self._flows[-1]
+            whole = 0.0
+            for snapshot in flow.snapshots:
+                moved = max(0, snapshot.position - known.get(snapshot.partition, snapshot).position)
+                rate = moved / (at_s - before_s)
+                self.of.setdefault(snapshot.partition, deque(maxlen=KEPT)).append(rate)
+                whole += rate
+            self.total.append(whole)
         self._flows.append((at_s, flow, {snapshot.partition: snapshot for snapshot in flow.snapshots}))
         while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - a rate needs two snapshots
             self._flows.popleft()
-        if before is not None:
-            self._add_rates(before, at_s, flow)
-
-    def _add_rates(
-        self, before: tuple[float, InputSnapshot, dict[int, PartitionSnapshot]], at_s: float, flow: InputSnapshot
-    ) -> None:
-        whole = 0.0
-        for snapshot in flow.snapshots:
-            known = before[2].get(snapshot.partition, snapshot)
-            rate = max(0, snapshot.position - known.position) / (at_s - before[0])
-            self.of.setdefault(snapshot.partition, deque(maxlen=KEPT)).append(rate)
-            whole += rate
-        self.total.append(whole)
 
     def rate(self, partition: int) -> float | None:
         """Return offsets per second over the last ten seconds; None before the second snapshot."""
-        positions = [
-            (moment, snapshots[partition].position) for moment, _, snapshots in self._flows if partition in snapshots
-        ]
-        if len(positions) <= 1:
+        known = [(at_s, snapshots[partition].position) for at_s, _, snapshots in self._flows if partition in snapshots]
+        if len(known) <= 1:
             return None
-        (first_s, first), (last_s, last) = positions[0], positions[-1]
+        (first_s, first), (last_s, last) = known[0], known[-1]
         return max(0, last - first) / (last_s - first_s)
 
     def state(self, partition: int) -> tuple[str, str]:
@@ -150,10 +132,8 @@ class History:
             return LOOKING, "not observed yet"
         at_s, flow, snapshots = self._flows[-1]
         now = snapshots[partition]
-        older = [
-            known[partition] for moment, _, known in self._flows if at_s - moment <= _WINDOW_S and partition in known
-        ]
-        reason: StateReason = classify(older[0], now, flow.now_ms)
+        recent = (known for moment, _, known in self._flows if at_s - moment <= _WINDOW_S and partition in known)
+        reason = classify(next(recent)[partition], now, flow.now_ms)
         outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
         if reason.state in _MOMENTARY and not outside and at_s - self._began_s < _WINDOW_S:
             return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
@@ -245,10 +225,7 @@ def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
 def transactions(strips: Iterable[Strip], group: str, topic: str) -> list[Transaction]:
     """Return all transactions of the tails: open ones first, then by the time of their marker, latest first."""
     found = [transaction for strip in strips for transaction in _of(strip, group, topic)]
-    return sorted(
-        found,
-        key=lambda transaction: (transaction.ended_ms is not None, -(transaction.ended_ms or 0), transaction.partition),
-    )
+    return sorted(found, key=lambda one: (one.ended_ms is not None, -(one.ended_ms or 0), one.partition))
 
 
 def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
@@ -261,15 +238,8 @@ def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
             still_open[run.producer_id].append(run)
     for run in strip.runs:
         if run.kind.marker:
-            known = Transaction(
-                strip.partition,
-                _OUTCOMES[run.kind],
-                run.producer_id,
-                run.epoch,
-                ended_ms=run.written_ms,
-                marker=run.start,
-                topic=strip.topic,
-            )
+            known = Transaction(strip.partition, _OUTCOMES[run.kind], run.producer_id, run.epoch, topic=strip.topic)
+            known = replace(known, ended_ms=run.written_ms, marker=run.start)
             yield _read(known, ended[run.start] or [run], group, topic)
     for producer_id, runs in still_open.items():
         known = Transaction(strip.partition, "open", producer_id, runs[0].epoch, topic=strip.topic)
@@ -346,11 +316,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """
-    Sums over all partitions; counts by outcome are those of the tails, or of the programs if they report them.
-
-    ``lag_s`` is that of the oldest record of all.
-    """
+    """Sums over all partitions (``lag_s``: of the oldest record); outcomes are the tails' or the programs'."""
 
     rate: float | None
     unit: str
@@ -394,8 +360,3 @@ class View:
     def unhealthy(self) -> list[Row]:
         """Return the partitions that need attention, the worst first."""
         return sorted((row for row in self.rows if row.state in UNHEALTHY), key=lambda row: UNHEALTHY.index(row.state))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The partitions; an open page must reload when they change."""
-        return tuple(row.partition for row in self.rows)

@@ -66,23 +66,10 @@ def asset(name: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    return templates(
-        __package__,
-        labels=labels,
-        patterns=render.patterns(),
-        ORDER=ORDER,
-        STATES=STATES,
-        STEPS=STEPS,
-        UNHEALTHY=UNHEALTHY,
-        by_severity=_by_severity,
-        command=command,
-        other_checks=_other_checks,
-        spark_points=spark_points,
-        step_boxes=step_boxes,
-        steps_title=_steps_title,
-        tail_boxes=tail_boxes,
-        worst_severity=_worst,
-    )
+    helpers = (by_severity, command, other_checks, spark_points, step_boxes, steps_title, tail_boxes, worst_severity)
+    names: dict[str, Any] = {helper.__name__: helper for helper in helpers}
+    names |= {"ORDER": ORDER, "STATES": STATES, "STEPS": STEPS, "UNHEALTHY": UNHEALTHY}
+    return templates(__package__, labels=labels, patterns=render.patterns(), **names)
 
 
 def command(row: Row, view: View) -> str:
@@ -113,7 +100,7 @@ def step_boxes(seconds: Mapping[str, float], wide: int) -> Iterable[tuple[str, s
         x += width
 
 
-def _steps_title(seconds: Mapping[str, float]) -> str:
+def steps_title(seconds: Mapping[str, float]) -> str:
     known = [f"{name} {labels.seconds(max(0.0, seconds[name]))}" for name in STEPS if name in seconds]
     return ", ".join(known) or "no step reported yet"
 
@@ -145,16 +132,16 @@ def tail_boxes(strip: Strip, last: int) -> dict[str, Any]:
     }
 
 
-def _worst(findings: Sequence[Finding]) -> Severity:
+def worst_severity(findings: Sequence[Finding]) -> Severity:
     return worst_first(findings)[0].severity if findings else Severity.OK
 
 
-def _other_checks(findings: Sequence[Finding], worst: Severity) -> str:
+def other_checks(findings: Sequence[Finding], worst: Severity) -> str:
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     return ", ".join(labels.checks(severity, n) for severity, n in counts.items() if n and severity is not worst)
 
 
-def _by_severity(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+def by_severity(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
     """Return the passed checks, and the others with the worst first."""
     fine = [finding for finding in findings if finding.severity is Severity.OK]
     return fine, worst_first(finding for finding in findings if finding.severity is not Severity.OK)

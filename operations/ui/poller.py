@@ -24,6 +24,7 @@ from operations.ui.sources import InputSource, LocalStatusSource, OutputTailsSou
 
 OWN_STATUS = f"http://127.0.0.1:{PORT}/status"
 """Default address of a run on this machine."""
+_NAMES = ("topic", "output", "dead_letter", "group", "also_output")
 _T = TypeVar("_T")
 
 
@@ -52,14 +53,9 @@ class LiveSettings:
             Unreachable: no broker answered.
             UsageError: a value is out of range.
         """
-        run = PipelineSettings(
-            connected(option["bootstrap"]),
-            option["topic"],
-            option["output"],
-            option["dead_letter"],
-            option["group"],
-            also_output=option["also_output"],
-        )
+        topic, output, dead_letter, group, also = (option[name] for name in _NAMES)
+        cluster = connected(option["bootstrap"])
+        run = PipelineSettings(cluster, topic, output, dead_letter, group, also_output=also)
         return cls(run, option["statuses"], option["proof"], option["interval"], option["patience"], option["tail"])
 
     def __post_init__(self) -> None:
@@ -114,16 +110,12 @@ class Poller(Generic[_T]):
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._ask, self._close = ask, close
-        self._answer: PollResult[_T] = PollResult(name, every_s, patience_s)
+        self.answer: PollResult[_T] = PollResult(name, every_s, patience_s)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ask-{name}", daemon=True)
 
-    @property
-    def answer(self) -> PollResult[_T]:
-        return self._answer
-
     def start(self) -> None:
-        self._answer = replace(self._answer, since_s=time.monotonic())
+        self.answer = replace(self.answer, since_s=time.monotonic())
         self._thread.start()
 
     def stop(self) -> None:
@@ -137,19 +129,19 @@ class Poller(Generic[_T]):
     def _run(self) -> None:
         while not self._stop.is_set():
             self._once()
-            self._stop.wait(max(self._answer.every_s, self._answer.took_s))
+            self._stop.wait(max(self.answer.every_s, self.answer.took_s))
         self._close()
 
     def _once(self) -> None:
         began = time.monotonic()
         try:
-            value = self._ask(Deadline(self._answer.patience_s))
-            answer = replace(self._answer, value=value, at_s=time.monotonic(), failed=None)
+            value = self._ask(Deadline(self.answer.patience_s))
+            answer = replace(self.answer, value=value, at_s=time.monotonic(), failed=None)
         except BrewError as error:
-            answer = replace(self._answer, failed=str(error))
+            answer = replace(self.answer, failed=str(error))
         except Exception as error:  # noqa: BLE001 - an unexpected error must show as a stale source
-            answer = replace(self._answer, failed=f"a poll failed with {type(error).__name__}")
-        self._answer = replace(answer, took_s=time.monotonic() - began)
+            answer = replace(self.answer, failed=f"a poll failed with {type(error).__name__}")
+        self.answer = replace(answer, took_s=time.monotonic() - began)
 
 
 _TAIL_EVERY = 2
@@ -176,10 +168,8 @@ class PollGroup:
         self._tail = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
         urls = map(checked_address, settings.statuses)
         self._statuses = [Poller(url, StatusSource(url).ask, every_s, patience_s) for url in urls]
-        self._own: Poller[Status | None] | None = None
-        if not settings.statuses:
-            self._local = LocalStatusSource(OWN_STATUS, run)
-            self._own = Poller(OWN_STATUS, self._local.ask, every_s, patience_s)
+        self._local = LocalStatusSource(OWN_STATUS, run)
+        self._own = None if settings.statuses else Poller(OWN_STATUS, self._local.ask, every_s, patience_s)
         last = verdict_file(run.connection.bootstrap, run.group, (run.input, run.output, run.dead_letter))
         proofs = ProofSource(settings.proof or last, optional=settings.proof is None)
         self._proof = Poller("proof", proofs.ask, _PROOF_EVERY_S, patience_s)
@@ -187,20 +177,14 @@ class PollGroup:
             "preflight", lambda _deadline: preflight.all_findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
         )
         self._memory = ViewHistory()
-
-    def _pollers(self) -> list[Poller[Any]]:
-        pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses, self._proof]
-        return pollers if self._own is None else [*pollers, self._own]
-
-    def _status_answers(self) -> tuple[PollResult[Status], ...]:
-        """Return what running programs reported; the one on this machine only if there is one."""
-        if self._own is None:
-            return tuple(status.answer for status in self._statuses)
-        own = self._own.answer
-        return () if own.value is None else (replace(cast("PollResult[Status]", own), name=self._local.url),)
+        self._pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses, self._proof]
+        self._pollers += [self._own] if self._own else []
 
     def view(self) -> View:
-        statuses = self._status_answers()
+        statuses = tuple(status.answer for status in self._statuses)
+        own = None if self._own is None else self._own.answer
+        if own is not None and own.value is not None:  # a program on this machine answers
+            statuses = (replace(cast("PollResult[Status]", own), name=self._local.url),)
         answers = PollResults(
             self._flow.answer, self._tail.answer, statuses, self._proof.answer, self._preflight.answer
         )
@@ -208,13 +192,13 @@ class PollGroup:
         return build_view(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
 
     def __enter__(self) -> Self:
-        for poller in self._pollers():
+        for poller in self._pollers:
             poller.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for poller in self._pollers():
+        for poller in self._pollers:
             poller.stop()
         deadline = Deadline(_LEAVE_S)
-        for poller in self._pollers():
+        for poller in self._pollers:
             poller.leave(deadline)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from brew.cli import option
 from brew.errors import Refused
 from brew.html import Markup
 from brew.names import ExitCode
@@ -44,31 +46,13 @@ _GRACE_S = 1
 _MOST_READERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPosition:
-    """A reader's position: the start and shape of the page it has, and the last change it has seen."""
-
-    boot: str
-    change: int
-
-    def __str__(self) -> str:
-        return f"{self.boot}.{self.change}"
-
-    @classmethod
-    def parse(cls, text: str) -> StreamPosition | None:
-        """Parse what `str()` writes; None if the text is anything else."""
-        boot, _, change = text.rpartition(".")
-        if not boot or not change.isascii() or not change.isdigit() or len(change) > 15:  # noqa: PLR2004 - too long
-            return None
-        return cls(boot, int(change))
-
-
 @dataclass(slots=True)
 class EventBroadcaster:
     """
     Keeps the newest parts; slow readers skip the changes in between.
 
-    A page must reload when its parts are not the current ones, after a restart or when partitions were added.
+    A reader's position is the start and shape of the page it has, and the last change it has seen. A page must reload
+    when its parts are not the current ones, after a restart or when partitions were added.
     """
 
     boot: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -78,8 +62,8 @@ class EventBroadcaster:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def position(self) -> StreamPosition:
-        return StreamPosition(self.boot, self.change)
+    def position(self) -> str:
+        return f"{self.boot}.{self.change}"
 
     def publish(self, parts: Mapping[str, Markup]) -> None:
         """Set the current parts, and wake the readers if one has changed."""
@@ -95,14 +79,14 @@ class EventBroadcaster:
     def parts(self) -> dict[str, Markup]:
         return {name: part for name, (_, part) in self._parts.items()}
 
-    def since(self, position: StreamPosition) -> dict[str, Markup] | None:
+    def since(self, position: str) -> dict[str, Markup] | None:
         """Return the parts that changed after this position; None if the page must be reloaded."""
-        if position.boot != self.boot or position.change > self.change:
+        boot, _, seen = position.rpartition(".")
+        if boot != self.boot or not re.fullmatch("[0-9]{1,15}", seen) or int(seen) > self.change:
             return None
-        return {name: part for name, (change, part) in self._parts.items() if change > position.change}
+        return {name: part for name, (change, part) in self._parts.items() if change > int(seen)}
 
     def close(self) -> None:
-        """End every stream."""
         self.closed = True
         self._wake()
 
@@ -110,7 +94,7 @@ class EventBroadcaster:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def wait_for_change(self, position: StreamPosition, patience_s: float) -> None:
+    async def wait_for_change(self, position: str, patience_s: float) -> None:
         """Return once something has changed after this position, or after ``patience_s`` seconds."""
         if self.closed or position != self.position:
             return
@@ -119,11 +103,7 @@ class EventBroadcaster:
 
 
 class LiveView:
-    """
-    Builds the view once per interval, for all readers together.
-
-    ``view`` may take long: it is called in a thread of its own.
-    """
+    """Builds the view once per interval for all readers; ``view`` may take long, so it is called in a thread."""
 
     def __init__(self, view: Callable[[], View], interval_s: float) -> None:
         self._take, self._interval_s = view, interval_s
@@ -131,10 +111,6 @@ class LiveView:
         self.failed: Exception | None = None
         self._view: View | None = None
         self._one = asyncio.Lock()
-
-    async def _now(self) -> View:
-        """Return the newest view; the first reader may come before the first refresh."""
-        return self._view or await self._refresh()
 
     async def _refresh(self) -> View:
         def made() -> tuple[View, dict[str, Any]]:
@@ -153,34 +129,30 @@ class LiveView:
             while not self.hub.closed:
                 await self._refresh()
                 await asyncio.sleep(self._interval_s)
-        except Exception as error:  # noqa: BLE001 - raised again by `serve`
+        except Exception as error:  # noqa: BLE001 - raised again by `ui`
             self.failed = error
 
     async def page(self, _request: Request) -> Response:
-        view = await self._now()
-        return HTMLResponse(page.page(view, self.hub.parts(), str(self.hub.position)), headers=_HEADERS)
+        view = self._view or await self._refresh()  # the first reader may come before the first refresh
+        return HTMLResponse(page.page(view, self.hub.parts(), self.hub.position), headers=_HEADERS)
 
     async def json(self, _request: Request) -> Response:
-        view = await self._now()
-        body = orjson.dumps(document(view), option=orjson.OPT_INDENT_2)
+        body = orjson.dumps(document(self._view or await self._refresh()), option=orjson.OPT_INDENT_2)
         return Response(body, media_type="application/json", headers=_HEADERS)
 
     async def events(self, request: Request) -> Response:
         """Send server-sent events (WHATWG HTML, "Server-sent events"): `change` with parts, `reload`, and `beat`."""
         given = request.headers.get("last-event-id") or request.query_params.get("since") or ""
-        return StreamingResponse(
-            self._stream(StreamPosition.parse(given)), media_type="text/event-stream", headers=_HEADERS
-        )
+        return StreamingResponse(self._stream(given), media_type="text/event-stream", headers=_HEADERS)
 
-    async def _stream(self, position: StreamPosition | None) -> AsyncIterator[bytes]:
+    async def _stream(self, position: str) -> AsyncIterator[bytes]:
         while not self.hub.closed:
-            changed = None if position is None else self.hub.since(position)
-            if changed is None or position is None:
+            changed, position = self.hub.since(position), self.hub.position
+            if changed is None:
                 yield b"event: reload\ndata: {}\n\n"
                 return
             if changed:
-                position = self.hub.position
-                yield b"event: change\nid: %s\ndata: %s\n\n" % (str(position).encode(), orjson.dumps(changed))
+                yield b"event: change\nid: %s\ndata: %s\n\n" % (position.encode(), orjson.dumps(changed))
             else:
                 yield b"event: beat\ndata: {}\n\n"
             await self.hub.wait_for_change(position, _KEEPALIVE_S)
@@ -247,33 +219,19 @@ def server(live: LiveView, hosts: list[str]) -> uvicorn.Server:
     return _Server(config, live)
 
 
-def serve(live: LiveView, listening: socket.socket, hosts: list[str]) -> None:
-    """Serve until a signal; uvicorn raises it again after closing everything, for the previous handler."""
-    server(live, hosts).run(sockets=[listening])
-    if live.failed is not None:
-        raise live.failed
-
-
 LOOPBACK = "127.0.0.1"
 OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 
 
 @click.command("ui")
 @live_options
-@click.option(
+@option(
     "--host",
     default=LOOPBACK,
-    show_default=True,
     help="Address to listen on; other machines can read the page unless it is a loopback address.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=3001,
-    show_default=True,
-    help="Port to listen on; 0: any free port.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the address as a JSON document; errors, too.")
+@option("--port", type=click.IntRange(0, 65_535), default=3001, help="Port to listen on; 0: any free port.")
+@option("--json", "as_json", is_flag=True, help="Print the address as a JSON document; errors, too.")
 @advised()
 def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
     """
@@ -298,13 +256,16 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
             err=True,
         )
     with _listening(host, port) as listening:
-        bound = int(listening.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
-        url = f"http://{shown}:{bound}/"
+        url = f"http://{shown}:{listening.getsockname()[1]}/"
         print_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
         with PollGroup(settings) as poll_group:
-            # If the user opened it to other machines, they may call it by any name.
-            serve(LiveView(poll_group.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
+            live = LiveView(poll_group.view, settings.interval_s)
+            # If the user opened it to other machines, they may call it by any name. After a signal, uvicorn closes
+            # everything and raises the signal again, for the previous handler.
+            server(live, OWN_NAMES if loopback(host) else ["*"]).run(sockets=[listening])
+            if live.failed is not None:
+                raise live.failed
     return ExitCode.DONE
 
 
@@ -319,12 +280,7 @@ def loopback(host: str) -> bool:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """
-    Return a bound, listening socket.
-
-    Raises:
-        Refused: the port is in use, or this machine has no such address.
-    """
+    """Return a bound, listening socket; `Refused` if the port is in use, or this machine has no such address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections import Counter
@@ -39,12 +40,7 @@ _CELL = {"cell", "verdict", "seed"}
 
 
 def read(content: bytes, written_s: float) -> Proof:
-    """
-    Read one document, or one JSON object per line as a campaign appends them.
-
-    Raises:
-        ValueError: it is neither; the message says what was expected.
-    """
+    """Read a document, or the lines that a campaign appends; the text of a `ValueError` says what was expected."""
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -68,20 +64,19 @@ def _lines(content: bytes) -> list[Any]:
 def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
     names = ("inputs", "outputs", "dead_letters", "backlog")
     inputs, outputs, dead_letters, backlog = (_int(document.get(name)) for name in names)
-    counts = {name: _int(count) for name, count in _mapping(document.get("counts")).items()}
     balance = "=" if inputs == outputs + dead_letters else "≠"
     came = f"{quantity(outputs, 'output', ',')} + {quantity(dead_letters, 'dead letter', ',')}"
     lines = [f"{quantity(inputs, 'input', ',')} {balance} {came}"]
     if backlog:
         lines.append(f"{quantity(backlog, 'input', ',')} not read yet")
-    if counts:
-        lines.append(
-            f"{quantity(counts.get('committed_transactions', 0), 'transaction', ',')} committed, "
-            f"{counts.get('aborted_transactions', 0):,} aborted "
-            f"({quantity(counts.get('aborted_records', 0), 'record', ',')})"
-        )
+    if counts := _mapping(document.get("counts")):
+        ends = ("committed_transactions", "aborted_transactions", "aborted_records")
+        committed, aborted, records = (_int(counts.get(name)) for name in ends)
+        ended = f"{quantity(committed, 'transaction', ',')} committed, {aborted:,} aborted"
+        lines.append(f"{ended} ({quantity(records, 'record', ',')})")
     wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(document.get("totals")).items()]
-    wrong += [f"inconclusive: {text}" for text in _texts(document.get("doubts"))]
+    doubts = document.get("doubts")
+    wrong += [f"inconclusive: {text}" for text in (doubts if isinstance(doubts, list) else ())]
     return Proof(str(document["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s)
 
 
@@ -129,10 +124,6 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
-
-
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_BACK = 10_000
 _EXACT = 200  # counting records means reading batches; an exact count only matters near the end of a log
@@ -150,8 +141,8 @@ class InputSource:
         self._observer: Observer | None = None
 
     def ask(self, deadline: Deadline) -> InputSnapshot:
+        run = self._run
         if self._observer is None:
-            run = self._run
             self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
         snapshots = tuple(self._observer.snapshot(deadline))
         return InputSnapshot(int(time.time() * 1000), snapshots, self._observer.unavailable)
@@ -260,16 +251,13 @@ class StatusSource:
                 body = self._read(answer, deadline)
         except urllib3.exceptions.HTTPError as error:
             raise Refused(f"{self._url} does not answer ({type(error).__name__})") from error
+        remedy = "set --status-url to the address of a /status"
         if answer.status != 200:  # noqa: PLR2004 - HTTP's OK
-            raise Refused(
-                f"{self._url} answers with HTTP {answer.status}; set --status-url to the address of a /status"
-            )
+            raise Refused(f"{self._url} answers with HTTP {answer.status}; {remedy}")
         try:
             return from_json(body)
         except ValueError as error:
-            raise Refused(
-                f"{self._url} does not answer with a status document; set --status-url to the address of a /status"
-            ) from error
+            raise Refused(f"{self._url} does not answer with a status document; {remedy}") from error
 
     def _read(self, answer: urllib3.BaseHTTPResponse, deadline: Deadline) -> bytes:
         """Read in pieces, so that neither a long nor a slow answer blocks the poller."""
@@ -291,27 +279,18 @@ class LocalStatusSource:
     """
 
     def __init__(self, default: str, run: PipelineSettings) -> None:
-        self._run, self._default = run, default
-        self.url = default
+        self._run, self._default, self.url = run, default, default
 
     def ask(self, deadline: Deadline) -> Status | None:
         """Return the status; None if no program answers, or only those that work on something else."""
         for url in dict.fromkeys([self.url, *announced_urls(), self._default]):
-            found = self._ask(url, deadline)
-            if found is not None:
-                self.url = url
-                return found
+            with contextlib.suppress(BrewError):
+                status, run = StatusSource(url).ask(deadline), self._run
+                ours = _servers(status.bootstrap) & _servers(run.connection.bootstrap)
+                if ours and status.group == run.group and status.topics.input == run.input:
+                    self.url = url
+                    return status
         return None
-
-    def _ask(self, url: str, deadline: Deadline) -> Status | None:
-        try:
-            status = StatusSource(url).ask(deadline)
-        except BrewError:
-            return None
-        run = self._run
-        theirs, ours = _servers(status.bootstrap), _servers(run.connection.bootstrap)
-        same = status.group == run.group and status.topics.input == run.input and theirs & ours
-        return status if same else None
 
 
 def _servers(bootstrap: str) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import sys
@@ -19,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from brew.cli import option
 from brew.deadline import Deadline
 from brew.names import ExitCode
 from brew.preflight import Severity
@@ -114,7 +114,7 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
     texts = [
         Text(str(row.partition)),
         Text(f"{labels.STATE_SIGNS[row.state]} {row.state}", style),
-        Text(_short(does or "", _NARROW if width >= _WIDE else 14), style if row.state in UNHEALTHY else ""),
+        Text(_short(does, _NARROW if width >= _WIDE else 14), style if row.state in UNHEALTHY else ""),
         Text(labels.rate(row.rate)),
         Text(labels.number(row.left, exact=row.exact)),
         Text(labels.number(row.position)),
@@ -129,9 +129,8 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
 def _last(transaction: Transaction | None) -> Text:
     if transaction is None:
         return Text(labels.NONE, "dim")
-    text = _outcome(transaction).append(labels.records(transaction))
-    if transaction.seconds is not None:
-        text.append(f" {labels.seconds(transaction.seconds)}")
+    took = "" if transaction.seconds is None else f" {labels.seconds(transaction.seconds)}"
+    text = _outcome(transaction).append(labels.records(transaction) + took)
     return text.append(f" {transaction.producer_id}:{transaction.epoch}", "dim")
 
 
@@ -177,14 +176,24 @@ def keys() -> Iterator[Callable[[float], str]]:
 
     The terminal is restored at the end. Without a terminal, or in its background, the function only waits.
     """
+
+    def only_wait(seconds: float) -> str:
+        _pause(seconds)
+        return ""
+
+    def pressed(seconds: float) -> str:
+        if not select.select([terminal], [], [], seconds)[0]:
+            return ""
+        return os.read(terminal, 64).decode(errors="replace").lower() or QUIT  # empty: the terminal is gone
+
     if not sys.stdin.isatty() or _in_background(sys.stdin.fileno()):
-        yield _keys_pause
+        yield only_wait
         return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)  # keys are read without Enter; Ctrl-C still raises its signal
     try:
-        yield functools.partial(_pressed, terminal)
+        yield pressed
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
@@ -197,24 +206,13 @@ def _in_background(terminal: int) -> bool:
         return False
 
 
-def _pressed(terminal: int, seconds: float) -> str:
-    if not select.select([terminal], [], [], seconds)[0]:
-        return ""
-    return os.read(terminal, 64).decode(errors="replace").lower() or QUIT  # empty: the terminal is gone
-
-
-def _keys_pause(seconds: float) -> str:
-    _pause(seconds)
-    return ""
-
-
 _TICK_S = 0.05
 _ONCE_S = 12.0
 
 
 @click.command("top")
 @live_options
-@click.option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
+@option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
 @json_option
 @advised()
 def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
@@ -247,7 +245,6 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
 
 
 def _watch(poll_group: PollGroup, console: Console, interval_s: float) -> None:
-    """Show the view until q is pressed, or a signal ends the program."""
     with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(screen(poll_group.view(), console.width, console.height), refresh=True)

@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
+from brew.cli import option
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -23,17 +25,7 @@ from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.raw_log import newest_offset_batches, source_positions
 from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic, quantity
 from brew.offsets import LogOffsets
-from operations.options import (
-    Report,
-    bootstrap_option,
-    connected,
-    group_option,
-    input_option,
-    json_option,
-    output_option,
-    print_json,
-    progress,
-)
+from operations import options
 from operations.xray import render
 from operations.xray.model import Run, RunBuilder, Strip
 from operations.xray.render import MOST_COLUMNS, document
@@ -69,7 +61,7 @@ class XrayCollector:
     """
 
     connection: Connection
-    report: Report
+    report: options.Report
     roles: dict[str, str]
     input: str
     group: str
@@ -95,8 +87,8 @@ class XrayCollector:
                 assign_write_times(strip.runs, now_ms, attempts)
             commits = self._commits(raw) if self.over_time else {}
         line = timeline(strips, commits, events if self.over_time else [], self.input, now_ms)
-        bootstrap, notes = self.connection.bootstrap, tuple(self._unavailable)
-        return Xray(tuple(strips), line, self.roles, self.group, bootstrap, now_ms, tuple(events), notes)
+        whose, notes = (self.roles, self.group, self.connection.bootstrap), tuple(self._unavailable)
+        return Xray(tuple(strips), line, *whose, now_ms, tuple(events), notes)
 
     def _strips(self, raw: RawLogs) -> Iterator[Strip]:
         deadline = Deadline(_ASK_S)
@@ -105,7 +97,7 @@ class XrayCollector:
             raise Refused(f"no topic {' and no topic '.join(self.roles)} exists; set --input and --output, or --topic")
         self._unavailable += [f"topic {name} does not exist" for name in self.roles if name not in known]
         positions = self._positions(range(known[self.input].partitions)) if self.input in known else {}
-        for name in (name for name in self.roles if name in known):
+        for name in filter(known.__contains__, self.roles):
             logs = log_offsets(self._admin, name, range(known[name].partitions), deadline)
             for partition, log in sorted(logs.items()):
                 strip = Strip(name, partition, log, *self.window.of(log))
@@ -114,8 +106,7 @@ class XrayCollector:
                 yield strip
 
     def _runs(self, raw: RawLogs, strip: Strip) -> list[Run]:
-        name = f"{strip.topic}[{strip.partition}]"
-        size = strip.until - strip.start
+        name, size = f"{strip.topic}[{strip.partition}]", strip.until - strip.start
         fold = RunBuilder(strip.start, strip.until, max(1, size // MOST_COLUMNS))
         # Past the window's end, read only as far as transactions reach that began inside it.
         for batch, content in raw.batches(strip.topic, strip.partition, strip.start, strip.log.end):
@@ -138,18 +129,13 @@ class XrayCollector:
         """Return the group's commits over time, as far as compaction has left them."""
         deadline = Deadline(_ASK_S)
         try:
-            known = topics.describe(self._admin, [OFFSETS_TOPIC], deadline).get(OFFSETS_TOPIC)
-            if known is None:
+            if (known := topics.describe(self._admin, [OFFSETS_TOPIC], deadline).get(OFFSETS_TOPIC)) is None:
                 return {}
             whose = (self.group, self.input, known.partitions)
             return committed_positions(newest_offset_batches(self._admin, raw, *whose, deadline))
         except BrewError as error:
             self._unavailable.append(f"commit times of group {self.group}: {error}")
             return {}
-
-
-def _topics(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(checked_topic(topic, "--topic") for topic in value)
 
 
 def _file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -161,44 +147,33 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 
 
 @click.command("xray")
-@bootstrap_option
-@input_option
-@output_option
-@group_option
-@click.option(
-    "--topic", "others", multiple=True, callback=_topics, help="Topic to show instead of input and output; repeatable."
-)
-@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
-@click.option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
-@click.option(
+@options.bootstrap_option
+@options.input_option
+@options.output_option
+@options.group_option
+@option("--topic", "others", multiple=True, help="Topic to show instead of input and output; repeatable.")
+@option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
+@option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
+@option(
     "--last",
     type=click.IntRange(0),
     metavar="N",
     help=f"The last N offsets of each partition; 0: all.  [default: {_LAST:,} without --from]",
 )
-@click.option(
+@option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_file,
     help="Write a page with a time slider (FILE.html), or a picture (FILE.svg).  [default: the terminal]",
 )
-@click.option(
+@option(
     "--journal",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Journal directory of `brew run --journal`; adds its steps.",
 )
-@json_option
+@options.json_option
 def xray(
-    bootstrap: str,
-    others: tuple[str, ...],
-    start: int | None,
-    until: int | None,
-    last: int | None,
-    out: Path | None,
-    journal: Path | None,
-    *,
-    as_json: bool,
-    **more: str,
+    bootstrap: str, others: tuple[str, ...], out: Path | None, journal: Path | None, *, as_json: bool, **more: Any
 ) -> ExitCode:
     """
     Show the logs offset by offset: committed, aborted and open records, markers, and the group's committed offset.
@@ -217,16 +192,19 @@ def xray(
     \b
     Exit codes: 0 shown, 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
-    window = window_of(start, until, last)
+    others = tuple(checked_topic(topic, "--topic") for topic in others)
+    window = window_of(more["start"], more["until"], more["last"])
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"
-    with progress() as report:
+    with options.progress() as report:
         wanted = (roles, more["topic"], more["group"], window, journal)
-        taken = XrayCollector(connected(bootstrap), report, *wanted, over_time=html).take(int(time.time() * 1000))
+        taken = XrayCollector(options.connected(bootstrap), report, *wanted, over_time=html).take(
+            int(time.time() * 1000)
+        )
     if out is not None:
         out.write_text(render.page(taken) if html else render.svg_document(taken), "utf-8")
     if as_json:
-        print_json(document(taken))
+        options.print_json(document(taken))
     elif out is not None:
         click.echo(_summary(taken, out))
     else:
@@ -237,12 +215,7 @@ def xray(
 
 
 def window_of(start: int | None, until: int | None, last: int | None) -> Window:
-    """
-    Return the offsets selected by the options.
-
-    Raises:
-        UsageError: the options exclude each other, or select nothing.
-    """
+    """Return the offsets that the options select; `UsageError` if they exclude each other, or select nothing."""
     if last is not None and start is not None:
         raise UsageError(
             f"--last is {last} and --from is {start}: they exclude each other; set one, or --last with --to"

@@ -211,7 +211,6 @@ class RunBuilder:
             run.last = sources[1] if isinstance(sources, tuple) else None
 
     def finish(self) -> list[Run]:
-        """Return the runs in offset order, including those of open transactions."""
         for open_runs in self._open.values():
             for run in open_runs:
                 self._close(run)
@@ -235,7 +234,6 @@ class Timeline:
     bounds: tuple[tuple[Bounds, ...], ...] = field(repr=False)
 
     def written(self, run: Run) -> int:
-        """Return the first moment at which the log holds the run."""
         return bisect_left(self.moments, run.written_ms)
 
     def ended(self, run: Run) -> int:
@@ -304,10 +302,7 @@ class Column:
 
     @property
     def offsets(self) -> Counter[Kind]:
-        counts: Counter[Kind] = Counter()
-        for piece in self.pieces:
-            counts[piece.kind] += piece.offsets
-        return counts
+        return sum((Counter({piece.kind: piece.offsets}) for piece in self.pieces), Counter())
 
     def stacked(self, least: float) -> Iterator[tuple[Piece, float, float]]:
         """Yield each piece with the height above it and its own, as shares of the column, at least ``least``."""

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from brew import html
 from brew.html import Markup, templates
-from brew.offsets import SourcePosition
 from operations import labels
-from operations.xray.model import ORDER, Bounds, Column, Kind, Run, Strip, Timeline, binned, columns
+from operations.xray.model import ORDER, Bounds, Column, Kind, Run, Sources, Strip, Timeline, binned, columns
 from operations.xray.timeline import Xray
 
 WIDTH = 1000
@@ -58,7 +57,6 @@ class Row:
 
     @property
     def middle(self) -> float:
-        """Vertical position of the text beside the strip."""
         return self.top + HIGH / 2 + 4
 
     def x(self, offset: int) -> float:
@@ -127,15 +125,17 @@ def svg_document(xray: Xray) -> str:
 
 def drawing(xray: Xray, *, moving: bool, style: Markup | None = None) -> Markup:
     """Return the picture; ``moving`` adds to each piece the moments at which it appears and its outcome is known."""
-    macros: Any = _templates().get_template("drawing.html").module
-    return Markup(macros.drawing(xray, layout(xray), moving, style))
+    return Markup(_macros().drawing(xray, layout(xray), moving, style))
 
 
 @cache
 def patterns() -> Markup:
     """Return the patterns, which distinguish the kinds without relying on colour."""
-    macros: Any = _templates().get_template("drawing.html").module
-    return Markup(macros.patterns())
+    return Markup(_macros().patterns())
+
+
+def _macros() -> Any:
+    return _templates().get_template("drawing.html").module
 
 
 def page(xray: Xray) -> str:
@@ -153,24 +153,12 @@ def asset(name: str) -> Markup:
 
 @cache
 def _templates() -> Environment:
-    return templates(
-        __package__,
-        labels=labels,
-        legend=_legend,
-        f1="{:.1f}".format,
-        g="{:g}".format,
-        HIGH=HIGH,
-        LEAST=_LEAST,
-        LEFT=LEFT,
-        MOST_STEPS=MOST_STEPS,
-        ORDER=list(ORDER),
-        THIN=_THIN,
-        WIDTH=WIDTH,
-    )
+    drawn: dict[str, Any] = {"HIGH": HIGH, "LEAST": _LEAST, "LEFT": LEFT, "THIN": _THIN, "WIDTH": WIDTH}
+    drawn |= {"MOST_STEPS": MOST_STEPS, "ORDER": list(ORDER), "labels": labels, "legend": _legend}
+    return templates(__package__, f1="{:.1f}".format, g="{:g}".format, **drawn)
 
 
 def _legend() -> Iterator[tuple[Kind, float]]:
-    """Yield the kinds and the position of each one's swatch."""
     x = 12.0
     for kind in ORDER:
         yield kind, x
@@ -199,15 +187,11 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
     for partition, indices in xray.by_partition().items():
         yield Text(f"partition {partition}", "bold")
         for strip in (xray.strips[index] for index in indices):
-            drawn = Text(f"{xray.role(strip)[: _LABEL - 1]:<{_LABEL}}")
-            for sign, style in cells(strip, room):
-                drawn.append(sign, style)
-            yield drawn
+            yield Text.assemble(f"{xray.role(strip)[: _LABEL - 1]:<{_LABEL}}", *cells(strip, room))
             yield Text(f"{'':<{_LABEL}}{_numbers(strip)}", "dim")
     legend = Text()
     for kind in ORDER:
-        sign, style = _SIGNS[kind]
-        legend.append(sign, style).append(f" {kind.words}  ")
+        legend.append(*_SIGNS[kind]).append(f" {kind.words}  ")
     yield legend
     for note in xray.unavailable:
         yield Text(f"unavailable: {note}", "cyan")
@@ -227,15 +211,10 @@ def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
     size = -(-span // count)
     signs = [_NOTHING] * -(-span // size)
     for column in binned(strip, count):
-        signs[(column.start - strip.start) // size] = _SIGNS[_foremost(column)]
+        counts = column.offsets
+        most = max(counts, key=lambda kind: (kind is Kind.OPEN, counts[kind], -ORDER.index(kind)))
+        signs[(column.start - strip.start) // size] = _SIGNS[most]
     return [sign for sign in signs for _ in range(each)]
-
-
-def _foremost(column: Column) -> Kind:
-    counts = column.offsets
-    if counts[Kind.OPEN]:
-        return Kind.OPEN
-    return max(counts, key=lambda kind: (counts[kind], -ORDER.index(kind)))
 
 
 def _numbers(strip: Strip) -> str:
@@ -287,7 +266,7 @@ def _bin(column: Column) -> dict[str, Any]:
         "producer_id": writers.producer_id,
         "epochs": writers.epochs,
         "source_partitions": writers.partitions,
-        "source": writers.source and [_place(end) for end in writers.source],
+        "source": writers.source and _source(writers.source),
     }
 
 
@@ -302,10 +281,10 @@ def _run(run: Run) -> dict[str, Any]:
         "written_ms": run.written_ms,
         "ended_ms": run.ended_ms,
         "marker": run.marker,
-        "source": None if run.first is None or run.last is None else [_place(run.first), _place(run.last)],
+        "source": None if run.first is None or run.last is None else _source((run.first, run.last)),
         "sink": run.sink and {"name": run.sink.name, "batch": run.sink.number},
     }
 
 
-def _place(source: SourcePosition) -> str:
-    return f"{source.topic}/{source.partition}/{source.offset}"
+def _source(ends: Sources) -> list[str]:
+    return [f"{end.topic}/{end.partition}/{end.offset}" for end in ends]

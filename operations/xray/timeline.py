@@ -73,10 +73,8 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
             events.append(_timeline_event(attempt, name, at_ms, crash=name == _CRASHED))
         if line.step is Step.OUTCOME:
             done.append(current.pop(key))
-    for attempt in current.values():
-        done.append(attempt)
-        events.append(_timeline_event(attempt, f"no entry after {attempt.last}", attempt.last_ms, crash=True))
-    return done, sorted(events, key=lambda event: event.at_ms)
+    events += [_timeline_event(a, f"no entry after {a.last}", a.last_ms, crash=True) for a in current.values()]
+    return [*done, *current.values()], sorted(events, key=lambda event: event.at_ms)
 
 
 def _next(attempt: Attempt, line: Entry, at_ms: int) -> Attempt:
@@ -148,10 +146,8 @@ def timeline(
     most: int = MOST_FRAMES,
 ) -> Timeline:
     """Return at most ``most`` moments: all of them if there are no more, else every n-th, and each crash."""
-    times = {now_ms}
-    times.update(
-        ms for strip in strips for run in strip.runs for ms in (run.written_ms, run.ended_ms) if ms is not None
-    )
+    runs = [run for strip in strips for run in strip.runs]
+    times = {now_ms, *(run.written_ms for run in runs), *(run.ended_ms for run in runs if run.ended_ms is not None)}
     times.update(at_ms for commits in positions.values() for at_ms, _ in commits)
     times.update(event.at_ms for event in events)
     times.discard(0)  # a record without a timestamp is there from the beginning
@@ -191,7 +187,6 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
 
 
 def committed_positions(batches: Iterable[OffsetBatch]) -> Positions:
-    """Return the group's positions over time, from its offset log."""
     positions: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for batch, commits in effective_commits(batches):
         for commit in commits:

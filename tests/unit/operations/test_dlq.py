@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from harness.fakes import Broker, FakeTransaction
 from harness.pages import ROOT, column
 
 from brew.connection import Connection
@@ -94,15 +94,12 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
     ],
 )
 def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter, why: SkipReason | None) -> None:
+    """Also what the input cannot hold: the broker would refuse the whole transaction."""
     found = rules.skipped(letter)
     assert (None if found is None else found.why) is why
-
-
-def test_what_the_input_cannot_hold_is_not_tried() -> None:
-    """The broker would refuse the whole transaction."""
-    found = RULES.replay_record("dead", LETTER, b"z" * 100_000)
-    assert isinstance(found, SkippedDeadLetter)
-    assert found.why is SkipReason.TOO_LARGE
+    large = RULES.replay_record("dead", LETTER, b"z" * 100_000)
+    assert isinstance(large, SkippedDeadLetter)
+    assert large.why is SkipReason.TOO_LARGE
 
 
 @pytest.mark.parametrize(
@@ -180,24 +177,20 @@ def test_letters_are_counted_by_reason_partition_and_time() -> None:
 
 
 def test_a_report_counts_what_went_and_what_stays() -> None:
-    back = RULES.replay_record("dead", LETTER, b"y")
-    assert isinstance(back, ReplayRecord)
-    told = report_document([back, SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")], "dead", "in", dry_run=False)
+    done = [RULES.replay_record("dead", LETTER, b"y"), SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]
+    told = report_document(done, "dead", "in", dry_run=False)
     assert summary(told) == "1 dead letter written back to in; 1 not replayed: 1 too-often"
 
 
-def test_a_mark_belongs_to_one_topic_not_to_its_name() -> None:
+def test_marks_and_headers_are_those_of_the_page_and_a_mark_belongs_to_one_topic_not_to_its_name() -> None:
     assert replay_log_key("id-1", 5) != replay_log_key("id-2", 5)
-
-
-def test_the_replay_headers_are_those_of_the_page() -> None:
     page = (ROOT / "docs/PROTOCOL.md").read_text()
     assert column(page, "Replayed records") == [REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP]
 
 
 if TYPE_CHECKING:
     from brew.kafka.clients import AdminClient
-    from operations.dlq.dead_letter import DeadLetterTopics as Ground
+    from operations.dlq.dead_letter import DeadLetterTopics
 
 
 NOWHERE = Connection("nowhere")
@@ -210,11 +203,15 @@ def letter(offset: int) -> DeadLetter:
     return DeadLetter(0, offset, b"k", b"x", headers, 0)
 
 
+def foreign(offset: int) -> DeadLetter:
+    return DeadLetter(0, offset, b"k", b"x", [], 0)
+
+
 class Known(ReplayLog):
     """Marks of which another replay's are committed, and come to be visible behind our fence only."""
 
-    def __init__(self, visible: set[int], hidden: set[int], told: list[str]) -> None:
-        super().__init__(NOWHERE, "dlq.replayed", 0, "id", set(visible))
+    def __init__(self, hidden: set[int], told: list[str]) -> None:
+        super().__init__(NOWHERE, "dlq.replayed", 0, "id")
         self.hidden, self.told = hidden, told
 
     def follow(self, *_how: object) -> None:
@@ -226,179 +223,140 @@ class Known(ReplayLog):
 
 
 class Place:
-    """One dead-letter partition, and what a replay does on it, in ``told``."""
+    """One dead-letter partition, and what a replay does on it, in ``told``; its transaction fails at one step."""
 
-    def __init__(
-        self, letters: list[DeadLetter], visible: set[int] = frozenset(), hidden: set[int] = frozenset()
-    ) -> None:  # type: ignore[assignment]
+    def __init__(self, *letters: DeadLetter, hidden: Iterable[int] = (), fails_at: str = "") -> None:
         self.told: list[str] = []
-        self.produced: list[tuple[str, bytes | None]] = []
-        self.committed: Committed | None = None
-        self.fails_at = ""
-        self.admin = None
+        self.broker, self.admin, self.fails_at = Broker(), None, fails_at
         self.dead_letter = SimpleNamespace(name="dlq", topic_id="id")
-        self.known = Known(set(visible), set(hidden), self.told)
-        self._letters = letters
+        self.known = Known(set(hidden), self.told)
+        self.partitions = lambda _chosen: [0]
+        self.letters = lambda _partitions: ([one] for one in letters)
+        self.replay_log = lambda _partition: self.known
+        self.create_replay_log = lambda: SimpleNamespace(topic_id="marks-id")
 
-    def partitions(self, _chosen: object) -> list[int]:
-        return [0]
+    @property
+    def produced(self) -> list[tuple[str, bytes | None]]:
+        visible = self.broker.visible()
+        return [(record.topic, record.value if record.topic == "in" else record.key) for record in visible]
 
-    def letters(self, _partitions: object) -> Iterator[list[DeadLetter]]:
-        for one in self._letters:
-            yield [one]
-
-    def replay_log(self, _partition: int) -> ReplayLog:
-        return self.known
-
-    def create_replay_log(self) -> SimpleNamespace:
-        return SimpleNamespace(topic_id="marks-id")
-
-    def transaction(self, *_how: object) -> Any:
-        return Transaction(self)
+    @property
+    def position(self) -> int | None:
+        return self.broker.committed and self.broker.committed.offset
 
 
-class Transaction:
-    """The broker's side, as far as the order of steps goes."""
-
+class Transaction(FakeTransaction):
     def __init__(self, place: Place) -> None:
-        self._place, self._rows = place, list[tuple[str, bytes | None]]()
-        for step in ("fence", "begin", "flush", "abort", "close"):
-            setattr(self, step, lambda *_how, step=step: self._step(step))
+        super().__init__(place.broker, (place.fails_at, Fatal("no")))
+        self.steps = place.told
 
-    def _step(self, step: str) -> None:
-        self._place.told.append(step)
-        if self._place.fails_at == step:
-            raise Fatal(step)
-
-    def locate(self, _deadline: Deadline) -> Committed | None:
-        self._step("locate")
-        return self._place.committed
-
-    def mapped(self, _step: str) -> Any:
-        return nullcontext()
-
-    def produce(self, topic: str, value: bytes | None, key: bytes | None, *_more: object) -> None:
-        self._rows.append((topic, key if topic != "in" else value))
-
-    def send_offsets(self, until: int, metadata: str, _deadline: Deadline) -> None:
-        self._step(f"send {until}")
-        self._pending = Committed(until, metadata)
-
-    def commit(self, _deadline: Deadline) -> None:
-        self._step("commit")
-        self._place.committed = self._pending
-        self._place.produced += self._rows
+    def close(self) -> None:
+        self.steps.append("close")
 
 
-@dataclass
-class Done:
-    replayed: list[ReplayRecord]
-    skipped: list[SkippedDeadLetter]
+Skipped = list[tuple[int, SkipReason]]
+Replays = Callable[[Place], tuple[list[int], Skipped]]
 
 
-@contextmanager
-def on(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Done]:
-    monkeypatch.setattr(replaying, "KafkaTransaction", place.transaction)
-    done = list(chain.from_iterable(replay(cast("Ground", place), SETTINGS)))
-    yield Done(written_back(done), [each for each in done if isinstance(each, SkippedDeadLetter)])
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
+    """Replays what a place has; with the offsets written back, and those skipped with the reason."""
+
+    def run(place: Place) -> tuple[list[int], Skipped]:
+        monkeypatch.setattr(replaying, "KafkaTransaction", lambda *_how: Transaction(place))
+        done = list(chain.from_iterable(replay(cast("DeadLetterTopics", place), SETTINGS)))
+        skipped = [(one.letter.offset, one.why) for one in done if isinstance(one, SkippedDeadLetter)]
+        return [one.letter.offset for one in written_back(done)], skipped
+
+    return run
 
 
-def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction for each letter."""
+    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
+
+
+def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(replays: Replays) -> None:
     """Another replay committed it a moment ago: what was visible before the fence does not show its mark."""
-    place = Place([letter(5), letter(6)], hidden={5})
-    with on(place, monkeypatch) as done:
-        assert [one.letter.offset for one in done.replayed] == [6]
-        assert [(one.letter.offset, one.why) for one in done.skipped] == [(5, SkipReason.REPLAYED)]
+    place = Place(letter(5), letter(6), hidden={5})
+    assert replays(place) == ([6], [(5, SkipReason.REPLAYED)])
     assert place.produced == [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
     assert place.told.index("fence") < place.told.index("read_to_end") < place.told.index("begin")
 
 
-def test_each_transaction_settles_the_marks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("letter_by_letter")
+def test_each_transaction_settles_the_marks_again(replays: Replays) -> None:
     """The second round fences anew, so somebody else may have been there in between."""
-    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
-    place = Place([letter(5), letter(6)])
-    with on(place, monkeypatch) as done:
-        assert len(done.replayed) == 2
+    place = Place(letter(5), letter(6))
+    assert replays(place) == ([5, 6], [])
     assert place.told.count("read_to_end") == place.told.count("fence") == place.told.count("commit") == 2
 
 
-def test_a_letter_is_written_back_once_in_two_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_letter_is_written_back_once_in_two_replays(replays: Replays) -> None:
     """The second one sees the first one's marks and writes nothing."""
-    place = Place([letter(5)])
-    for backs in (1, 0):
-        with on(place, monkeypatch) as done:
-            assert len(done.replayed) == backs
+    place = Place(letter(5))
+    assert [replays(place)[0] for _ in range(2)] == [[5], []]
     assert len(place.produced) == 2
 
 
-@pytest.mark.parametrize("step", ["flush", "send 6"])
-def test_a_transaction_that_failed_marks_nothing(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+@pytest.mark.parametrize("step", ["flush", "send-offsets"])
+def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) -> None:
     """It is aborted, nothing is committed behind it, and the next replay writes its letter back."""
-    place = Place([letter(5)])
-    place.fails_at = step
-    with pytest.raises(Fatal), on(place, monkeypatch):
-        pass
+    place = Place(letter(5), fails_at=step)
+    with pytest.raises(Fatal):
+        replays(place)
     assert (place.told[-2:], place.produced, place.known.offsets) == (["abort", "close"], [], set())
     place.fails_at = ""
-    with on(place, monkeypatch) as done:
-        assert [type(one) for one in done.replayed] == [ReplayRecord]
+    assert replays(place)[0] == [5]
 
 
-def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(replays: Replays) -> None:
     """A letter that stays holds it; a later replay of what lies below does not move it back."""
-    foreign = DeadLetter(0, 6, b"k", b"x", [], 0)
-    place = Place([letter(5), foreign, letter(7)])
-    with on(place, monkeypatch) as done:
-        assert [one.why for one in done.skipped if isinstance(one, SkippedDeadLetter)] == [SkipReason.FOREIGN]
-    assert place.committed is not None
-    assert place.committed.offset == 6
-    place.committed = Committed(9, place.committed.metadata)
+    place = Place(letter(5), foreign(6), letter(7))
+    assert (replays(place)[1], place.position) == ([(6, SkipReason.FOREIGN)], 6)
+    assert place.broker.committed is not None
+    place.broker.committed = replace(place.broker.committed, offset=9)
     place.known.offsets.clear()
-    with on(place, monkeypatch):
-        assert place.committed.offset == 9
+    replays(place)
+    assert place.position == 9
 
 
-def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("letter_by_letter")
+def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(replays: Replays) -> None:
     """Transaction after transaction: what counts is the first that waits in all of the partition."""
-    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
-    place = Place(
-        [letter(5), DeadLetter(0, 6, b"k", b"x", [], 0), letter(7), DeadLetter(0, 8, b"k", b"x", [], 0), letter(9)]
-    )
-    with on(place, monkeypatch) as done:
-        assert len(done.replayed) == 3
-    assert place.committed is not None
-    assert place.committed.offset == 6
+    place = Place(letter(5), foreign(6), letter(7), foreign(8), letter(9))
+    assert (replays(place)[0], place.position) == ([5, 7, 9], 6)
 
 
 @pytest.mark.parametrize("metadata", ["", "topic-id=older marks-id=marks-id"])
-def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch, metadata: str
-) -> None:
+def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(replays: Replays, metadata: str) -> None:
     """It says nothing of these letters, however high it is."""
-    place = Place([letter(5)])
-    place.committed = Committed(99, metadata)
-    with on(place, monkeypatch):
-        assert place.committed.offset == 6
+    place = Place(letter(5))
+    place.broker.committed = Committed(99, metadata)
+    replays(place)
+    assert place.position == 6
 
 
-def test_marks_that_were_made_again_are_no_reason_to_write_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_that_were_made_again_are_no_reason_to_write_all_back(replays: Replays) -> None:
     """The group's offset remembers the topic that held them."""
-    place = Place([letter(5)])
-    place.committed = Committed(6, "topic-id=id marks-id=older")
-    with pytest.raises(Refused, match=r"replay log of dlq\[0\] is lost"), on(place, monkeypatch):
-        pass
+    place = Place(letter(5))
+    place.broker.committed = Committed(6, "topic-id=id marks-id=older")
+    with pytest.raises(Refused, match=r"replay log of dlq\[0\] is lost"):
+        replays(place)
     assert place.produced == []
 
 
-def test_another_groups_marks_are_seen_behind_the_fence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_groups_marks_are_seen_behind_the_fence_too(replays: Replays) -> None:
     """Its replay committed since we began; the two do not fence each other."""
-    place = Place([letter(5), letter(6)])
+    place = Place(letter(5), letter(6))
     place.known.read_to_end = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
-    with pytest.raises(Refused, match=r"is 'g', but .* were replayed under group 'other'"), on(place, monkeypatch):
-        pass
+    with pytest.raises(Refused, match=r"is 'g', but .* were replayed under group 'other'"):
+        replays(place)
     assert place.produced == []
+
+
+CLIENT = cast("AdminClient", None)
 
 
 def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog, list[tuple[int, int]]]:
@@ -411,14 +369,14 @@ def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog
 def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Following takes what is visible at once; settling waits for the rest, and goes on where the reading stood."""
     made, read = marks(monkeypatch, LogOffsets(0, 3, 8), LogOffsets(0, 3, 8), LogOffsets(0, 7, 8), LogOffsets(0, 8, 8))
-    made.follow(cast("AdminClient", None), Deadline(5))
+    made.follow(CLIENT, Deadline(5))
     assert read == [(0, 3)]
-    made.read_to_end(cast("AdminClient", None), Deadline(5))
+    made.read_to_end(CLIENT, Deadline(5))
     assert read == [(0, 3), (3, 8)]
 
 
 def test_marks_that_stay_open_are_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     made, read = marks(monkeypatch, LogOffsets(0, 3, 8))
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
-        made.read_to_end(cast("AdminClient", None), Deadline(0.01))
+        made.read_to_end(CLIENT, Deadline(0.01))
     assert read == []

@@ -12,21 +12,8 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.names import SinkTransactionalId, TransactionalId
 from operations import doctor
-from operations.hanging_transactions import (
-    AgeLimits,
-    Diagnosis,
-    Kind,
-    aborted_by_fence,
-    blocked_partitions,
-    confirm_hanging,
-    diagnose,
-    kafka_abort_command,
-    reprocessed_after_abort,
-    same_transaction,
-    select_to_abort,
-    still_hanging,
-    unmatched,
-)
+from operations import hanging_transactions as found
+from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
 
 NOW_MS = 10_000_000
 AGE_LIMITS = AgeLimits(older_than_s=60)
@@ -40,6 +27,10 @@ def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **
     return replace(one, **more)  # type: ignore[arg-type]
 
 
+def named(transactional_id: str) -> CoordinatorTransaction:
+    return known(transactional_id=transactional_id)
+
+
 OLD = replace(HELD, last_ms=NOW_MS - 900_000 - 300_001)
 WITHIN = "within its timeout"
 ENDED = "its coordinator has no such open transaction ('g:in:2' is {}): no timeout ends it"
@@ -50,47 +41,42 @@ NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old:
 @pytest.mark.parametrize(
     ("held", "owner", "kind", "why"),
     [
-        (HELD, known(), Kind.OPEN, WITHIN),
-        (HELD, known(began_ms=None), Kind.OPEN, WITHIN),
-        (HELD, known(age_s=60.0), Kind.OPEN, WITHIN),
-        (HELD, known(age_s=60.1), Kind.LINGERING, "open for longer than 60 s; its timeout ends it in 60 s"),
-        (
-            HELD,
-            known(age_s=90, timeout_s=900),
-            Kind.LINGERING,
-            "open for longer than 60 s; its timeout ends it in 810 s",
-        ),
-        (HELD, known(age_s=120), Kind.LINGERING, "open for longer than 60 s; its timeout ends it in 0 s"),
-        (HELD, known(age_s=121), Kind.LINGERING, "open for longer than its timeout of 120 s"),
-        (HELD, known(age_s=30.1, timeout_s=30), Kind.LINGERING, "open for longer than its timeout of 30 s"),
-        (HELD, known("PrepareCommit", age_s=500), Kind.OPEN, "PrepareCommit: its markers are being written"),
-        (HELD, known("PrepareAbort", age_s=500), Kind.OPEN, "PrepareAbort: its markers are being written"),
+        (HELD, known(), "open", WITHIN),
+        (HELD, known(began_ms=None), "open", WITHIN),
+        (HELD, known(age_s=60.0), "open", WITHIN),
+        (HELD, known(age_s=60.1), "lingering", "open for longer than 60 s; its timeout ends it in 60 s"),
+        (HELD, known(age_s=90, timeout_s=900), "lingering", "open for longer than 60 s; its timeout ends it in 810 s"),
+        (HELD, known(age_s=120), "lingering", "open for longer than 60 s; its timeout ends it in 0 s"),
+        (HELD, known(age_s=121), "lingering", "open for longer than its timeout of 120 s"),
+        (HELD, known(age_s=30.1, timeout_s=30), "lingering", "open for longer than its timeout of 30 s"),
+        (HELD, known("PrepareCommit", age_s=500), "open", "PrepareCommit: its markers are being written"),
+        (HELD, known("PrepareAbort", age_s=500), "open", "PrepareAbort: its markers are being written"),
         (
             HELD,
             known("PrepareEpochFence", producer_epoch=4),
-            Kind.OPEN,
+            "open",
             "PrepareEpochFence: its markers are being written",
         ),
-        (HELD, known("CompleteCommit"), Kind.HANGING, ENDED.format("CompleteCommit")),
-        (HELD, known("Empty"), Kind.HANGING, ENDED.format("Empty")),
-        (HELD, known(places=frozenset({("out", 1)})), Kind.HANGING, ENDED.format(ONGOING)),
-        (HELD, known(producer_epoch=4), Kind.HANGING, ENDED.format(ONGOING)),
-        (HELD, None, Kind.UNKNOWN, UNTOLD),
-        (replace(OLD, last_ms=OLD.last_ms + 1), None, Kind.UNKNOWN, UNTOLD),
-        (OLD, None, Kind.HANGING, NOBODYS),
-        (OLD, known(producer_id=8), Kind.HANGING, NOBODYS),
+        (HELD, known("CompleteCommit"), "hanging", ENDED.format("CompleteCommit")),
+        (HELD, known("Empty"), "hanging", ENDED.format("Empty")),
+        (HELD, known(places=frozenset({("out", 1)})), "hanging", ENDED.format(ONGOING)),
+        (HELD, known(producer_epoch=4), "hanging", ENDED.format(ONGOING)),
+        (HELD, None, "unknown", UNTOLD),
+        (replace(OLD, last_ms=OLD.last_ms + 1), None, "unknown", UNTOLD),
+        (OLD, None, "hanging", NOBODYS),
+        (OLD, known(producer_id=8), "hanging", NOBODYS),
     ],
 )
 def test_what_a_leader_holds_is_judged_by_its_coordinator(
-    held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: Kind, why: str
+    held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: str, why: str
 ) -> None:
     """Hanging is what the coordinator has ended, or never knew; only what it has open has an age."""
     cases = diagnose([held], [owner] if owner else [], AGE_LIMITS, NOW_MS)
     (case,) = [one for one in cases if one.producer_id == held.producer_id and one.holds]
     assert (case.kind, case.why, case.holds) == (kind, why, (held,))
-    assert case.producer_epoch == (owner.producer_epoch if kind is Kind.OPEN and owner else 3)
+    assert case.producer_epoch == (owner.producer_epoch if kind == "open" and owner else 3)
     mine = owner if owner is not None and owner.producer_id == held.producer_id else None
-    aged = mine is not None and mine.began_ms is not None and kind in {Kind.OPEN, Kind.LINGERING}
+    aged = mine is not None and mine.began_ms is not None and kind in {"open", "lingering"}
     assert (case.known, case.age_s is not None) == (mine, aged)
 
 
@@ -122,16 +108,9 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
         known(producer_id=6, age_s=0.5),
         known(producer_id=7, began_ms=None),
     ]
-    told = diagnose(held[::-1], owners, AGE_LIMITS, NOW_MS)
-    assert [(one.kind, one.producer_id) for one in told] == [
-        (Kind.HANGING, 1),
-        (Kind.LINGERING, 4),
-        (Kind.LINGERING, 3),
-        (Kind.UNKNOWN, 2),
-        (Kind.OPEN, 5),
-        (Kind.OPEN, 6),
-        (Kind.OPEN, 7),
-    ]
+    told = [(one.kind.value, one.producer_id) for one in diagnose(held[::-1], owners, AGE_LIMITS, NOW_MS)]
+    assert told[:4] == [("hanging", 1), ("lingering", 4), ("lingering", 3), ("unknown", 2)]
+    assert told[4:] == [("open", 5), ("open", 6), ("open", 7)]
 
 
 def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> None:
@@ -160,18 +139,18 @@ def case(
 def test_what_only_seemed_to_hang_is_dropped_at_a_second_look() -> None:
     """A transaction that ended between two questions looks like a hanging one."""
     hanging, open_one = case(Kind.HANGING), case(Kind.OPEN, known())
-    assert confirm_hanging([hanging, open_one], []) == [open_one]
-    assert confirm_hanging([hanging, open_one], [HELD]) == [hanging, open_one]
-    assert confirm_hanging([hanging], [replace(HELD, first_offset=91)]) == []
-    assert confirm_hanging([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
+    assert found.confirm_hanging([hanging, open_one], []) == [open_one]
+    assert found.confirm_hanging([hanging, open_one], [HELD]) == [hanging, open_one]
+    assert found.confirm_hanging([hanging], [replace(HELD, first_offset=91)]) == []
+    assert found.confirm_hanging([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
 
 
 def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
     """Others are told as they are."""
     assert case(Kind.OPEN, known()).owner == TransactionalId("g", "in", 2)
-    assert case(Kind.OPEN, known(transactional_id="flink-7")).owner is None
+    assert case(Kind.OPEN, named("flink-7")).owner is None
     assert case(Kind.UNKNOWN).owner is case(Kind.UNKNOWN).sink is case(Kind.UNKNOWN).position is None
-    sink = case(Kind.OPEN, known(transactional_id="revenue:out:sink"))
+    sink = case(Kind.OPEN, named("revenue:out:sink"))
     assert (sink.owner, sink.sink) == (None, SinkTransactionalId("revenue", "out"))
     assert case(Kind.OPEN, known()).names == ("g:in:2", "out/2/7")
     assert case(Kind.HANGING, known(producer_epoch=4)).names == ("out/2/7",)
@@ -181,18 +160,18 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
     """A group at the first open offset gets nothing; one before it will come up to it; nobody asked about the other."""
     groups = {"b": {("out", 2): 90}, "a": {("out", 2): 91}, "c": {("out", 2): 89}, "other": {("out", 1): 99}}
     two = case(Kind.OPEN, known(), HELD, replace(HELD, partition=3))
-    here, there = blocked_partitions(two, {("out", 2): ReadBounds(90, 91)}, groups)
+    here, there = found.blocked_partitions(two, {("out", 2): ReadBounds(90, 91)}, groups)
     assert (here.held, here.offsets, here.blocked_groups, here.approaching_groups) == (HELD, 1, ("a", "b"), ("c",))
     assert (there.offsets, there.blocked_groups, there.approaching_groups) == (0, (), ())
-    (behind,) = blocked_partitions(case(), {("out", 2): ReadBounds(80, 80)}, {})
+    (behind,) = found.blocked_partitions(case(), {("out", 2): ReadBounds(80, 80)}, {})
     assert behind.offsets == 0
 
 
 def test_a_sinks_own_group_waits_for_nothing_where_its_transaction_holds_back_its_topic() -> None:
     """What it has there is the id of its next batch."""
-    sink = case(Kind.OPEN, known(transactional_id="revenue:out:sink"), replace(HELD, partition=0))
+    sink = case(Kind.OPEN, named("revenue:out:sink"), replace(HELD, partition=0))
     groups = {"ledger": {("out", 0): 90}, "revenue": {("out", 0): 4}}
-    (told,) = blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
+    (told,) = found.blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
     assert (told.blocked_groups, told.approaching_groups) == (("ledger",), ())
 
 
@@ -202,21 +181,17 @@ def test_what_is_ended_is_named_or_sick() -> None:
     assert select_to_abort([open_one, sick, unknown], [], everything=True) == [sick]
     assert select_to_abort([open_one], ["g:in:2"], everything=False) == [open_one]
     assert select_to_abort([unknown], ["out/2/7"], everything=False) == [unknown]
-    assert unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
+    assert found.unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
 
 
 def test_all_ends_no_transaction_that_is_within_its_own_time_out() -> None:
     """A minute is nothing to somebody whose time-out is fifteen; whoever says whose and how old may end it, too."""
-    young = diagnose([HELD], [known(age_s=61, timeout_s=900)], AGE_LIMITS, NOW_MS)
+    healthy, young, at_its_end, overdue = (
+        diagnose([HELD], [known(age_s=age_s, timeout_s=900)], AGE_LIMITS, NOW_MS) for age_s in (59, 61, 900, 900.1)
+    )
     assert [one.kind for one in young] == [Kind.LINGERING]
-    assert select_to_abort(young, [], everything=True) == []
-    assert select_to_abort(young, [], everything=True, young=True) == young
-    at_its_end = diagnose([HELD], [known(age_s=900, timeout_s=900)], AGE_LIMITS, NOW_MS)
-    assert select_to_abort(at_its_end, [], everything=True) == []
-    overdue = diagnose([HELD], [known(age_s=900.1, timeout_s=900)], AGE_LIMITS, NOW_MS)
-    assert select_to_abort(overdue, [], everything=True) == overdue
-    healthy = diagnose([HELD], [known(age_s=59, timeout_s=900)], AGE_LIMITS, NOW_MS)
-    assert select_to_abort(healthy, [], everything=True, young=True) == []
+    assert select_to_abort([*young, *at_its_end, *overdue], [], everything=True) == overdue
+    assert select_to_abort([*healthy, *young], [], everything=True, young=True) == young
 
 
 @pytest.mark.parametrize(("age_s", "overdue"), [(None, False), (119.9, False), (120.0, False), (120.1, True)])
@@ -243,27 +218,25 @@ def test_a_transaction_is_the_same_while_producer_epoch_and_start_are(
     now: CoordinatorTransaction | None, *, same: bool
 ) -> None:
     """An owner that has committed and begun anew goes on under the same id, and often under the same epoch."""
-    assert same_transaction(case(Kind.LINGERING, known()), now) is same
+    assert found.same_transaction(case(Kind.LINGERING, known()), now) is same
 
 
 def test_a_marker_is_written_only_for_what_still_is_nobodys() -> None:
     """A coordinator that has it open by now will end it; another first offset is another transaction."""
     hanging, ended = case(Kind.HANGING, known("Empty")), known("Empty")
-    assert still_hanging(hanging, [HELD], [ended]) == [HELD]
-    assert still_hanging(hanging, [HELD], []) == [HELD]
-    assert still_hanging(hanging, [HELD], [known()]) == []
-    assert still_hanging(hanging, [HELD], [known(producer_epoch=4)]) == [HELD]
-    assert still_hanging(hanging, [HELD], [known(producer_id=8)]) == [HELD]
-    assert still_hanging(hanging, [replace(HELD, first_offset=91)], [ended]) == []
-    assert still_hanging(hanging, [], [ended]) == []
     newer = replace(HELD, last_ms=NOW_MS, coordinator_epoch=9)
-    assert still_hanging(hanging, [newer], [ended]) == [newer]
+    for held, owners in (([HELD], [ended]), ([HELD], []), ([HELD], [known(producer_epoch=4)]), ([newer], [ended])):
+        assert found.still_hanging(hanging, held, owners) == held
+    assert found.still_hanging(hanging, [HELD], [known(producer_id=8)]) == [HELD]
+    assert found.still_hanging(hanging, [HELD], [known()]) == []
+    assert found.still_hanging(hanging, [replace(HELD, first_offset=91)], [ended]) == []
+    assert found.still_hanging(hanging, [], [ended]) == []
 
 
 def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is accounted for: ended, over by itself, left alone, or failed with what to do next."""
     refused = "no answer"
-    first, second, third, fourth = (case(Kind.LINGERING, known(transactional_id=name)) for name in "abcd")
+    first, second, third, fourth = (case(Kind.LINGERING, named(name)) for name in "abcd")
 
     def end(_connection: Connection, one: Diagnosis, _deadline: Deadline) -> bool:
         if one is second:
@@ -271,15 +244,12 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
         return one is first
 
     monkeypatch.setattr(doctor, "abort_transaction", end)
-    said: list[tuple[str, str]] = []
-    cases = [first, second, third, fourth]
+    said: list[str] = []
+    cases, nowhere = [first, second, third, fourth], Connection("nowhere:1")
     report = doctor.abort_transactions(
-        Connection("nowhere:1"),
-        cases,
-        lambda one: one is not fourth,
-        lambda one, what: said.append((one.names[0], what)),
+        nowhere, cases, lambda one: one is not fourth, lambda one, _: said.append(one.names[0])
     )
-    assert [name for name, _ in said] == ["a", "b", "c"]
+    assert said == ["a", "b", "c"]
     told = report.document()
     assert (told["ended"], told["over"], told["left"]) == (["a"], ["c"], ["d"])
     (failed,) = told["failed"]
@@ -296,19 +266,13 @@ NEVER = "no known position goes back; the records become aborted, hidden from re
     [
         (case(Kind.LINGERING, known()), f"group g reads in[2] again from offset 17 at its next attempt{HIDDEN}"),
         (
-            case(Kind.LINGERING, known(transactional_id="h:in:2")),
+            case(Kind.LINGERING, named("h:in:2")),
             f"group h reads in[2] again from its first offset at its next attempt{HIDDEN}",
         ),
+        (case(Kind.OPEN, named("flink-7")), "its owner is fenced, and has to restart from its last committed position"),
+        (case(Kind.LINGERING, named("g:in:sink")), f"sink g writes batch 4 again at its query's next attempt{HIDDEN}"),
         (
-            case(Kind.OPEN, known(transactional_id="flink-7")),
-            "its owner is fenced, and has to restart from its last committed position",
-        ),
-        (
-            case(Kind.LINGERING, known(transactional_id="g:in:sink")),
-            f"sink g writes batch 4 again at its query's next attempt{HIDDEN}",
-        ),
-        (
-            case(Kind.LINGERING, known(transactional_id="h:in:sink")),
+            case(Kind.LINGERING, named("h:in:sink")),
             f"sink h writes its first batch again at its query's next attempt{HIDDEN}",
         ),
         (case(Kind.HANGING, known("Empty")), NEVER),
@@ -318,12 +282,12 @@ NEVER = "no known position goes back; the records become aborted, hidden from re
 )
 def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(told: Diagnosis, text: str) -> None:
     """The rest takes a marker by hand."""
-    assert aborted_by_fence(told) is (text != NEVER)
-    assert reprocessed_after_abort(told, {"g": {("in", 2): 17, ("in", 0): 4}}) == text
+    assert found.aborted_by_fence(told) is (text != NEVER)
+    assert found.reprocessed_after_abort(told, {"g": {("in", 2): 17, ("in", 0): 4}}) == text
 
 
 def test_kafkas_own_command_is_complete() -> None:
     """For whoever has the rights that this client lacks."""
-    assert kafka_abort_command("k:9092", HELD) == (
+    assert found.kafka_abort_command("k:9092", HELD) == (
         "kafka-transactions.sh --bootstrap-server k:9092 abort --topic out --partition 2 --start-offset 90"
     )

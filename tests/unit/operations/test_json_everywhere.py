@@ -14,6 +14,8 @@ from brew.names import ExitCode
 from pipeline.__main__ import cli
 from proof.__main__ import proof
 
+REMEDY = "name another, or create it (`brew topics`; `make topics`)"
+
 
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -33,10 +35,8 @@ def test_a_refusal_is_a_document_on_stderr(words: list[str], said: str, capsys: 
 
 def test_the_line_of_a_submit_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     """Word for word, so that nobody has to take a shell's quotes apart."""
-    assert (
-        exit_code_of(cli, "pipeline", ["submit", "--dry-run", "--json", "--master", "yarn", "--group", "two words"])
-        == 0
-    )
+    called = ["submit", "--dry-run", "--json", "--master", "yarn", "--group", "two words"]
+    assert exit_code_of(cli, "pipeline", called) == 0
     line = json.loads(capsys.readouterr().out)["command"]
     assert (line[0], line[line.index("--group") + 1]) == ("spark-submit", "two words")
 
@@ -47,21 +47,19 @@ def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixtur
     assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)
 
 
-@pytest.mark.parametrize("words", [["lag"], ["explain", "k"], ["xray"], ["doctor"], ["top", "--once"]])
-def test_an_empty_group_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("line", ["lag", "explain k", "xray", "doctor", "top --once", "group-describe", "verify"])
+def test_an_empty_group_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of an unset variable, as in `--group "$GROUP"`: confluent-kafka aborts the process, and doctor finds nothing."""
-    called = [*words, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
-    assert exit_code_of(cli, "pipeline", called) == ExitCode.USAGE
+    program, name = (proof, "proof") if line in {"group-describe", "verify"} else (cli, "pipeline")
+    called = [*line.split(), "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(program, name, called) == ExitCode.USAGE
     assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
 
 
 @pytest.mark.parametrize(
     ("error", "following"),
     [
-        (
-            "no topic; name another, or create it (`brew topics`; `make topics`)",
-            "name another, or create it (`brew topics`; `make topics`)",
-        ),
+        (f"no topic; {REMEDY}", REMEDY),
         ("no topic (a; b); create it", "create it"),
         ("a; b; c", "c"),
         ("no remedy", "no remedy"),
@@ -77,10 +75,3 @@ def test_what_to_do_next_is_whole(error: str, following: str, capsys: pytest.Cap
 
     assert exit_code_of(fails, "pipeline", ["--json"]) == ExitCode.REFUSED
     assert json.loads(capsys.readouterr().err) == {"error": error, "next": following}
-
-
-@pytest.mark.parametrize("command", ["group-describe", "verify"])
-def test_proofs_commands_refuse_an_empty_group_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    called = [command, "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
-    assert exit_code_of(proof, "proof", called) == ExitCode.USAGE
-    assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]

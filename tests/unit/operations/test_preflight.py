@@ -101,10 +101,13 @@ def one_broker(facts: ClusterFacts) -> ClusterFacts:
 
 
 def test_nothing_is_wrong_with_a_good_cluster() -> None:
-    """Every check is there, and all are green."""
+    """Every check is there, and all are green; Kafka's defaults and ours make a chain of time-outs."""
     told = found(cluster())
     assert {one.severity for one in told.values()} == {Severity.OK}
     assert set(told) == set(NAMES)
+    values = [int(told[f"{name}-timeout"].value.split()[0]) for name in ("request", "delivery", "transaction")]
+    assert values == sorted({*values})
+    assert values[-1] < 900_000, "the brokers' maximum"
 
 
 def test_a_cluster_of_one_broker_is_warned_of_and_not_refused() -> None:
@@ -210,14 +213,6 @@ def test_each_link_of_the_chain_is_shorter_than_the_next(name: str, severity: Se
     assert {one.severity for other, one in told.items() if other != name} == {Severity.OK}
 
 
-def test_the_shipped_time_outs_are_a_chain() -> None:
-    """Of Kafka's defaults and ours: request < delivery < transaction < the brokers' maximum."""
-    told = found(cluster())
-    values = [int(told[f"{name}-timeout"].value.split()[0]) for name in ("request", "delivery", "transaction")]
-    assert values == sorted({*values})
-    assert values[-1] < 900_000
-
-
 def test_the_writers_own_time_out_is_the_one_that_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the client library is told; an idempotent writer without a transaction has all of its time."""
     told: list[dict[str, Any]] = []
@@ -236,18 +231,21 @@ def test_brokers_that_differ_are_named_with_what_each_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "severity"),
+    ("check", "told", "severity"),
     [
-        (2, Severity.OK),
-        (3, Severity.OK),
-        (1, Severity.WARNING),
-        (0, Severity.WARNING),
-        (Unknown("old"), Severity.UNKNOWN),
+        *((transaction_version, version, Severity.OK) for version in (2, 3)),
+        *((transaction_version, version, Severity.WARNING) for version in (1, 0)),
+        *((skew, ahead, Severity.OK) for ahead in (0.0, 1.0, -1.0)),
+        *((skew, ahead, Severity.WARNING) for ahead in (1.001, -1.001)),
+        *((check, Unknown("old"), Severity.UNKNOWN) for check in (transaction_version, skew)),
     ],
 )
-def test_brokers_that_let_late_commits_through_are_told(told: int | Unknown, severity: Severity) -> None:
-    """KIP-890's second part came with `transaction.version` 2."""
-    assert transaction_version(told).severity is severity
+def test_brokers_that_let_late_commits_through_or_whose_clocks_differ_are_warned_of(
+    check: Callable[[Any], Finding], told: object, severity: Severity
+) -> None:
+    """KIP-890's second part came with `transaction.version` 2; clocks make ages wrong, and nothing comes twice."""
+    assert check(told).severity is severity
+    assert ("ahead" in skew(75.0).value, "behind" in skew(-75.0).value) == (True, True)
 
 
 def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with() -> None:
@@ -302,13 +300,8 @@ def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], tol
 CHAIN = TimeoutChain(30_000, 54_000, 60_000, 900_000)
 
 
-def settings_timeouts(**more: Any) -> PipelineSettings:
-    given = {"spark": SparkSettings("local[2]"), **more}
-    return PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g", **given)
-
-
 def told(found: TimeoutChain = CHAIN, **more: Any) -> dict[str, Any]:
-    return explained(settings_timeouts(**more), found, 10_080)
+    return explained(settings(**{"spark": SparkSettings("local[2]"), **more}), found, 10_080)
 
 
 def beside(**more: Any) -> dict[str, int | None]:
@@ -355,28 +348,10 @@ def test_beside_the_chain_stands_what_this_run_has() -> None:
 
 
 def test_who_set_the_request_time_out_is_told() -> None:
-    """A file of client settings_timeouts, or the library's default."""
-    given = Connection("k:9092", {"request.timeout.ms": "10000"})
-    run = PipelineSettings(given, "in", "out", "dead", "g")
-    by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (run, settings_timeouts())]
+    """A file of client settings, or the library's default."""
+    given = replace(settings(), connection=Connection("k:9092", {"request.timeout.ms": "10000"}))
+    by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (given, settings())]
     assert ("--client-config" in by[0], "default" in by[1]) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("told", "severity"),
-    [
-        (0.0, Severity.OK),
-        (1.0, Severity.OK),
-        (-1.0, Severity.OK),
-        (1.001, Severity.WARNING),
-        (-1.001, Severity.WARNING),
-        (Unknown("old"), Severity.UNKNOWN),
-    ],
-)
-def test_clocks_that_differ_by_more_than_a_second_are_warned_of(told: float | Unknown, severity: Severity) -> None:
-    """No run is refused over them: they make ages wrong, and nothing comes twice."""
-    assert skew(told).severity is severity
-    assert ("ahead" in skew(75.0).value, "behind" in skew(-75.0).value) == (True, True)
 
 
 @pytest.mark.parametrize(

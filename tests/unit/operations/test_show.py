@@ -9,37 +9,31 @@ from harness.xray_logs import batch, marker
 from rich.console import Console
 
 from brew.cluster import RawBatch
-from operations.show import RecordStates, _merged, content_document, lines
+from operations.show import _merged, content_document, lines
+from operations.xray.model import RunBuilder
 
 
-def states(*batches: RawBatch) -> list[str]:
-    found = RecordStates()
+def folded(until: int, *batches: RawBatch) -> RunBuilder:
+    found = RunBuilder(0, until)
     for one in batches:
         found.add(one)
-    return [state for _, state in found.batches()]
+    return found
 
 
 def test_the_next_marker_of_its_producer_decides_what_became_of_a_batch() -> None:
     """Another producer's marker says nothing, a fence's marker carries the next epoch, and what has none is open."""
-    told = states(
-        batch(0, 5, 7, 3),
-        batch(5, 5, 8),
-        marker(10, 8, "commit"),
-        batch(11, 1, -1, tx=False),
-        marker(12, 7, "abort", 4),
-        batch(13, 2, 7, 4),
-    )
-    assert told == ["aborted", "committed", "commit-marker", "plain", "abort-marker", "open"]
+    log = [batch(0, 5, 7, 3), batch(5, 5, 8), marker(10, 8, "commit"), batch(11, 1, -1, tx=False)]
+    found = folded(15, *log, marker(12, 7, "abort", 4), batch(13, 2, 7, 4)).finish()
+    told = ["aborted", "committed", "commit-marker", "plain", "abort-marker", "open"]
+    assert [run.kind for run in found] == told
 
 
 def test_a_window_is_undecided_until_the_marker_of_what_began_in_it() -> None:
     """What begins behind the window need not be followed."""
-    found = RecordStates()
-    found.add(batch(0, 5, 7))
-    found.add(batch(5, 5, 8))
-    assert (found.undecided(5), found.undecided(0)) == (True, False)
-    found.add(marker(10, 7, "commit"))
-    assert (found.undecided(5), found.undecided(6)) == (False, True)
+    log = [batch(0, 5, 7), batch(5, 5, 8)]
+    assert (folded(5, *log).undecided, folded(0, *log).undecided) == (True, False)
+    log.append(marker(10, 7, "commit"))
+    assert (folded(5, *log).undecided, folded(6, *log).undecided) == (False, True)
 
 
 @pytest.mark.parametrize(

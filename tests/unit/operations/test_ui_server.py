@@ -44,13 +44,8 @@ def stream_position(port: int) -> str:
 def test_page_files_and_document_are_answered_with_the_policy() -> None:
     """Each with the headers that keep it from being anything else."""
     with served(LiveView(Made(), TICK_S)) as port:
-        for path, kind in {
-            "/": "text/html",
-            "/page.css": "text/css",
-            "/page.js": "text/javascript",
-            "/icon.svg": "image/svg+xml",
-            "/view.json": "application/json",
-        }.items():
+        kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript", "/icon.svg": "image/svg+xml"}
+        for path, kind in {**kinds, "/view.json": "application/json"}.items():
             code, headers, body = get(port, path)
             assert (code, headers["content-type"].partition(";")[0], bool(body)) == (200, kind, True)
             assert headers["content-security-policy"].startswith("default-src 'none'")
@@ -106,11 +101,9 @@ def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
         with Stream(port, stream_position(port)) as stream:
             stream.await_part("when", lambda _: True)
             made.hang.clear()
-            names = []
-            while "beat" not in names:
-                event = stream.event()
-                assert event is not None
-                names.append(event[0])
+            while (event := stream.event()) is not None and event[0] != "beat":
+                pass
+            assert event is not None
             assert get(port)[0] == 200
         made.hang.set()
 

@@ -91,6 +91,7 @@ def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
     assert cut(batches[-1:], tail=1).records is None
     assert labels.of_transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
     assert (cut(batches, tail=1).records, cut(batches, tail=1).exact) == (20, True)
+    assert "1 record in out partition 0" in labels.of_transaction(replace(cut(batches), records=1))
 
 
 def test_another_writers_records_in_between_do_not_count() -> None:
@@ -101,12 +102,6 @@ def test_another_writers_records_in_between_do_not_count() -> None:
     told = cut([*mixed, marker(800, WRITER, "commit", 3, at=T0)], tail=101)
     assert told.outcome == "open"
     assert (told.producer_id, told.records, told.exact) == (9, 400, True)
-
-
-def test_one_record_is_one_record() -> None:
-    """Not `1 records`."""
-    told = replace(cut(long(20)), records=1)
-    assert "1 record in out partition 0" in labels.of_transaction(told)
 
 
 RUN = PipelineSettings(Connection("127.0.0.1:9092"), "in", "out", "dlq", "g")
@@ -135,33 +130,23 @@ def answering(told: Status) -> Iterator[str]:
             thread.join()
 
 
-def test_a_run_on_the_same_group_topic_and_cluster_is_taken() -> None:
-    """However the cluster's own machine is written."""
-    with answering(OURS) as url:
-        found = LocalStatusSource(url, RUN).ask(Deadline(5))
-    assert found is not None
-    assert [one.partition for one in found.partitions] == [0]
-
-
 @pytest.mark.parametrize(
-    "other",
+    ("program", "partitions"),
     [
-        replace(OURS, group="another"),
-        replace(OURS, bootstrap="elsewhere:9092"),
-        replace(OURS, topics=replace(OURS.topics, input="another")),
+        (OURS, [0]),
+        (replace(OURS, group="another"), None),
+        (replace(OURS, bootstrap="elsewhere:9092"), None),
+        (replace(OURS, topics=replace(OURS.topics, input="another")), None),
     ],
 )
-def test_a_program_that_works_on_something_else_is_not(other: Status) -> None:
-    """Nor is it a source that is stale: nobody asked for it."""
-    with answering(other) as url:
-        assert LocalStatusSource(url, RUN).ask(Deadline(5)) is None
-
-
-def test_where_nothing_answers_nothing_is_told() -> None:
-    """A port that was just closed."""
-    with answering(OURS) as url:
-        pass
-    assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None
+def test_a_run_on_the_same_group_topic_and_cluster_is_taken_and_no_other(
+    program: Status, partitions: list[int] | None
+) -> None:
+    """However the cluster's own machine is written. Another one is no source that is stale: nobody asked for it."""
+    with answering(program) as url:
+        found = LocalStatusSource(url, RUN).ask(Deadline(5))
+    assert (found and [one.partition for one in found.partitions]) == partitions
+    assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None, "the port was just closed"
 
 
 def report(**more: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,43 +23,38 @@ from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
 from sandbox.process import Identity, ServerProcess
 
-
-def _properties(layout: Layout, number: int, **more: str) -> dict[str, str]:
-    text = server_properties(
-        layout, layout.node(number), {name.replace("_", "."): value for name, value in more.items()}
-    )
-    return dict(line.split("=", 1) for line in text.splitlines())
-
-
-def test_one_node_needs_no_other_for_its_internal_topics(tmp_path: Path) -> None:
-    """Kafka's defaults of three replicas would make the first transaction wait for ever."""
-    found = _properties(plan(tmp_path, "c", [9092], [9093]), 1)
-    for name in ("offsets.topic.replication.factor", "transaction.state.log.replication.factor", "min.insync.replicas"):
-        assert found[name] == "1"
+ONE_COPY = dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1")
+THREE_COPIES = dict.fromkeys(("default.replication.factor", "transaction.state.log.replication.factor"), "3")
+NEEDS_TWO = dict.fromkeys(("min.insync.replicas", "transaction.state.log.min.isr"), "2")
+VOTERS = "1@127.0.0.1:11,2@127.0.0.1:12,3@127.0.0.1:13"
+LISTENERS = "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:12"
 
 
-def test_three_nodes_replicate_everything_and_need_two(tmp_path: Path) -> None:
-    """One of three brokers may die without a record lost or a write refused."""
-    found = _properties(plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]), 2)
-    assert found["default.replication.factor"] == found["transaction.state.log.replication.factor"] == "3"
-    assert found["min.insync.replicas"] == found["transaction.state.log.min.isr"] == "2"
-    assert found["controller.quorum.voters"] == "1@127.0.0.1:11,2@127.0.0.1:12,3@127.0.0.1:13"
-    assert found["listeners"] == "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:12"
-
-
-def test_topics_are_never_made_by_accident(tmp_path: Path) -> None:
-    """A mistyped topic must be an error, as it is on a well-kept cluster."""
-    assert _properties(plan(tmp_path, "c", [1], [2]), 1)["auto.create.topics.enable"] == "false"
-
-
-def test_a_setting_asked_for_wins(tmp_path: Path) -> None:
-    """Tests need, for one, other time-outs than people do."""
-    assert _properties(plan(tmp_path, "c", [1], [2]), 1, num_partitions="7")["num.partitions"] == "7"
+@pytest.mark.parametrize(
+    ("brokers", "number", "asked", "settings"),
+    [
+        # Kafka's defaults of three replicas would make the first transaction of one node wait for ever.
+        (1, 1, {}, {**ONE_COPY, "min.insync.replicas": "1"}),
+        # One of three brokers may die without a record lost or a write refused.
+        (3, 2, {}, {**THREE_COPIES, **NEEDS_TWO, "controller.quorum.voters": VOTERS, "listeners": LISTENERS}),
+        # A mistyped topic must be an error, as it is on a well-kept cluster.
+        (1, 1, {}, {"auto.create.topics.enable": "false"}),
+        # Tests need, for one, other time-outs than people do: a setting asked for wins.
+        (1, 1, {"min.insync.replicas": "7"}, {"min.insync.replicas": "7"}),
+    ],
+)
+def test_brokers_are_set_up_for_their_number(
+    tmp_path: Path, brokers: int, number: int, asked: dict[str, str], settings: dict[str, str]
+) -> None:
+    layout = plan(tmp_path, "c", range(1, brokers + 1), range(11, brokers + 11))
+    found = dict(line.split("=", 1) for line in server_properties(layout, layout.node(number), asked).splitlines())
+    assert found == found | settings
 
 
 def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
     """`down` finds what `up` started, in another process and on another day."""
     layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_node(2, identity=Identity(4711, 1234.5))
+    assert (Layout.read(tmp_path), list(tmp_path.iterdir())) == (None, []), "looking at a folder makes nothing there"
     layout.write()
     assert Layout.read(tmp_path) == layout
 
@@ -76,12 +70,6 @@ def test_a_cluster_keeps_its_version_and_refuses_another(tmp_path: Path) -> None
         Cluster.start(tmp_path, settings=Settings(kafka="3.3.2"))
 
 
-def test_a_directory_without_state_holds_no_cluster(tmp_path: Path) -> None:
-    """Looking at a folder makes nothing there."""
-    assert Layout.read(tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cluster_id": "c", "nodes": [{"number": 1}]}'])
 def test_a_broken_state_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     """Guessing what ran would leave processes behind, or end foreign ones."""
@@ -90,22 +78,13 @@ def test_a_broken_state_file_is_refused_by_name(tmp_path: Path, text: str) -> No
         Layout.read(tmp_path)
 
 
-@pytest.fixture
-def taken() -> Iterator[int]:
-    with socket.create_server((process.HOST, 0)) as server:
-        yield int(server.getsockname()[1])
-
-
-def test_a_port_somebody_listens_on_is_refused_with_the_holders_number(taken: int) -> None:
-    """One sentence says which port, who has it and what to do."""
-    with pytest.raises(Refused, match=rf"port {taken} is taken by .*(process {os.getpid()}|another process).*--port"):
-        process.require_free(taken)
-
-
-def test_a_port_is_free_again_once_its_holder_has_closed_it() -> None:
-    """Connections that linger after a server's end do not keep it from coming back."""
+def test_a_port_is_refused_with_its_holders_number_until_the_holder_has_closed_it() -> None:
+    """One sentence says which, whose and what to do; lingering connections do not keep a server from coming back."""
     with socket.create_server((process.HOST, 0)) as server:
         port = server.getsockname()[1]
+        holder = f"(process {os.getpid()}|another process)"
+        with pytest.raises(Refused, match=rf"port {port} is taken by .*{holder}.*--port"):
+            process.require_free(port)
         with socket.create_connection((process.HOST, port)), server.accept()[0]:
             pass
     process.require_free(port)
@@ -133,9 +112,7 @@ def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -
     """A state file from before a reboot must not make `down` end somebody else's program."""
     started = ServerProcess(IDLE, tmp_path / "log", ends_with_parent=True)
     older = Identity(started.identity.pid, started.identity.created - 3600)
-    assert not older.alive()
-    assert not older.stop(Deadline(1))
-    assert started.identity.alive()
+    assert (older.alive(), older.stop(Deadline(1)), started.identity.alive()) == (False, False, True)
     started.identity.kill()
     started.ended()
 
@@ -143,9 +120,8 @@ def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -
 def test_a_process_that_has_ended_is_not_alive_and_stopping_it_is_harmless(tmp_path: Path) -> None:
     """Also while nobody has asked for its exit status yet."""
     started = ServerProcess([sys.executable, "-c", ""], tmp_path / "log", ends_with_parent=False)
-    assert started.identity.wait(Deadline(10))
-    assert not started.identity.alive()
-    assert not started.identity.stop(Deadline(1))
+    gone = started.identity
+    assert (gone.wait(Deadline(10)), gone.alive(), gone.stop(Deadline(1))) == (True, False, False)
     started.ended()
 
 
@@ -211,35 +187,22 @@ def test_a_process_that_was_stopped_stands_still_when_the_signal_is_told(
         started.ended()
 
 
-def test_missing_jars_are_refused_with_the_command_that_fetches_them(tmp_path: Path) -> None:
-    """A clone where `make setup` has not run yet says so in one sentence."""
+def test_missing_jars_are_refused_with_the_command_that_fetches_them_and_unknown_tools_with_all(tmp_path: Path) -> None:
+    """A clone where `make setup` has not run yet says so in one sentence; nobody has to look up which tools exist."""
     with pytest.raises(Refused, match="make setup"):
         Jvm(tmp_path).command("kafka.Kafka", [])
-
-
-def _put_jars(home: Path, *names: str) -> None:
-    (home / "kafka").mkdir()
-    for name in names:
-        (home / "kafka" / name).touch()
-
-
-def test_the_class_path_has_one_order(tmp_path: Path) -> None:
-    """A class-data archive fits the class path it was made with, and no other order of the same jars."""
-    _put_jars(tmp_path, "b.jar", "a.jar", "c.jar")
-    assert [Path(jar).name for jar in Jvm(tmp_path).class_path().split(":")] == ["a.jar", "b.jar", "c.jar"]
-
-
-def test_an_archive_is_named_only_when_it_exists(tmp_path: Path) -> None:
-    """A missing archive makes a start slower, never impossible."""
-    _put_jars(tmp_path, "a.jar")
-    jvm = Jvm(tmp_path)
-    assert not any("SharedArchiveFile" in word for word in jvm.command("kafka.Kafka", []))
-    jvm.archive.touch()
-    assert f"-XX:SharedArchiveFile={jvm.archive}" in jvm.command("kafka.Kafka", [])
-
-
-def test_an_unknown_tool_is_wrong_usage_and_the_known_ones_are_named(tmp_path: Path) -> None:
-    """Nobody has to look up which tools there are."""
     with pytest.raises(UsageError) as refusal:
         Jvm(tmp_path).tool("kafka-nothing", [])
     assert all(name in str(refusal.value) for name in TOOLS)
+
+
+def test_the_class_path_has_one_order_and_an_archive_is_named_only_when_it_exists(tmp_path: Path) -> None:
+    """An archive fits the class path it was made with, in no other order; a missing one only makes a start slower."""
+    (tmp_path / "kafka").mkdir()
+    for name in ("b.jar", "a.jar", "c.jar"):
+        (tmp_path / "kafka" / name).touch()
+    jvm = Jvm(tmp_path)
+    assert [Path(jar).name for jar in jvm.class_path().split(":")] == ["a.jar", "b.jar", "c.jar"]
+    assert not any("SharedArchiveFile" in word for word in jvm.command("kafka.Kafka", []))
+    jvm.archive.touch()
+    assert f"-XX:SharedArchiveFile={jvm.archive}" in jvm.command("kafka.Kafka", [])
