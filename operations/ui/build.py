@@ -224,7 +224,7 @@ def _outcomes(ended: Sequence[Transaction]) -> Counter[str]:
     """Count transactions by outcome; one of the group's, identified by its epoch, counts once for all partitions."""
     foreign = Counter(one.outcome for one in ended if one.transactional_id is None)
     own = {(one.producer_id, one.epoch, one.outcome) for one in ended if one.transactional_id is not None}
-    return foreign + Counter(outcome for _, _, outcome in own)
+    return foreign + Counter(sorted(outcome for _, _, outcome in own))
 
 
 def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
