@@ -150,10 +150,6 @@ WHERE consumer_group = %s AND topic = %s AND known.partition = given.partition A
 """
 
 
-def _columns(rows: Sequence[Sequence[object]]) -> list[list[object]]:
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
 class Ledger:
     """SQL statements for one group's positions in one topic; the caller begins and commits."""
 
@@ -174,8 +170,12 @@ class Ledger:
                 f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
                 f"{self._names[0]!r} on {self._names[1]!r}; give this one its own tables with --schema"
             )
-        rows = [(s.partition, s.first, s.topic_id) for s in assignments]
-        connection.execute(_MAKE, [*self._names, *_columns(rows)])
+        columns = (
+            [s.partition for s in assignments],
+            [s.first for s in assignments],
+            [s.topic_id for s in assignments],
+        )
+        connection.execute(_MAKE, [*self._names, *columns])
 
     def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
         """Lock the rows and return them; no other process can move these positions until the transaction ends."""
@@ -200,7 +200,7 @@ class Ledger:
     def book(self, connection: Connection, entries: Sequence[Entry]) -> None:
         """Insert the entries and update the balances, in one statement."""
         if entries:
-            connection.execute(_BOOK, _columns(entries))
+            connection.execute(_BOOK, [list(column) for column in zip(*entries, strict=True)])
 
     def advance(self, connection: Connection, batches: Sequence[PartitionBatch]) -> None:
         """
@@ -209,8 +209,8 @@ class Ledger:
         Raises:
             RetryLater: a position was not there; the transaction must be rolled back.
         """
-        rows = [(s.partition, s.start, s.until) for s in batches]
-        moved = connection.execute(_ADVANCE, [*_columns(rows), *self._names]).rowcount
+        columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
+        moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
         if moved != len(batches):
             raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another process", 0.1)
 

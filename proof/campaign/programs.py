@@ -25,8 +25,6 @@ from brew.errors import BrewError, DeadlineExceeded
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
-_KILLED_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
-"""A command prefix with which the kernel kills the process when the campaign dies."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIZE = 16
 _SUFFIX = ".parsed"
@@ -51,7 +49,7 @@ class Program:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
-                [*_KILLED_WITH_PARENT, *command],
+                [*_kill_with_parent(), *command],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -151,6 +149,11 @@ class Program:
         """Send SIGKILL to the process alone; its group is killed when the cell ends."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait(Deadline(_ABORT_S))
+
+
+def _kill_with_parent() -> list[str]:
+    """Return a command prefix with which the kernel kills the process when the campaign dies."""
+    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 
 class Background(threading.Thread):
