@@ -328,6 +328,10 @@ class CellEnvironment:
             name = self.names.transactional_id(self.partition)
             return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, deadline)
         if role == "group":
+            # The brokers create the offsets topic when a group's coordinator is requested for the first time.
+            offsets.committed_by(
+                self.cluster.connection, self.names.group, self.names.input, [0], READ_COMMITTED, deadline
+            )
             return cluster_admin.coordinator(client, cluster_admin.OFFSETS, self.names.group, deadline)
         topic = {"input": self.names.input, "output": self.names.output}[role]
         return cluster_admin.leaders(client, topic, deadline)[self.partition]
