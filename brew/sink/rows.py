@@ -50,9 +50,6 @@ def checked_columns(found: Mapping[str, str], topic: str | None) -> list[str]:
     return [name for name in COLUMNS if name in found and not (name == "topic" and topic is not None)]
 
 
-_NO_TOPIC = "the sink got a row whose topic is null; every row needs a topic, or give the sink one"
-
-
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     """
     Return the records of one Arrow batch, in order; ``topic`` takes precedence over the column of that name.
@@ -77,35 +74,37 @@ def check_destinations(batch: pa.RecordBatch, topic: str | None, count_of: Calla
     Raises:
         Refused: a row names no topic, or a partition that its topic does not have.
     """
-    names = batch.schema.names
-    if topic is not None and "partition" not in names:
-        return
-    coded = batch.column("topic").dictionary_encode() if topic is None else None
-    if coded is not None and coded.null_count:
-        raise Refused(_NO_TOPIC)
-    for number, name in enumerate([topic] if coded is None else coded.dictionary.to_pylist()):
-        count = count_of(str(name))
-        if "partition" in names:
-            column = batch.column("partition")
-            _check_partitions(column if coded is None else column.filter(_equal(coded.indices, number)), name, count)
+    if topic is None or "partition" in batch.schema.names:
+        _check_destinations(batch, *_named_topics(batch, topic), count_of)
 
 
-def _check_partitions(column: pa.Array, topic: str | None, count: int) -> None:
+def _named_topics(batch: pa.RecordBatch, topic: str | None) -> tuple[list[str], pa.Array | None]:
+    """Return the distinct topics, and each row's as an index into them (None: there is only one)."""
+    if topic is not None:
+        return [topic], None
+    coded = batch.column("topic").dictionary_encode()
+    if coded.null_count:
+        raise Refused("the sink got a row whose topic is null; every row needs a topic, or give the sink one")
+    return coded.dictionary.to_pylist(), coded.indices
+
+
+def _check_destinations(
+    batch: pa.RecordBatch, topics: list[str], indices: pa.Array | None, count_of: Callable[[str], int]
+) -> None:
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
 
-    found = pc.min_max(column).as_py()
-    for partition in (found["min"], found["max"]):
-        if partition is not None and not 0 <= partition < count:
-            raise Refused(
-                f"the sink got a row with partition {partition} of topic {topic!r}, which has {count} partitions "
-                f"(0 to {count - 1}); null leaves the partition to the row's key"
-            )
-
-
-def _equal(indices: pa.Array, number: int) -> pa.Array:
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
-    return pc.equal(indices, number)
+    for number, name in enumerate(topics):
+        count = count_of(name)
+        if "partition" not in batch.schema.names:
+            continue
+        column = batch.column("partition")
+        found = pc.min_max(column if indices is None else column.filter(pc.equal(indices, number))).as_py()
+        for partition in (found["min"], found["max"]):
+            if partition is not None and not 0 <= partition < count:
+                raise Refused(
+                    f"the sink got a row with partition {partition} of topic {name!r}, which has {count} partitions "
+                    f"(0 to {count - 1}); null leaves the partition to the row's key"
+                )
 
 
 def _bytes_of(column: pa.Array) -> list[Any]:
@@ -153,13 +152,13 @@ def places_of(
     Raises:
         Refused: as `check_destinations`.
     """
-    check_destinations(batch, topic, count_of)
     import numpy as np  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
 
+    topics, indices = _named_topics(batch, topic)
+    _check_destinations(batch, topics, indices, count_of)
+
     count, names = batch.num_rows, batch.schema.names
-    coded = batch.column("topic").dictionary_encode() if topic is None else None
-    topics = [topic] if coded is None else coded.dictionary.to_pylist()
-    of_topic = np.zeros(count, np.int64) if coded is None else coded.indices.to_numpy().astype(np.int64)
+    of_topic = np.zeros(count, np.int64) if indices is None else indices.to_numpy().astype(np.int64)
     partitions, open_rows = np.zeros(count, np.int64), np.ones(count, np.bool_)
     if "partition" in names:
         column = batch.column("partition")

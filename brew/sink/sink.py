@@ -84,6 +84,8 @@ class ExactlyOnceSink:
     ``probe_port``: answer probes, `/metrics` and `/status` on this port (0: any free port) of ``probe_host``.
     """
 
+    _batch_bytes = BATCH_BYTES
+
     def __init__(
         self,
         bootstrap: str,
@@ -133,7 +135,6 @@ class ExactlyOnceSink:
         self.timeout_s, self.headers = float(transaction_timeout_s), headers
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
-        self._batch_bytes = BATCH_BYTES
         self._shared: SharedWriter | None = None
         self.last_batch: BatchReport | None = None
         """The last batch that was written, or found already written."""

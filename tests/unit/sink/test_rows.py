@@ -129,7 +129,11 @@ def test_rows_that_name_their_partition_go_there() -> None:
 
 
 def test_rows_that_name_no_destination_cost_no_request() -> None:
-    check_destinations(pa.RecordBatch.from_pydict({"value": pa.array(["a"])}), "out", nobody)
+    asked: list[str] = []
+    check_destinations(
+        pa.RecordBatch.from_pydict({"value": pa.array(["a"])}), "out", lambda topic: asked.append(topic) or 1
+    )
+    assert asked == []
 
 
 def test_rows_without_a_partition_go_where_their_key_belongs_in_their_topic() -> None:
