@@ -67,20 +67,22 @@ def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest
 
 def test_all_tasks_through_and_no_partition_twice_is_right() -> None:
     two, none, one = ["out/0", "out/1"], list[str](), ["out/2"]
-    checked([Result(Status.WRITTEN, len(places), places=places) for places in (two, none, one)])
+    checked([Result(Status.WRITTEN, len(wrote), partitions=wrote) for wrote in (two, none, one)])
 
 
 def test_two_tasks_in_one_partition_end_the_batch() -> None:
     """Their sequence numbers began at 0 both, so brokers took the second one's records for duplicates."""
     with pytest.raises(Overlap, match="two tasks wrote to out/1"):
-        checked([Result(Status.WRITTEN, 1, places=["out/0", "out/1"]), Result(Status.WRITTEN, 1, places=["out/1"])])
+        checked(
+            [Result(Status.WRITTEN, 1, partitions=["out/0", "out/1"]), Result(Status.WRITTEN, 1, partitions=["out/1"])]
+        )
 
 
 def test_sequence_numbers_that_brokers_refuse_tell_of_two_tasks_in_one_partition() -> None:
     """The batch is attempted again with a shuffle; five attempts without one ended the query (cell F39-rand-tasks)."""
     refused = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
     with pytest.raises(Overlap, match=r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"):
-        checked([Result(Status.WRITTEN, 1, places=["out/0"]), Result.of(refused)])
+        checked([Result(Status.WRITTEN, 1, partitions=["out/0"]), Result.of(refused)])
     with pytest.raises(Abortable) as told:
         checked([Result.of(Abortable("produce: gone"))])
     assert not isinstance(told.value, Overlap)
@@ -112,9 +114,9 @@ def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, s
 
 @given(st.sampled_from(Status), st.integers(0, 2**53), WORDS, st.lists(WORDS), st.integers(-1, 2**31))
 def test_a_result_is_read_back_as_it_was_written(
-    status: Status, rows: int, detail: str, places: list[str], stage: int
+    status: Status, rows: int, detail: str, partitions: list[str], stage: int
 ) -> None:
-    result = Result(status, rows, detail, places, stage)
+    result = Result(status, rows, detail, partitions, stage)
     assert Result.decoded(result.encoded()) == result
 
 
