@@ -78,7 +78,9 @@ SECTIONS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Prove": {
-        "topics": Listed("proof", "proof.commands.seed:topics", "Make the five topics that are missing."),
+        "topics": Listed(
+            "proof", "proof.commands.seed:topics", "Create the pipeline's five topics; existing ones are kept."
+        ),
         "seed": Listed("proof", "proof.commands.seed:seed", "Write orders to work on."),
         "seed-customers": Listed("proof", "proof.commands.seed:seed_customers", "Write customers' profiles."),
         "verify": Listed("proof", "proof.commands.inspect:verify", "Prove that every record came out exactly once."),

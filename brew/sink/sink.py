@@ -75,7 +75,7 @@ class ExactlyOnceSink:
     """
     Write each micro-batch of a query to Kafka in one transaction: `read_committed` readers see it whole, once.
 
-        sink = brew.ExactlyOnceSink("kafka:9092", name="revenue-by-store", topic="revenue")
+        sink = brew.ExactlyOnceSink("kafka:9092", name="revenue-sink", topic="revenue")
         query = df.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
     Columns as in Spark's own Kafka sink: `value`, and optionally `key`, `topic`, `partition`, `headers`. Any query and

@@ -166,7 +166,7 @@ def write_customers(
 @json_option
 def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None:
     """
-    Create the pipeline's five topics; topics that exist are not changed.
+    Create the pipeline's five topics; existing ones are kept.
 
     \b
     Examples:
