@@ -76,7 +76,6 @@ SINGLE_VARIABLES = {
     "seed --count": "SEED_COUNT",
     "seed-customers --customers": "CUSTOMERS",
     "topics --partitions": "PARTITIONS",
-    "totals --follow": "FOLLOW",
     "ui --status-url": "STATUS_URL",
     "ui --proof": "PROOF",
     "top --status-url": "STATUS_URL",

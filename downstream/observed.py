@@ -37,6 +37,10 @@ _ASK_S = 10.0
 _ASK_EVERY_S = 5.0
 _LEAVE_S = 2.0
 
+follow_option = click.option(
+    "--follow", is_flag=True, envvar="FOLLOW", help="Run until SIGTERM; without it, stop at the topic's current end."
+)
+
 
 @contextmanager
 def observed(

@@ -14,6 +14,7 @@ from brew.names import checked_topic
 from brew.observability.settings import PROBE_OPTIONS
 from downstream.claims.ownership import CLAIMS, claims_settings
 from downstream.consume.handler import LoopSettings
+from downstream.observed import follow_option
 from downstream.postgres import DatabaseSettings
 
 loop_options = options(
@@ -22,12 +23,7 @@ loop_options = options(
     click.option(
         "--partitions", metavar="N,N", help="Partitions to read, without group assignment.  [default: the group's]"
     ),
-    click.option(
-        "--follow",
-        is_flag=True,
-        envvar="FOLLOW",
-        help="Run until SIGTERM; without it, stop at the topic's current end.",
-    ),
+    follow_option,
     option("--batch", type=click.IntRange(1), default=5000, help="Records per transaction."),
     option(
         "--max-poll-interval-s",

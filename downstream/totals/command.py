@@ -26,7 +26,7 @@ from brew.observability.recorder import Subject
 from brew.observability.settings import probe_options
 from brew.observability.status import Topics as ObservedTopics
 from brew.offsets import LogOffsets
-from downstream.observed import observed, stop_event, to_stderr
+from downstream.observed import follow_option, observed, stop_event, to_stderr
 from downstream.totals.run import Run
 from downstream.totals.stages import add
 from downstream.totals.state_store import (
@@ -246,7 +246,7 @@ HOME = Path(".brew-state")
 @option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic of enriched orders.")
 @option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Topic for the results, compacted.")
 @option("--group", default=GROUP, help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.")
-@click.option("--follow", is_flag=True, help="Run until SIGTERM; without it, stop at the topic's current end.")
+@follow_option
 @option(
     "--store",
     type=click.Choice([ROCKSDB, MEMORY]),

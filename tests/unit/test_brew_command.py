@@ -99,6 +99,18 @@ def test_a_command_that_is_left_out_is_told_where_it_is(name: str, capsys: pytes
     assert f"`python -m {LEFT_OUT[name][0]} {name}`" in capsys.readouterr().err
 
 
+def test_every_program_that_runs_on_takes_follow_from_the_same_variable() -> None:
+    """`FOLLOW=1`, as the page of variables says; `show` only prints."""
+    following = {
+        command: option.envvar
+        for command, listed in COMMANDS.items()
+        if listed.program in {"pipeline", "downstream"} and command != "show"
+        for option in _of(PROGRAMS[listed.program], command).params
+        if option.name == "follow"
+    }
+    assert following == dict.fromkeys(("run", "submit", "preflight", "ledger", "receive", "totals", "call"), "FOLLOW")
+
+
 # What it says.
 
 
