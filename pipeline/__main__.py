@@ -112,22 +112,29 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
 @click.option("--json", "as_json", is_flag=True, help="All as JSON lines; --progress json, the sum, and refusals.")
 def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
-    settings = settings_of(option)
-    forget_variables()
-    stop = threading.Event()
-    stop_on_signals(stop, follow=settings.follow)
-    with _observed_progress(settings, _probes_of(option, settings), spans) as counters:
-        view = _view("json" if as_json else progress, counters)
-        waits = "this run waits, and continues from the committed offsets"
-        watch = broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.note)
-        with watch if settings.follow else nullcontext():
-            code = work(settings, stop, counters, view)
-    totals = counters.totals
-    if totals.rejected and totals.rejected == totals.records:
-        every = "the only record was" if totals.records == 1 else f"all {totals.records} records were"
-        _warn(f"{every} rejected; `brew dlq list --dead-letter {settings.dead_letter}` shows why", as_json=as_json)
+    lines = JsonLines()
+    # With --json, stdout holds nothing but objects: what the transformation prints goes to stderr.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else nullcontext():
+        settings = settings_of(option)
+        forget_variables()
+        stop = threading.Event()
+        stop_on_signals(stop, follow=settings.follow)
+        with _observed_progress(settings, _probes_of(option, settings), spans) as counters:
+            view = lines if as_json else _view(progress, counters)
+            waits = "this run waits, and continues from the committed offsets"
+            watch = broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.note)
+            with watch if settings.follow else nullcontext():
+                code = work(settings, stop, counters, view)
+        totals = counters.totals
+        if totals.rejected and totals.rejected == totals.records:
+            every = "the only record was" if totals.records == 1 else f"all {totals.records} records were"
+            warning = f"warning: {every} rejected; `brew dlq list --dead-letter {settings.dead_letter}` shows why"
+            if as_json:
+                lines.note(as_called(warning))
+            else:
+                click.echo(as_called(f"pipeline: {warning}"), err=True)
     if as_json:
-        JsonLines().done(counters)
+        lines.done(counters)
         return code
     click.echo(
         f"{quantity(totals.records, 'record')}: {_became(totals, settings)}, "
@@ -173,13 +180,6 @@ def _became(totals: Totals, settings: PipelineSettings) -> str:
     dropped = f", {totals.dropped} dropped" if totals.dropped else ""
     written = f" into {totals.written}" if totals.written != totals.enriched else ""
     return f"{totals.enriched} {done}{written}, {totals.rejected} rejected{dropped}"
-
-
-def _warn(text: str, *, as_json: bool) -> None:
-    if as_json:
-        JsonLines().note(as_called(f"warning: {text}"))
-    else:
-        click.echo(as_called(f"pipeline: warning: {text}"), err=True)
 
 
 @cli.command("submit", epilog=_SUBMITTED)

@@ -156,7 +156,10 @@ class ProgressView:
 
 
 class JsonLines(ProgressView):
-    """One JSON object per line on stdout: `cycle` and `note` events."""
+    """One JSON object per line on what is stdout when it is made: `cycle`, `note` and `done` events."""
+
+    def __init__(self) -> None:
+        self._stdout = sys.stdout
 
     def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
         ranges = [
@@ -176,8 +179,8 @@ class JsonLines(ProgressView):
         self._write({"event": "done", **asdict(progress.totals), "rate": round(progress.rate(), 3)})
 
     def _write(self, line: dict[str, object]) -> None:
-        sys.stdout.write(orjson.dumps(line).decode() + "\n")
-        sys.stdout.flush()
+        self._stdout.write(orjson.dumps(line).decode() + "\n")
+        self._stdout.flush()
 
 
 class LiveTable(ProgressView):

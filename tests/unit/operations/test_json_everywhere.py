@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 import pytest
 
 from brew.cli import exit_code_of
-from brew.driver.run_context import JsonLines, RunProgress
+from brew.driver.run_context import JsonLines, ProgressView, RunProgress
 from brew.errors import Refused
 from brew.names import ExitCode
+from brew.range_transaction import Rows
+from brew.settings import PipelineSettings
+from brew.transformation import transformation
 from pipeline.__main__ import cli
 from proof.__main__ import proof
 
+PRINTS = """
+import logging, sys
+
+print("imported")
+log = logging.getLogger("prints")
+log.addHandler(logging.StreamHandler(sys.stdout))
+
+
+def function(record):
+    print("called")
+    log.error("logged")
+    return record
+"""
 REMEDY = "name another, or create it (`brew topics`; `make topics`)"
 
 
@@ -45,6 +62,28 @@ def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixtur
     JsonLines().done(RunProgress())
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)
+
+
+def test_what_a_function_prints_is_not_among_the_documents_of_a_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On import and on each record, by print or a logger of its own: all of it goes to stderr."""
+    (tmp_path / "prints.py").write_text(PRINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def work(settings: PipelineSettings, _stop: object, _progress: object, view: ProgressView) -> ExitCode:
+        prepared = transformation(settings).ready(settings.connection, settings.group, 1)
+        assert prepared.transform is not None
+        prepared.transform("in", 0, Rows([0], [b"k"], [b"v"], [None], [7]))
+        view.note("worked")
+        return ExitCode.DONE
+
+    monkeypatch.setattr("pipeline.__main__.work", work)
+    words = ["run", "--json", "--master", "none", "--transform", "prints:function", "--output", "o", "--input", "i"]
+    assert exit_code_of(cli, "pipeline", words) == ExitCode.DONE
+    told = capsys.readouterr()
+    assert [json.loads(line)["event"] for line in told.out.splitlines()] == ["note", "done"]
+    assert told.err.splitlines() == ["imported", "called", "logged"]
 
 
 @pytest.mark.parametrize("line", ["lag", "explain k", "xray", "doctor", "top --once", "group-describe", "verify"])
