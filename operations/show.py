@@ -73,22 +73,24 @@ def content_document(content: bytes | None) -> dict[str, Any]:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def marker_document(topic: str, partition: int, offset: int, timestamp_ms: int, run: Run | None) -> dict[str, Any]:
+def marker_document(
+    topic: str, partition: int, offset: int, timestamp_ms: int, fate: str, producer_id: int = -1, epoch: int = -1
+) -> dict[str, Any]:
     """Return a control marker as JSON; these fields are common to markers and records."""
-    writer = None if run is None or run.producer_id < 0 else run
     return {
         "topic": topic,
         "partition": partition,
         "offset": offset,
         "timestamp_ms": timestamp_ms,
-        "fate": "unknown" if run is None else run.kind.value,
-        "producer_id": writer and writer.producer_id,
-        "producer_epoch": writer and writer.epoch,
+        "fate": fate,
+        "producer_id": producer_id if producer_id >= 0 else None,
+        "producer_epoch": epoch if producer_id >= 0 else None,
     }
 
 
 def record_document(topic: str, record: LogRecord, run: Run | None) -> dict[str, Any]:
-    return marker_document(topic, record.partition(), record.offset(), record.timestamp()[1], run) | {
+    state = ("unknown",) if run is None else (run.kind.value, run.producer_id, run.epoch)
+    return marker_document(topic, record.partition(), record.offset(), record.timestamp()[1], *state) | {
         "key": content_document(record.key()),
         "value": content_document(record.value()),
         "headers": [[name, content_document(value)] for name, value in record.headers() or []],
@@ -130,16 +132,17 @@ class Reader:
     def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
         """Return the records of `[start, until)` in order, as documents, with markers if they are wanted."""
         wanted, fold = self.wanted, RunBuilder(start, until)
+        documents = []
         for batch, _ in self._raw.batches(wanted.topic, partition, start, log.end, Deadline(_ASK_S)):
             if batch.base_offset >= until and not fold.undecided:
                 break
             fold.add(batch)
+            if wanted.markers and batch.control and start <= batch.base_offset < until:
+                fate = f"{batch.marker or 'unknown'}{_MARKER}"
+                writer = (batch.producer_id, batch.producer_epoch)
+                where = (wanted.topic, partition, batch.base_offset)
+                documents.append(marker_document(*where, batch.max_timestamp, fate, *writer))
         runs = fold.finish()
-        documents = [
-            marker_document(wanted.topic, partition, run.start, run.written_ms, run)
-            for run in runs
-            if wanted.markers and run.kind.marker
-        ]
         data = iter([run for run in runs if not run.kind.marker])
         current = next(data, None)
         for chunk in scan(self._connection, wanted.topic, {partition: (start, until)}, wanted.isolation):
@@ -220,7 +223,8 @@ def _cells(document: Mapping[str, Any]) -> tuple[str | Text, ...]:
     when = str(document["timestamp_ms"]) if moment is None else iso(moment)
     place = f"{document['partition']}/{document['offset']}"
     if document["fate"].endswith(_MARKER):
-        by = f"producer {document['producer_id']}, epoch {document['producer_epoch']}"
+        known = document["producer_id"] is not None
+        by = f"producer {document['producer_id']}, epoch {document['producer_epoch']}" if known else ""
         return place, when, document["fate"], "", Text(by, "dim"), ""
     headers = "\n".join(f"{printable(name, _KEPT)}={_shown(value)}" for name, value in document["headers"])
     return place, when, document["fate"], Text(_shown(document["key"])), Text(_shown(document["value"])), Text(headers)
@@ -264,7 +268,7 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
     default=READ_UNCOMMITTED,
     help="read_committed skips aborted records and stops at the last stable offset.",
 )
-@option("--markers", is_flag=True, help="Also show the control markers that end transactions.")
+@option("--markers", is_flag=True, help="Also show control records, such as the markers that end transactions.")
 @option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
 @json_option
 @advised()

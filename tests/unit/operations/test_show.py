@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from harness.xray_logs import batch, marker
 from rich.console import Console
 
 from brew.cluster import RawBatch
-from operations.show import _merged, content_document, lines
+from brew.connection import Connection
+from brew.kafka.kafka_python import RawLogs
+from brew.offsets import LogOffsets
+from operations.show import Reader, RecordQuery, _merged, content_document, lines
 from operations.xray.model import RunBuilder
 
 
@@ -34,6 +40,21 @@ def test_a_window_is_undecided_until_the_marker_of_what_began_in_it() -> None:
     assert (folded(5, *log).undecided, folded(0, *log).undecided) == (True, False)
     log.append(marker(10, 7, "commit"))
     assert (folded(5, *log).undecided, folded(6, *log).undecided) == (False, True)
+
+
+def test_markers_of_every_type_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control batch whose type this program does not know is no gap; those outside of the span are not shown."""
+    log = [marker(0, 6, "commit"), batch(1, 2, 7), marker(3, 7, "abort", 1), replace(marker(4, -1, ""), marker=None)]
+    reader = Reader.__new__(Reader)
+    reader._connection, reader.wanted = Connection("k:9092"), RecordQuery("out", markers=True)
+    reader._raw = cast("RawLogs", SimpleNamespace(batches=lambda *_: iter([(one, b"") for one in log])))
+    monkeypatch.setattr("operations.show.scan", lambda *_: iter([]))
+    found = reader.span(0, 1, 5, LogOffsets(0, 5, 5))
+    told = [(one["offset"], one["fate"], one["producer_id"], one["producer_epoch"]) for one in found]
+    assert told == [(3, "abort-marker", 7, 1), (4, "unknown-marker", None, None)]
+    console = Console(file=io.StringIO(), width=200)
+    console.print(lines(found))
+    assert "unknown-marker" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
