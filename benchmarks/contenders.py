@@ -38,7 +38,7 @@ class Setup:
 
 
 Command = Callable[[RunTopics, Setup, bool], list[str]]
-"""(place, setup, follow) -> the command line; with ``follow`` it runs until SIGTERM."""
+"""(topics, setup, follow) -> the command line; with ``follow`` it runs until SIGTERM."""
 
 
 POSITION, ORDER = {Name.TORN: "positions"}, {Name.NONMONOTONIC: "order"}
@@ -68,19 +68,19 @@ class Contender:
     stands_by: bool = False
 
 
-def _topics(place: RunTopics) -> list[str]:
+def _topics(topics: RunTopics) -> list[str]:
     return [
-        *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
-        *("--dead-letter", place.dead_letter, "--group", place.group),
+        *("--bootstrap", topics.bootstrap, "--input", topics.input, "--output", topics.output),
+        *("--dead-letter", topics.dead_letter, "--group", topics.group),
     ]
 
 
 def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), spark: bool = True) -> Command:
-    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
+    def command(topics: RunTopics, setup: Setup, follow: bool) -> list[str]:
         on_spark = ["--master", setup.master, "--jvm-dir", str(JVM_DIR), *_confs(setup.conf)]
         return [
             *(sys.executable, *program, *words, "--progress", "json"),
-            *_topics(place),
+            *_topics(topics),
             *(on_spark if spark else ["--master", "none"]),
             *(["--follow"] if follow else []),
             *setup.pipeline_options,
@@ -90,13 +90,13 @@ def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), s
 
 
 def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: bool = False) -> Command:
-    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
+    def command(topics: RunTopics, setup: Setup, follow: bool) -> list[str]:
         long_run = spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)
         java = java_options(long_run[_JAVA_OPTIONS], tuned=tuned)
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
-            *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
-            *("--checkpoint", str(place.home / "checkpoint"), "--json", json, "--sink", kind),
+            *("--bootstrap", topics.bootstrap, "--input", topics.input, "--output", topics.output),
+            *("--checkpoint", str(topics.home / "checkpoint"), "--json", json, "--sink", kind),
             *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
             *_confs([f"{_JAVA_OPTIONS}={java}", *setup.conf]),
             *(["--follow"] if follow else []),
@@ -121,9 +121,9 @@ def _peer(
 ) -> Command:
     """Return a peer's command, which runs until SIGTERM in any case; a static member keeps its id across restarts."""
 
-    def command(place: RunTopics, _setup: Setup, _follow: bool) -> list[str]:
-        more = options(place) if options else []
-        return [*map(str, program), *_topics(place), *more, *(["--instance", "bench-1"] if static else [])]
+    def command(topics: RunTopics, _setup: Setup, _follow: bool) -> list[str]:
+        more = options(topics) if options else []
+        return [*map(str, program), *_topics(topics), *more, *(["--instance", "bench-1"] if static else [])]
 
     return command
 
@@ -132,8 +132,8 @@ _LOOP = [sys.executable, PEERS / "loop.py"]
 _JAVA = ["java", "-Xms1g", "-Xmx1g", "-jar"]
 
 
-def _state(place: RunTopics) -> list[str]:
-    return ["--state-dir", str(place.home / "state")]
+def _state(topics: RunTopics) -> list[str]:
+    return ["--state-dir", str(topics.home / "state")]
 
 
 def _peers(*, static: bool) -> Iterable[Contender]:

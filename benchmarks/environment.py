@@ -133,8 +133,8 @@ def make_topics(
 def benchmark_cluster(kind: str = "tuned") -> Iterator[BenchmarkCluster]:
     """Run a one-node broker with both JIT compilers and 1 GiB of heap; it is always removed with its data."""
     properties = {} if kind == "tuned" else _DEFAULTS
-    with tempfile.TemporaryDirectory(prefix="brew-bench-") as place:
-        home = Path(place)
+    with tempfile.TemporaryDirectory(prefix="brew-bench-") as folder:
+        home = Path(folder)
         settings = Settings(heap_mb=1024, quick=False, properties=properties)
         with Cluster.start(home / "broker", settings=settings) as cluster:
             yield BenchmarkCluster(cluster, home, kind)

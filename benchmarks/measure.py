@@ -32,20 +32,22 @@ _SHUTDOWN_TIMEOUT_S = 30.0
 def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
     """Create topics, a group and a directory for one run over the topic ``source``."""
     stem = f"bench.{contender.name}.{stem}"
-    place = RunTopics(
+    topics = RunTopics(
         cluster.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", cluster.home / stem
     )
     # Spark's sink cannot keep timestamps, which the proof requires unless the broker sets them.
     timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
-    make_topics(cluster.connection, [place.output, place.dead_letter], config=timed)
-    return place
+    make_topics(cluster.connection, [topics.output, topics.dead_letter], config=timed)
+    return topics
 
 
-def finish(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
+def finish(
+    cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, tree: Tree, deadline: Deadline
+) -> Usage:
     """Wait for the end of a drain; an endless contender is stopped when the backlog is done."""
     if not contender.endless:
         return tree.wait(deadline)
-    _await_drained(cluster, place, tree, deadline)
+    _await_drained(cluster, topics, tree, deadline)
     return stop(tree)
 
 
@@ -55,29 +57,31 @@ def stop(tree: Tree) -> Usage:
     return tree.wait(Deadline(_SHUTDOWN_TIMEOUT_S), stopped=True)
 
 
-def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, deadline: Deadline) -> None:
+def _await_drained(cluster: BenchmarkCluster, topics: RunTopics, tree: Tree, deadline: Deadline) -> None:
     """
     Wait until the group has reached the input's end and no transaction is open on the output.
 
     The input is written without transactions, because some contenders never advance past markers at a log's end.
     """
-    ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
-    downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
-    reader = consumer(cluster.connection, place.group, READ_UNCOMMITTED)
+    ends = EndOffsets(cluster.connection, topics.input, PARTITIONS).ask()
+    downstream = [
+        EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (topics.output, topics.dead_letter)
+    ]
+    reader = consumer(cluster.connection, topics.group, READ_UNCOMMITTED)
     try:
         while tree.running():
-            committed = offsets.committed(reader, place.input, range(PARTITIONS), Deadline(_ASK_S))
+            committed = offsets.committed(reader, topics.input, range(PARTITIONS), Deadline(_ASK_S))
             at_end = all((position := committed[p]) is not None and position.offset >= end for p, end in ends.items())
             if at_end and not any(open_records(topic) for topic in downstream):
                 return
-            deadline.check(f"draining {place.input}")
+            deadline.check(f"draining {topics.input}")
             time.sleep(_DRAINED_S)
     finally:
         reader.close()
     raise tree.refused("it ended before the backlog was drained")
 
 
-def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
+def verified(cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, records: int) -> str:
     """
     Return the proof's verdict on a run's output; a fast wrong run is not a result.
 
@@ -85,13 +89,13 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
     The proof may find violations only of what a contender does not promise.
     """
     if not contender.exactly_once:
-        ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
-        cluster_admin.set_offsets(cluster.connection, place.group, place.input, ends, Deadline(_ASK_S))
-    names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
+        ends = EndOffsets(cluster.connection, topics.input, PARTITIONS).ask()
+        cluster_admin.set_offsets(cluster.connection, topics.group, topics.input, ends, Deadline(_ASK_S))
+    names = ["--input", topics.input, "--output", topics.output, "--dead-letter", topics.dead_letter]
     # Only ours has a producer per transaction; reusing one is no violation in a run without late frames.
     rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]
     good = (ExitCode.DONE, ExitCode.VIOLATION) if contender.without else (ExitCode.DONE,)
-    verify = ("proof", "verify", "--bootstrap", place.bootstrap, *names, "--group", place.group, *rules)
+    verify = ("proof", "verify", "--bootstrap", topics.bootstrap, *names, "--group", topics.group, *rules)
     report = json.loads(program(*verify, records=3 * records, good=good))
     if report["verdict"] == Verdict.VIOLATED:
         if not set(report["totals"]) <= contender.without.keys() or report["doubts"]:
@@ -101,12 +105,12 @@ def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, 
 
 
 def verified_after_kill(
-    cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
+    cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, records: int
 ) -> tuple[str, int]:
     """Verify as `verified` does, and return the number of duplicates; only a sink without transactions may have any."""
     if contender.exactly_once:
-        return verified(cluster, contender, place, records), 0
-    counts = cluster.count(place.output, "source", records)
+        return verified(cluster, contender, topics, records), 0
+    counts = cluster.count(topics.output, "source", records)
     if counts["unique"] != records:
         raise Refused(f"{contender.name}: its output has {counts['unique']} of {records} source positions")
     return "count", counts["duplicates"]
@@ -123,26 +127,26 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     source = cluster.input_of(records)
     if cluster.kind == "default-young":
         cluster.cluster.restart()
-    place = create_run_topics(cluster, contender, source, f"{records}.{number}")
-    ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
+    topics = create_run_topics(cluster, contender, source, f"{records}.{number}")
+    ends = EndOffsets(cluster.connection, topics.output, PARTITIONS)
     touch()
     broker, machine, own = cluster.broker_cpu_s(), machine_cpu_s(), time.process_time()
     started = time.monotonic()
     with (
-        Tree(contender.command(place, setup, False), place.home) as tree,
+        Tree(contender.command(topics, setup, False), topics.home) as tree,
         VisibilityWatch(ends) as seen,
         MemoryWatch(tree) as memory,
     ):
-        usage = finish(cluster, contender, place, tree, step_timeout_s(records))
+        usage = finish(cluster, contender, topics, tree, step_timeout_s(records))
     broker = cluster.broker_cpu_s() - broker
     # Spark's Python daemon loses its workers' times when it is killed, so the kernel's sum alone is too low.
     cpu = max(usage.cpu_s, memory.cpu_s)
     foreign = machine_cpu_s() - machine - (time.process_time() - own) - broker - cpu
     going = throughput(seen.sights, started, records)
     if going is None:
-        raise Refused(f"{contender.name}: it ended, but nothing is visible in {place.output}")
-    verdict = verified(cluster, contender, place, records)
-    cluster.drop_topics([place.output, place.dead_letter])
+        raise Refused(f"{contender.name}: it ended, but nothing is visible in {topics.output}")
+    verdict = verified(cluster, contender, topics, records)
+    cluster.drop_topics([topics.output, topics.dead_letter])
     return Run(
         contender=contender.name,
         records=records,
@@ -232,11 +236,11 @@ def follow(
     """Start a contender on a few waiting orders, then send it ``per_s`` a second; the first ``warm_s`` do not count."""
     source = f"bench.follow.{contender.name}.{number}.in"
     cluster.seed(source, _WAITING)
-    place = create_run_topics(cluster, contender, source, f"follow-{number}")
+    topics = create_run_topics(cluster, contender, source, f"follow-{number}")
     touch()
-    with Receiver(cluster.connection, place.output, f"{place.group}.reader") as reader:
+    with Receiver(cluster.connection, topics.output, f"{topics.group}.reader") as reader:
         started = time.monotonic()
-        with Tree(contender.command(place, setup, True), place.home) as tree, MemoryWatch(tree) as memory:
+        with Tree(contender.command(topics, setup, True), topics.home) as tree, MemoryWatch(tree) as memory:
             _await(lambda: bool(reader.received), tree, _START_S, "the first record")
             first = min(reader.received.values()) - started
             memory.sparing = True
@@ -252,8 +256,8 @@ def follow(
             stop(tree)
     if reader.duplicates:
         raise Refused(f"{contender.name}: {reader.duplicates} records were received twice")
-    verdict = verified(cluster, contender, place, total)
-    cluster.drop_topics([source, place.output, place.dead_letter])
+    verdict = verified(cluster, contender, topics, total)
+    cluster.drop_topics([source, topics.output, topics.dead_letter])
     delays = delays_ms(pacer.sent, reader.received, since)
     return Latency(
         contender.name,
@@ -305,25 +309,27 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
 
     With a standby, the time runs from the kill until the standby takes over.
     """
-    place = create_run_topics(cluster, contender, cluster.input_of(records), f"restart-{number}")
-    ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
-    command = contender.command(place, setup, False)
+    topics = create_run_topics(cluster, contender, cluster.input_of(records), f"restart-{number}")
+    ends = EndOffsets(cluster.connection, topics.output, PARTITIONS)
+    command = contender.command(topics, setup, False)
     touch()
     with ExitStack() as ended:
-        tree = ended.enter_context(Tree(command, place.home))
+        tree = ended.enter_context(Tree(command, topics.home))
         if contender.stands_by:
-            tree, other = roles(tree, ended.enter_context(Tree(command, place.home / "second")))
+            tree, other = roles(tree, ended.enter_context(Tree(command, topics.home / "second")))
         waiting = _await_moment(tree, ends, transactions=contender.exactly_once)
         started = time.monotonic()
         tree.kill()
         stable = ends.ask()
         if not contender.stands_by:
             started = time.monotonic()
-            other = ended.enter_context(Tree(command, place.home))
-        first = first_record(cluster.connection, place.output, stable, f"{place.group}.reader", Deadline(_FIRST_S))
-        usage = finish(cluster, contender, place, other, step_timeout_s(records))
-    verdict, duplicates = verified_after_kill(cluster, contender, place, records)
-    cluster.drop_topics([place.output, place.dead_letter])
+            other = ended.enter_context(Tree(command, topics.home))
+        first = first_record(
+            cluster.connection, topics.output, stable, f"{topics.group}.reader", Deadline(_FIRST_S)
+        )
+        usage = finish(cluster, contender, topics, other, step_timeout_s(records))
+    verdict, duplicates = verified_after_kill(cluster, contender, topics, records)
+    cluster.drop_topics([topics.output, topics.dead_letter])
     return Restart(
         contender.name,
         records,

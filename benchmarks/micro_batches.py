@@ -48,10 +48,10 @@ class Measured:
 def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: int, number: int) -> Measured:
     """Follow a backlog until ``batches`` batches after the warm-up are in the query's commit log."""
     source = cluster.input_of((_WARM_UP + batches) * rows)
-    place = create_run_topics(cluster, contender, source, f"micro.{number}")
-    commits, deadline = place.home / "checkpoint/commits", Deadline(_START_S + _BATCH_S * batches)
+    topics = create_run_topics(cluster, contender, source, f"micro.{number}")
+    commits, deadline = topics.home / "checkpoint/commits", Deadline(_START_S + _BATCH_S * batches)
     weights, began, next_look = list[tuple[int, float]](), 0.0, 0.0
-    with Tree([*contender.command(place, Setup(), True), "--most", str(rows)], place.home) as tree:
+    with Tree([*contender.command(topics, Setup(), True), "--most", str(rows)], topics.home) as tree:
         while (done := committed(commits)) < _WARM_UP + batches:
             if not tree.running() or deadline.expired():
                 raise tree.refused(f"{contender.name}: stopped after {done} batches")

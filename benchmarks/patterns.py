@@ -133,9 +133,9 @@ def ledger(orders: int, single: int, runs: int, out: Path) -> int:
     includes the program's start; on a busy machine it is more reliable than the seconds. Exits with 1 if the median in
     batches is below 20,000 orders/s.
     """
-    with benchmark_cluster() as place, ExitStack() as ending:
-        place.home.chmod(0o711)  # PostgreSQL may run as another user
-        kafka, postgres = place.cluster, ending.enter_context(Postgres.start(place.home))
+    with benchmark_cluster() as benchmark, ExitStack() as ending:
+        benchmark.home.chmod(0o711)  # PostgreSQL may run as another user
+        kafka, postgres = benchmark.cluster, ending.enter_context(Postgres.start(benchmark.home))
         write_orders(kafka.bootstrap, "many", orders)
         write_orders(kafka.bootstrap, "few", single)
         batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]

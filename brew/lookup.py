@@ -76,9 +76,9 @@ class Rows:
     def add(self, key: bytes, timestamp: int, value: bytes | None) -> None:
         """Add a row; of two rows with the same timestamp, the one added last counts."""
         times, values = self._rows.setdefault(key, ([], []))
-        place = bisect_right(times, timestamp)
-        times.insert(place, timestamp)
-        values.insert(place, value)
+        index = bisect_right(times, timestamp)
+        times.insert(index, timestamp)
+        values.insert(index, value)
 
     def at(self, key: bytes, timestamp: int) -> bytes | None:
         """Look up a value like `Table.at`."""
@@ -92,8 +92,8 @@ class Rows:
                 self._refresh(self)
                 self._read_at = now
             times, values = self._rows.get(key, ((), ()))
-            place = bisect_right(times, timestamp)
-            return values[place - 1] if place else None
+            index = bisect_right(times, timestamp)
+            return values[index - 1] if index else None
 
 
 _making = threading.Lock()

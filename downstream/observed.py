@@ -115,10 +115,10 @@ def _end_offsets_polled(connection: Connection, recorder: Recorder) -> Iterator[
 def _poll_end_offsets(connection: Connection, recorder: Recorder, stop: threading.Event) -> None:
     client = admin(connection)
     while not stop.wait(_ASK_EVERY_S):
-        places = recorder.places()
-        for topic in sorted({topic for topic, _ in places}):
+        topic_partitions = recorder.topic_partitions()
+        for topic in sorted({topic for topic, _ in topic_partitions}):
             try:
-                logs = log_offsets(client, topic, [p for t, p in places if t == topic], Deadline(_ASK_S))
+                logs = log_offsets(client, topic, [p for t, p in topic_partitions if t == topic], Deadline(_ASK_S))
             except BrewError as error:
                 recorder.unanswered(str(error), refresh=False)
                 continue
@@ -138,8 +138,8 @@ class ObservedHandler(Handler):
         with self._reporting_failures(assignment.partition for assignment in assignments):
             positions = self._inner.assigned(assignments, deadline)
         for assignment in assignments:
-            place, end = (assignment.topic, assignment.partition), assignment.last_stable
-            self._recorder.surveyed(place, positions.get(assignment.partition, assignment.first), end, end)
+            topic_partition, end = (assignment.topic, assignment.partition), assignment.last_stable
+            self._recorder.surveyed(topic_partition, positions.get(assignment.partition, assignment.first), end, end)
         return positions
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:

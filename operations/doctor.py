@@ -127,7 +127,7 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
 def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], age_limits: AgeLimits) -> list[Diagnosis]:
     """Ask the leaders, then the coordinators, then the leaders again to confirm those that appear to be hanging."""
     held = transactions.held(held_back) if held_back else []
-    known = {transaction.transactional_id: transaction for transaction in transactions.going_on()}
+    known = {transaction.transactional_id: transaction for transaction in transactions.ongoing()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
     known |= {transaction.transactional_id: transaction for transaction in by_producer}
     cases = hanging.diagnose(held, known.values(), age_limits, int(time.time() * 1000))

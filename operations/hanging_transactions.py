@@ -86,9 +86,9 @@ class Diagnosis:
 
         A hanging transaction cannot be named by its id, because the id's current owner must not be fenced.
         """
-        places = tuple(f"{hold.topic}/{hold.partition}/{hold.producer_id}" for hold in self.holds)
-        by_place = self.transactional_id is None or (self.kind is Kind.HANGING and bool(places))
-        return places if by_place else (str(self.transactional_id), *places)
+        partitions = tuple(f"{hold.topic}/{hold.partition}/{hold.producer_id}" for hold in self.holds)
+        by_partition = self.transactional_id is None or (self.kind is Kind.HANGING and bool(partitions))
+        return partitions if by_partition else (str(self.transactional_id), *partitions)
 
 
 def diagnose(
@@ -112,8 +112,8 @@ def diagnose(
             cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(holds)), owner, age_limits, now_ms))
         else:
             cases.append(_coordinated(owner, tuple(sorted(holds)), age_limits, now_ms))
-    going_on = {case.producer_id for case in cases if case.kind in _COORDINATED}
-    others = (one for one in owners.values() if one.open and one.producer_id not in going_on)
+    ongoing = {case.producer_id for case in cases if case.kind in _COORDINATED}
+    others = (one for one in owners.values() if one.open and one.producer_id not in ongoing)
     cases += [_coordinated(transaction, (), age_limits, now_ms) for transaction in others]
     return sorted(cases, key=lambda case: (_ORDER.index(case.kind), -(case.age_s or 0), case.producer_id))
 
@@ -130,7 +130,7 @@ def _orphaned(held: PartitionTransaction, owner: CoordinatorTransaction | None) 
 def _without_coordinator(
     producer_id: int,
     epoch: int,
-    places: tuple[PartitionTransaction, ...],
+    holds: tuple[PartitionTransaction, ...],
     owner: CoordinatorTransaction | None,
     age_limits: AgeLimits,
     now_ms: int,
@@ -138,18 +138,18 @@ def _without_coordinator(
     if owner is not None:
         state = f"{owner.transactional_id!r} is {owner.state}"
         why = f"its coordinator has no such open transaction ({state}): no timeout ends it"
-        return Diagnosis(Kind.HANGING, why, producer_id, epoch, places, owner)
-    idle_ms = now_ms - max(place.last_ms for place in places)
+        return Diagnosis(Kind.HANGING, why, producer_id, epoch, holds, owner)
+    idle_ms = now_ms - max(hold.last_ms for hold in holds)
     if idle_ms > age_limits.longest_ms + _SLACK_MS:
         last = f"its last record is {idle_ms / 1000:.0f} s old"
         why = f"no coordinator knows the producer, and {last}: no timeout ends it"
-        return Diagnosis(Kind.HANGING, why, producer_id, epoch, places)
+        return Diagnosis(Kind.HANGING, why, producer_id, epoch, holds)
     why = "no coordinator reports it: it is hanging, or this user lacks Describe on its transactional id"
-    return Diagnosis(Kind.UNKNOWN, why, producer_id, epoch, places)
+    return Diagnosis(Kind.UNKNOWN, why, producer_id, epoch, holds)
 
 
 def _coordinated(
-    owner: CoordinatorTransaction, places: tuple[PartitionTransaction, ...], age_limits: AgeLimits, now_ms: int
+    owner: CoordinatorTransaction, holds: tuple[PartitionTransaction, ...], age_limits: AgeLimits, now_ms: int
 ) -> Diagnosis:
     age_s = owner.age_s(now_ms)
     kind, why = Kind.OPEN, "within its timeout"
@@ -161,7 +161,7 @@ def _coordinated(
         ends_s = owner.timeout_ms / 1000 - age_s
         kind = Kind.LINGERING
         why = f"open for longer than {age_limits.older_than_s:g} s; its timeout ends it in {ends_s:.0f} s"
-    return Diagnosis(kind, why, owner.producer_id, owner.producer_epoch, places, owner, age_s)
+    return Diagnosis(kind, why, owner.producer_id, owner.producer_epoch, holds, owner, age_s)
 
 
 def confirm_hanging(cases: Iterable[Diagnosis], still: Collection[PartitionTransaction]) -> list[Diagnosis]:

@@ -89,12 +89,12 @@ class Table:
         self.malformed = 0
         self.complaints: list[str] = []
 
-    def take(self, place: str, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Apply one record; ``place`` is the topic's name. A tombstone or a malformed profile removes the customer."""
+    def take(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Apply one record. A tombstone or a malformed profile removes the customer."""
         try:
             customer = (key or b"").decode()
         except UnicodeDecodeError:
-            self._complain(f"{place}[{partition}] offset {offset}: the key is not UTF-8")
+            self._complain(f"{topic}[{partition}] offset {offset}: the key is not UTF-8")
             return
         if value is None:
             self.entries.pop(customer, None)
@@ -104,7 +104,7 @@ class Table:
         except MalformedProfileError as error:
             # The previous profile is not kept: a process that loads after compaction would not know it.
             self.entries.pop(customer, None)
-            self._complain(f"{place}[{partition}] offset {offset}: {error}")
+            self._complain(f"{topic}[{partition}] offset {offset}: {error}")
             return
         self.entries[customer] = b"%b%d/%d" % (_NUMBERS[tier], partition, offset)
 
@@ -233,14 +233,14 @@ class GlobalTable:
             if not self.loaded and time.monotonic() >= tell_at:
                 tell_at = time.monotonic() + _TELL_S
                 done = sum(min(source.positions[p], end) for p, end in ends.items())
-                _say(f"profiles: {source.topic} read to {done:,} of {quantity(sum(ends.values()), 'offset', ',')}")
+                _report(f"profiles: {source.topic} read to {done:,} of {quantity(sum(ends.values()), 'offset', ',')}")
         table.read_to(source.positions)
         if table.malformed > malformed:
             unread = quantity(table.malformed, "record")
-            _say(f"profiles: {unread} can't be read: their customers have none, first {'; '.join(table.complaints)}")
+            _report(f"profiles: {unread} can't be read: their customers have none, first {'; '.join(table.complaints)}")
         if not self.loaded:
             held = f"{quantity(len(table.entries), 'customer', ',')} of {source.topic} held"
-            _say(f"profiles: {held}, {time.monotonic() - began:.1f} s")
+            _report(f"profiles: {held}, {time.monotonic() - began:.1f} s")
         self._asked_at, self.loaded = began, True
 
     def _forget(self) -> None:
@@ -257,7 +257,7 @@ class GlobalTable:
             self._lock.release()
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f"pipeline: {text}\n")
     sys.stderr.flush()
 

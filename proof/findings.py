@@ -71,9 +71,9 @@ class Finding:
     epoch: int | None = None
 
     def __str__(self) -> str:
-        place = f"{self.topic}[{self.partition}] offset {self.offset}" if self.partition >= 0 else self.topic
+        location = f"{self.topic}[{self.partition}] offset {self.offset}" if self.partition >= 0 else self.topic
         producer = "" if self.producer_id is None else f" (producer {self.producer_id}, epoch {self.epoch})"
-        return f"{self.name}: {place}{producer}: {self.evidence}"
+        return f"{self.name}: {location}{producer}: {self.evidence}"
 
 
 @dataclass(slots=True)
@@ -83,12 +83,14 @@ class Findings:
     totals: Counter[Name] = field(default_factory=Counter)
     _first: dict[Name, list[Finding]] = field(default_factory=dict)
 
-    def say(self, name: Name, place: tuple[str, int, int], evidence: str, key: tuple[int, int] | None = None) -> None:
-        """Add a finding; ``place`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
+    def add(
+        self, name: Name, location: tuple[str, int, int], evidence: str, key: tuple[int, int] | None = None
+    ) -> None:
+        """Add a finding; ``location`` is (topic, partition, offset), ``key`` (producer id, epoch)."""
         self.totals[name] += 1
         kept = self._first.setdefault(name, [])
         if len(kept) < _KEPT:
-            kept.append(Finding(name, *place, evidence, *(key or (None, None))))
+            kept.append(Finding(name, *location, evidence, *(key or (None, None))))
 
     def first(self) -> list[Finding]:
         """Return twenty findings at most, an equal share for each name; but at least one for each."""

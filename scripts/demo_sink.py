@@ -135,16 +135,16 @@ def main(bootstrap: str, folder: Path | None, *, die: bool) -> None:
         return
     connection = Connection(bootstrap)
     prepare(connection)
-    with tempfile.TemporaryDirectory(prefix="brew-sink-demo-") as place:
+    with tempfile.TemporaryDirectory(prefix="brew-sink-demo-") as home:
         print(f"1. {SALES} sales of {len(STORES)} stores. One query, revenue per store, runs once with each sink;")
         print("   then SIGKILL to the driver and its JVM.")
-        run_as_a_process(bootstrap, Path(place), die=True)
+        run_as_a_process(bootstrap, Path(home), die=True)
         before = visible(connection, SPARKS), visible(connection, OURS)
         print(f"\n{table(*before)}\n")
-        last = {name: forget_last_commit(Path(place, name)) for name in ("spark", "brew")}
+        last = {name: forget_last_commit(Path(home, name)) for name in ("spark", "brew")}
         print(f"2. Batch {last['spark']} is written, but not in Spark's commit log, as after a kill between")
         print("   the write and the log entry. Both queries restart, and Spark runs the batch again.")
-        run_as_a_process(bootstrap, Path(place), die=False)
+        run_as_a_process(bootstrap, Path(home), die=False)
     spark, ours = visible(connection, SPARKS), visible(connection, OURS)
     print(f"\n{table(spark, ours)}\n")
     if ours != before[1] or set(ours.values()) != {1} or spark.total() == before[0].total():

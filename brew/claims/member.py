@@ -79,7 +79,7 @@ def fair_counts(held: Mapping[str, int], partitions: int) -> dict[str, int]:
     """Return how many partitions each member should hold; the remainder stays with those that hold the most."""
     each, over = divmod(partitions, len(held))
     order = sorted(held, key=lambda name: (-held[name], name))
-    return {name: each + (place < over) for place, name in enumerate(order)}
+    return {name: each + (rank < over) for rank, name in enumerate(order)}
 
 
 WINDOW = 2 * SNAPSHOT_RECORDS
@@ -224,8 +224,8 @@ class Member:
     def _check_division(self, deadline: Deadline) -> None:
         """Refuse to join if others claim the topic as a whole and this member would share it, or the reverse."""
         membership = self.membership
-        places = self.view.places(membership.group_id, membership.topic) if membership.works else []
-        others = [p for p in places if (p == WHOLE_TOPIC) is membership.share]
+        partitions = self.view.claimed_partitions(membership.group_id, membership.topic) if membership.works else []
+        others = [p for p in partitions if (p == WHOLE_TOPIC) is membership.share]
         for owned in self.view.owned(membership.group_id, membership.topic, others, self.clock).values():
             if not owned.free and owned.owner != membership.client_id:
                 self.leave(deadline)
@@ -351,7 +351,7 @@ class Member:
         first = []
         for message in messages:
             first.append(len(items))
-            items += [Item(p, *encode(message)) for p in self._homes(message)]
+            items += [Item(p, *encode(message)) for p in self._coordinating_partitions(message)]
         if not items:
             return []
         appended = self._log.append(items, deadline)
@@ -367,11 +367,11 @@ class Member:
         self._snapshot_if_due(deadline)
         return [(answers[appended[index].partition, appended[index].offset], appended[index].offset) for index in first]
 
-    def _homes(self, message: Message) -> Iterable[int]:
+    def _coordinating_partitions(self, message: Message) -> Iterable[int]:
         partition = getattr(message, "partition", None)
         if partition is None:
             return range(self._log.partitions)
-        return [self.view.home(self.membership.topic, partition)]
+        return [self.view.coordinating_partition(self.membership.topic, partition)]
 
     def _apply(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         """Apply the records, and drop what the log now gives to others."""
@@ -386,8 +386,8 @@ class Member:
         return answers
 
     def _owner(self, partition: int) -> PartitionOwner | None:
-        home = self.view.home(self.membership.topic, partition)
-        return self.view.tables[home].owners.get((self.membership.group_id, self.membership.topic, partition))
+        table = self.view.tables[self.view.coordinating_partition(self.membership.topic, partition)]
+        return table.owners.get((self.membership.group_id, self.membership.topic, partition))
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
         due = [p for p, table in enumerate(self.view.tables) if table.snapshot_due]

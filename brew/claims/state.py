@@ -136,7 +136,7 @@ class Table:
     def apply(self, offset: int, time_ms: int, message: Message | None) -> RecordEffect:
         """Apply the record at ``offset``, which the broker appended at ``time_ms``; None if it is not a message."""
         if time_ms < self.clock:
-            self._turn_back(time_ms)
+            self._clock_went_back(time_ms)
         if self.clock == 0:
             self.snapshot_clock = time_ms
             self._complete_at = 0 if self._begin == 0 else time_ms + PARTIAL_MS
@@ -147,7 +147,7 @@ class Table:
             return RecordEffect.UNREADABLE
         return _RULES[type(message)](self, message, offset, time_ms)
 
-    def _turn_back(self, time_ms: int) -> None:
+    def _clock_went_back(self, time_ms: int) -> None:
         """Handle a brokers' clock that went back: heartbeats in its future count as sent now."""
         for owner in self.owners.values():
             owner.last_heartbeat_ms = min(owner.last_heartbeat_ms, time_ms)
@@ -157,15 +157,15 @@ class Table:
         self.snapshot_clock = min(self.snapshot_clock, time_ms)
 
     def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> RecordEffect:
-        place = message.group_id, message.topic, message.partition
+        key = message.group_id, message.topic, message.partition
         pause = self.pauses.get(message.group_id)
         if pause is not None and time_ms < pause.until and pause.client != message.client_id:
             return RecordEffect.PAUSED
-        owner = self.owners.get(place)
+        owner = self.owners.get(key)
         if owner is not None and owner.client_id is not None and owner.status(time_ms) is not Status.STALE:
             return RecordEffect.HELD
         position = NOTHING if owner is None else owner.position
-        self.owners[place] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
+        self.owners[key] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
         return RecordEffect.GRANTED
 
     def _current_owner(
@@ -184,10 +184,10 @@ class Table:
         owner = self._current_owner(message, message.partition)
         answer = RecordEffect.REFRESHED
         if owner is None:
-            place = message.group_id, message.topic, message.partition
-            if not self._adoptable(place, message.token, time_ms):
+            key = message.group_id, message.topic, message.partition
+            if not self._adoptable(key, message.token, time_ms):
                 return RecordEffect.LATE
-            owner = self.owners[place] = PartitionOwner(
+            owner = self.owners[key] = PartitionOwner(
                 message.client_id, message.token, time_ms, message.interval_ms, NOTHING
             )
             answer = RecordEffect.ADOPTED
@@ -200,11 +200,11 @@ class Table:
         owner.position = max(owner.position, message.last_offset)
         return answer
 
-    def _adoptable(self, place: GroupPartition, token: int, time_ms: int) -> bool:
+    def _adoptable(self, key: GroupPartition, token: int, time_ms: int) -> bool:
         """Return whether a partial table accepts a heartbeat in place of the claim that it could not read."""
         if not self.partial or not NOTHING < token < self._begin:
             return False
-        owner = self.owners.get(place)
+        owner = self.owners.get(key)
         return owner is None or owner.client_id is None or owner.status(time_ms) is Status.STALE
 
     def _present(self, message: Heartbeat, time_ms: int) -> None:
@@ -271,8 +271,8 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
         table.clock,
         {
             "seats": [
-                [*place, owner.client_id, owner.token, owner.last_heartbeat_ms, owner.interval_ms, owner.position]
-                for place, owner in table.owners.items()
+                [*key, owner.client_id, owner.token, owner.last_heartbeat_ms, owner.interval_ms, owner.position]
+                for key, owner in table.owners.items()
             ],
             "members": [
                 [group, topic, client, claim.last_heartbeat_ms, claim.interval_ms]
@@ -360,13 +360,13 @@ class ClaimsView:
         """
         message = decode(entry.value)
         if message is not None:
-            self._check_place(message, entry)
+            self._check_partition(message, entry)
         return self.tables[entry.partition].apply(entry.offset, entry.time_ms, message)
 
-    def _check_place(self, message: Message, entry: Entry) -> None:
+    def _check_partition(self, message: Message, entry: Entry) -> None:
         if isinstance(message, (ReleaseGroup, Snapshot)) or message.partition is None:
             return
-        wanted = self.home(message.topic, message.partition)
+        wanted = self.coordinating_partition(message.topic, message.partition)
         if wanted != entry.partition:
             raise Refused(
                 f"offset {entry.offset} of partition {entry.partition} of the claims topic concerns "
@@ -374,15 +374,15 @@ class ClaimsView:
                 "partitions were added to a log that had begun; name a new claims topic (--claims)"
             )
 
-    def home(self, topic: str, partition: int) -> int:
+    def coordinating_partition(self, topic: str, partition: int) -> int:
         return coordinating_partition(topic, partition, len(self.tables))
 
     def owned(self, group: str, topic: str, partitions: Sequence[int], clock: BrokerClock) -> dict[int, OwnedPartition]:
         """Return each of the partitions, including those that were never claimed."""
         claims = {}
         for partition in partitions:
-            home = self.home(topic, partition)
-            now, owner = clock.now_ms(home), self.tables[home].owners.get((group, topic, partition))
+            number = self.coordinating_partition(topic, partition)
+            now, owner = clock.now_ms(number), self.tables[number].owners.get((group, topic, partition))
             if owner is None:
                 claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
@@ -391,7 +391,7 @@ class ClaimsView:
                 )
         return claims
 
-    def places(self, group: str, topic: str) -> list[int]:
+    def claimed_partitions(self, group: str, topic: str) -> list[int]:
         """Return the partitions that any member of the group ever claimed."""
         return sorted({p for table in self.tables for g, t, p in table.owners if (g, t) == (group, topic)})
 

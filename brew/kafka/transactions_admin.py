@@ -51,7 +51,7 @@ class TransactionsAdmin:
             if producer.current_transaction_start_offset >= 0
         )
 
-    def going_on(self) -> list[CoordinatorTransaction]:
+    def ongoing(self) -> list[CoordinatorTransaction]:
         """Return every open transaction according to its coordinator, whether it holds back a partition or not."""
         return self._listed(None, [ONGOING, *sorted(ENDING)])
 

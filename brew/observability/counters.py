@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from brew.record import OTHER_REASONS
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -58,7 +58,7 @@ class Ended:
     malformed_profiles: int | None = None
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> TopicPartition:
         return self.topic, self.partition
 
 
@@ -86,8 +86,8 @@ class Counts:
     ``malformed_profiles``: of the table that the latest attempt used, so it may decrease; None without profiles.
     """
 
-    endings: Counter[tuple[Place, Ending]] = field(default_factory=Counter)
-    records: Counter[Place] = field(default_factory=Counter)
+    endings: Counter[tuple[TopicPartition, Ending]] = field(default_factory=Counter)
+    records: Counter[TopicPartition] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0
     recoveries: int = 0
@@ -98,14 +98,14 @@ class Counts:
     malformed_profiles: int | None = None
 
     def ended(self, end: Ended) -> None:
-        self.endings[end.place, end.ending] += 1
+        self.endings[end.topic_partition, end.ending] += 1
         self.seconds.add(end.seconds)
         if end.malformed_profiles is not None:
             self.malformed_profiles = end.malformed_profiles
         for step, seconds in end.steps.items():
             self.steps.setdefault(step, Histogram()).add(seconds)
         if end.ending is Ending.COMMITTED:
-            self.records[end.place] += end.records
+            self.records[end.topic_partition] += end.records
             for reason, records in end.dead_letters.items():
                 known = reason in self.dead_letters or len(self.dead_letters) < MAX_REASONS
                 self.dead_letters[reason if known else OTHER_REASONS] += records

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brew.names import quantity
-from brew.observability.counters import Ended, Ending, Place, Rate
+from brew.observability.counters import Ended, Ending, Rate, TopicPartition
 from brew.observability.status import (
     UNHEALTHY,
     Answer,
@@ -258,7 +258,7 @@ class Partition:
         blocked = not self.lag and self.held_back > 0
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
-    def to_status(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
+    def to_status(self, topic_partition: TopicPartition, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
         since = (
             self.polled_at,
             self.waiting_since,
@@ -268,7 +268,7 @@ class Partition:
         times = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.last_error, fatal)
         state, reason = state_and_reason(times, bounds, now)
         return PartitionStatus(
-            *place,
+            *topic_partition,
             state,
             reason,
             self.position,

@@ -108,10 +108,12 @@ class _Snapshot(Collector):
         yield self._info(status)
         # Start at 0: Prometheus sees no increase if a series begins with its first count.
         ours = [(row.topic, row.partition) for row in status.partitions]
-        endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
-        yield _family("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
+        endings = {(topic_partition, ending): 0 for topic_partition in ours for ending in Ending} | counts.endings
+        yield _family("brew_txn_total", [([*_labels(p), e], n) for (p, e), n in sorted(endings.items())])
         records = dict.fromkeys(ours, 0) | counts.records
-        yield _family("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
+        yield _family(
+            "brew_records_total", [(_labels(topic_partition), n) for topic_partition, n in sorted(records.items())]
+        )
         yield _family("brew_dlq_total", [([reason], n) for reason, n in sorted(counts.dead_letters.items())])
         yield from self._unlabeled()
         # The six steps, and any other that was reported.
@@ -145,8 +147,8 @@ class _Snapshot(Collector):
             yield _family(name, [] if value is None else [([], value)])
 
 
-def _place(place: tuple[str, int]) -> list[str]:
-    return [place[0], str(place[1])]
+def _labels(topic_partition: tuple[str, int]) -> list[str]:
+    return [topic_partition[0], str(topic_partition[1])]
 
 
 def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
@@ -159,10 +161,10 @@ def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
         "brew_progress_age_seconds": lambda row: row.progress_age_s,
     }
     for name, value_of in values.items():
-        gauges = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
+        gauges = [(_labels((row.topic, row.partition)), value_of(row)) for row in partitions]
         yield _family(name, [(labels, value) for labels, value in gauges if value is not None])
-    places = [(_place((row.topic, row.partition)), row.state) for row in partitions]
-    states = [([*place, state], now is state) for place, now in places for state in PartitionState]
+    now = [(_labels((row.topic, row.partition)), row.state) for row in partitions]
+    states = [([*labels, state], current is state) for labels, current in now for state in PartitionState]
     yield _family("brew_partition_state", states)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 
-from brew.observability.counters import Counts, Ended, Ending, Place, Rate
+from brew.observability.counters import Counts, Ended, Ending, Rate, TopicPartition
 from brew.observability.health import BROKERS, STORE, Bounds, Partition, Program, live, ready, started, state_of
 from brew.observability.status import Phase, Status, Topics, Totals
 
@@ -46,12 +46,12 @@ class Recorder:
         self._lock = threading.Lock()
         self._began, self._began_at = clock(), wall()
         self._program = Program(Phase.STARTING, self._began)
-        self._partitions: dict[Place, Partition] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
         self._counts = Counts()
         self._rate = Rate(self._began)
 
     @classmethod
-    def unheard(cls) -> Recorder:
+    def unobserved(cls) -> Recorder:
         """Return a recorder without probes, for tests and embedded programs."""
         return cls(Subject("", None, Topics(""), ""), Bounds(1, 1, 1))
 
@@ -90,20 +90,20 @@ class Recorder:
 
     # Partitions.
 
-    def polled(self, places: Iterable[Place]) -> None:
+    def polled(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Record that the log's end was checked."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
-            for place in places:
-                self._taken(place, now)
+            for topic_partition in topic_partitions:
+                self._taken(topic_partition, now)
 
-    def surveyed(self, place: Place, position: int, last_stable: int, end: int) -> None:
+    def surveyed(self, topic_partition: TopicPartition, position: int, last_stable: int, end: int) -> None:
         """Record position and end offsets, as the working loop read them."""
         with self._lock:
             now = self._clock()
-            new = place not in self._partitions
-            state = self._taken(place, now)
+            new = topic_partition not in self._partitions
+            state = self._taken(topic_partition, now)
             if state.position is not None and position > state.position:
                 self._recovered(state.moved(position, now))
             state.position = position
@@ -114,43 +114,43 @@ class Recorder:
                 state.failing_since = self._began  # a backlog from before counts as recovered at the next commit
             self._answered(now)
 
-    def end_offsets(self, place: Place, last_stable: int, end: int) -> None:
+    def end_offsets(self, topic_partition: TopicPartition, last_stable: int, end: int) -> None:
         """Record end offsets read by another thread, which are no sign of life of the working loop."""
         with self._lock:
-            if place in self._partitions:
-                self._partitions[place].set_end_offsets(last_stable, end, self._clock())
+            if topic_partition in self._partitions:
+                self._partitions[topic_partition].set_end_offsets(last_stable, end, self._clock())
             self._answered()
 
-    def waits(self, places: Iterable[Place], why: str) -> None:
+    def waits(self, topic_partitions: Iterable[TopicPartition], why: str) -> None:
         """Mark partitions that wait for something other than brokers (a store, a lock); the loop retries."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
             self._counts.unanswered += 1
-            for place in places:
-                self._taken(place, now).set_unanswered(STORE, why, now)
+            for topic_partition in topic_partitions:
+                self._taken(topic_partition, now).set_unanswered(STORE, why, now)
 
-    def read(self, place: Place, records: int) -> None:
+    def read(self, topic_partition: TopicPartition, records: int) -> None:
         with self._lock:
             now = self._clock()
-            state = self._taken(place, now)
+            state = self._taken(topic_partition, now)
             state.set_answered(STORE, now)
             self._read(state, records, now)
-            self._counts.records[place] += records
+            self._counts.records[topic_partition] += records
 
-    def moved(self, place: Place, position: int, newest_ms: int | None = None) -> None:
+    def moved(self, topic_partition: TopicPartition, position: int, newest_ms: int | None = None) -> None:
         """Record that all below ``position`` is durable; ``newest_ms`` is the timestamp of the last record there."""
         with self._lock:
-            state = self._partitions.get(place)
+            state = self._partitions.get(topic_partition)
             if state is not None and (state.position is None or position > state.position):
                 now = self._clock()
                 self._recovered(state.moved(position, now, self._written_at(newest_ms, now)))
 
-    def begun(self, place: Place) -> None:
+    def begun(self, topic_partition: TopicPartition) -> None:
         """Record the start of an attempt: its transaction is open until it, or a later one of the partition, ends."""
         with self._lock:
-            if place in self._partitions:
-                self._partitions[place].begun_at = self._clock()
+            if topic_partition in self._partitions:
+                self._partitions[topic_partition].begun_at = self._clock()
 
     def skipped(self, records: int) -> None:
         """Count redelivered records that were skipped; 0 makes the counter visible."""
@@ -167,14 +167,14 @@ class Recorder:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
             self._counts.ended(end)
-            state = self._taken(end.place, now)
+            state = self._taken(end.topic_partition, now)
             self._recovered(state.ended(end, now, self._written_at(end.newest_ms, now)))
             if end.ending is Ending.COMMITTED:
                 self._read(state, end.records, now)
 
     def attempted(
         self,
-        place: Place,
+        topic_partition: TopicPartition,
         start: int,
         until: int,
         began_at: float,
@@ -185,22 +185,22 @@ class Recorder:
     ) -> None:
         """Record an attempt of a program that does not measure its steps."""
         took = max(0.0, self._wall() - began_at)
-        self.ended(Ended(*place, ending, start, until, records, {}, took, {}, began_at, None, detail))
+        self.ended(Ended(*topic_partition, ending, start, until, records, {}, took, {}, began_at, None, detail))
 
-    def released(self, places: Iterable[Place] | None = None) -> None:
+    def released(self, topic_partitions: Iterable[TopicPartition] | None = None) -> None:
         """Forget partitions that are no longer assigned to this program; None: all of them."""
         with self._lock:
-            for place in list(self._partitions if places is None else places):
-                self._partitions.pop(place, None)
+            for topic_partition in list(self._partitions if topic_partitions is None else topic_partitions):
+                self._partitions.pop(topic_partition, None)
 
-    def places(self) -> list[Place]:
+    def topic_partitions(self) -> list[TopicPartition]:
         with self._lock:
             return sorted(self._partitions)
 
-    def _taken(self, place: Place, now: float) -> Partition:
-        state = self._partitions.get(place)
+    def _taken(self, topic_partition: TopicPartition, now: float) -> Partition:
+        state = self._partitions.get(topic_partition)
         if state is None:
-            state = self._partitions[place] = Partition(now, Rate(now))
+            state = self._partitions[topic_partition] = Partition(now, Rate(now))
         state.polled_at = now
         return state
 
@@ -238,8 +238,8 @@ class Recorder:
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program
         partitions = tuple(
-            state.to_status(place, self._bounds, program.fatal, now)
-            for place, state in sorted(self._partitions.items())
+            state.to_status(topic_partition, self._bounds, program.fatal, now)
+            for topic_partition, state in sorted(self._partitions.items())
         )
         alive = live(program, partitions, self._bounds, now)
         return Status(

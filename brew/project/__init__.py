@@ -43,30 +43,30 @@ def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
             f"NAME is {name!r}, and names a directory, topics and a group; use a letter, then at most 99 letters, "
             "digits, - or _"
         )
-    place = Path(name)
-    made = write(place, {"name": name, "bootstrap": bootstrap})
+    folder = Path(name)
+    made = write(folder, {"name": name, "bootstrap": bootstrap})
     if as_json:
-        click.echo(json.dumps({"directory": str(place.resolve()), "files": made}))
+        click.echo(json.dumps({"directory": str(folder.resolve()), "files": made}))
     else:
         click.echo(f"{name}/: {', '.join(made)}\nnext: cd {name} && make test")
     return ExitCode.DONE
 
 
-def write(place: Path, values: dict[str, str]) -> list[str]:
+def write(folder: Path, values: dict[str, str]) -> list[str]:
     """
-    Write the template's files into the new folder ``place``; return their names.
+    Write the template's files into the new ``folder``; return their names.
 
     Raises:
         Refused: the folder already exists, or cannot be written.
     """
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise Refused(f"{place} already exists and is not empty; choose another name, or remove it")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} already exists and is not empty; choose another name, or remove it")
     found = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(_SUFFIX))
     try:
-        place.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         for file in found:
             text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-            (place / file.removesuffix(_SUFFIX)).write_text(_Text(text).substitute(values), encoding="utf-8")
+            (folder / file.removesuffix(_SUFFIX)).write_text(_Text(text).substitute(values), encoding="utf-8")
     except OSError as error:
         raise Refused(
             f"{error.filename} can't be written ({error.strerror}); change to a directory that can"

@@ -123,13 +123,13 @@ def database_settings(given: dict[str, Any]) -> DatabaseSettings:
         given["lock_timeout_s"],
         given["statement_timeout_s"],
         given["idle_timeout_s"],
-        weaker=_loudly if given["accept_weaker"] else None,
+        weaker=_warn if given["accept_weaker"] else None,
     )
     settings.check(given["max_poll_interval_s"])
     return settings
 
 
-def _loudly(text: str) -> None:
+def _warn(text: str) -> None:
     click.echo(f"weaker guarantee: {text}", err=True)
 
 

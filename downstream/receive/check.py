@@ -156,11 +156,11 @@ class RedisEffects:
         self._keys = Keys(group)
 
     def counts(self, names: Sequence[str]) -> list[int]:
-        with self._mapped():
+        with self._errors_mapped():
             return [int(count or 0) for count in self._client.mget([self._keys.effect(name) for name in names])]
 
     def points(self) -> dict[str, int] | None:
-        with self._mapped():
+        with self._errors_mapped():
             by_customer = self._client.hgetall(self._keys.points)
         return {
             customer.decode() if isinstance(customer, bytes) else customer: int(points)
@@ -168,7 +168,7 @@ class RedisEffects:
         }
 
     @contextlib.contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _errors_mapped(self) -> Iterator[None]:
         try:
             yield
         except redis.RedisError as error:

@@ -92,7 +92,7 @@ class TopicRetention:
         return None if self.retention_s is None else self.retention_s + self.segment_s
 
     @property
-    def way_out(self) -> str:
+    def remedy(self) -> str:
         """The settings to change so that claims outlive records."""
         forever = "give 0 to keep claims forever"
         if self.longest_s is None:
@@ -129,7 +129,7 @@ class ClaimRetention:
         if kept.longest_s is None or days * _SECONDS_A_DAY <= kept.longest_s:
             raise Refused(
                 f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could be "
-                f"redelivered after its claim was deleted; {kept.way_out}"
+                f"redelivered after its claim was deleted; {kept.remedy}"
             )
         return cls(days * _SECONDS_A_DAY)
 

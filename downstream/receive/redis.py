@@ -98,7 +98,7 @@ class _InRedis(Receiver):
         Raises:
             Refused: there is one, and it was not accepted.
         """
-        with self._mapped():
+        with self._errors_mapped():
             unsafe = self._unsafe()
         if unsafe and not self._accept_weaker:
             raise Refused(
@@ -120,7 +120,7 @@ class _InRedis(Receiver):
         ]
 
     @contextlib.contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _errors_mapped(self) -> Iterator[None]:
         try:
             yield
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
@@ -154,7 +154,7 @@ class RedisReceiver(_InRedis):
         fresh = 0
         for message in messages:
             context.check(*context.partitions)
-            with self._mapped():
+            with self._errors_mapped():
                 fresh += self._one(message)
         return fresh
 
@@ -210,7 +210,7 @@ class RedisScriptReceiver(_InRedis):
             names = [name(message.message_id) for message in chunk for name in (self._keys.claim, self._keys.effect)]
             arguments = [word for message in chunk for word in (message.customer, message.points)]
             self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
-            with self._mapped():
+            with self._errors_mapped():
                 fresh += int(self._script(keys=[self._keys.points, *names], args=[self._keep_ms, *arguments]))
             self.settings.crash.at(CrashMoment.AFTER_COMMIT)
         return fresh

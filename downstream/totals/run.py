@@ -82,7 +82,7 @@ class Run:
         crash: KillAt | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._recorder = recorder or Recorder.unheard()
+        self._recorder = recorder or Recorder.unobserved()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
         self.result, self._lock = RunResult(), threading.Lock()
         self._stores: dict[int, Store] = {}
@@ -227,10 +227,10 @@ class Run:
             kafka.close()
 
     def _read(self, stage: _Stage, partition: int, start: int, until: int) -> Iterable[list[LogRecord]]:
-        place = stage.topic.name, partition
-        if place not in self._readers:
-            self._readers[place] = RangeReader(self._settings.connection, *place, self._settings.group)
-        return self._readers[place].read(start, until, Deadline(self._settings.timeout_s), self._stop)
+        key = stage.topic.name, partition
+        if key not in self._readers:
+            self._readers[key] = RangeReader(self._settings.connection, *key, self._settings.group)
+        return self._readers[key].read(start, until, Deadline(self._settings.timeout_s), self._stop)
 
     def _succeeded(self, source: Source, work: StageTask, done: AttemptResult) -> None:
         with self._lock:

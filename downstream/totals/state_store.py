@@ -126,7 +126,7 @@ class RocksStore:
         """
         home.mkdir(parents=True, exist_ok=True)
         self._home, self._identity = home, identity
-        self._mark, self._place = home / _MARK, home / "db"
+        self._mark, self._path = home / _MARK, home / "db"
         self._lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,9 +135,9 @@ class RocksStore:
             raise Refused(
                 f"the state in {home} is in use by another process; stop it, or choose another --state-dir"
             ) from error
-        self.wiped = self._place.exists() and not self.trusted(home, identity)
+        self.wiped = self._path.exists() and not self.trusted(home, identity)
         if self.wiped:
-            shutil.rmtree(self._place)
+            shutil.rmtree(self._path)
         self._set_mark(None)
         self._open()
 
@@ -162,7 +162,7 @@ class RocksStore:
     def _open(self) -> None:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
-        self._db = Rdict(str(self._place), options)
+        self._db = Rdict(str(self._path), options)
         writing = WriteOptions()
         writing.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
         self._db.set_write_options(writing)
@@ -191,7 +191,7 @@ class RocksStore:
 
     def wipe(self) -> None:
         self._db.close()
-        shutil.rmtree(self._place)
+        shutil.rmtree(self._path)
         self._open()
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class Position:
         return f"topic-id={topic_id} began={self.began}"
 
 
-def position(place: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
+def position(partition: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
     """
     Return the position to continue at; the log's first offset if nothing was counted yet.
 
@@ -117,18 +117,18 @@ def position(place: str, topic_id: str, committed: Committed | None, log: LogOff
     match = _FORM.fullmatch(committed.metadata)
     if match is None:
         raise Refused(
-            f"position-moved: the offset {committed.offset} of {place} was not committed by this program "
+            f"position-moved: the offset {committed.offset} of {partition} was not committed by this program "
             f"(its metadata is {committed.metadata!r}); orders would be counted twice or skipped. "
             "Count again with another --group"
         )
     if match[1] != topic_id:
         raise Refused(
-            f"topic-recreated: {place} has the id {topic_id}, but the orders counted were in the topic with the id "
+            f"topic-recreated: {partition} has the id {topic_id}, but the orders counted were in the topic with the id "
             f"{match[1]}; count again with another --group"
         )
     if committed.offset < log.first:
         raise Refused(
-            f"range-lost: {place} begins at {log.first}, but the group is at {committed.offset}; the orders between "
-            "were deleted. Count again with another --group, and give the topic a longer retention"
+            f"range-lost: {partition} begins at {log.first}, but the group is at {committed.offset}; the orders "
+            "between were deleted. Count again with another --group, and give the topic a longer retention"
         )
     return Position(committed.offset, int(match[2]))

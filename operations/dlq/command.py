@@ -63,7 +63,7 @@ class _Count:
 
 
 @dataclass
-class Census:
+class DeadLetterCounts:
     """Counts of dead letters by reason, partition, and period of the input record's timestamp (`none`: no periods)."""
 
     period: str = "none"
@@ -90,7 +90,7 @@ class Census:
         return {"topic": topic, **totals, "rows": rows}
 
 
-def census_table(document: dict[str, Any]) -> Table:
+def counts_table(document: dict[str, Any]) -> Table:
     timed = any("time" in row for row in document["rows"])
     names = ["reason", "partition", *(["time"] if timed else []), "letters", "replayed", "waiting", "oldest", "newest"]
     table = Table(title=Text(document["topic"]), show_footer=True)
@@ -253,13 +253,13 @@ def list_command(
     """  # noqa: D301 - click's own mark
     choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
-    census = Census(per)
+    counts = DeadLetterCounts(per)
     partitions = place.partitions(choice.partitions)
     marks = {p: place.replay_log(p).offsets for p in partitions}
     for letter in chain.from_iterable(place.letters(partitions, choice.start, choice.until)):
         if choice.matches(letter):
-            census.add(letter, replayed=letter.offset in marks[letter.partition])
-    return _show(census.document(dead_letter), census_table, as_json=as_json)
+            counts.add(letter, replayed=letter.offset in marks[letter.partition])
+    return _show(counts.document(dead_letter), counts_table, as_json=as_json)
 
 
 @dlq.command("inspect")

@@ -196,7 +196,7 @@ class ReplaySettings:
     crash: CrashPoint | None = None
 
 
-def replay(place: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[Replayed]]:
+def replay(dead_letters: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[Replayed]]:
     """
     Replay the selected dead letters partition by partition; yield those of each transaction once it has committed.
 
@@ -204,9 +204,9 @@ def replay(place: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[R
         Refused: it is not safe to continue; what was committed before is in the replay log.
         BrewError: a step failed; run it again, because the replay log has what was committed.
     """
-    for partition in place.partitions(settings.choice.partitions):
-        worker = _Partition(place, settings, partition)
-        for letters in _chunks(place.letters([partition])):
+    for partition in dead_letters.partitions(settings.choice.partitions):
+        worker = _Partition(dead_letters, settings, partition)
+        for letters in _chunks(dead_letters.letters([partition])):
             yield worker.work(letters)
 
 
@@ -225,9 +225,9 @@ def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
 
 
 class _Partition:
-    def __init__(self, place: DeadLetterTopics, settings: ReplaySettings, partition: int) -> None:
-        self._place, self._settings, self._partition = place, settings, partition
-        self._name, self._replay_log = place.dead_letter.name, place.replay_log(partition)
+    def __init__(self, dead_letters: DeadLetterTopics, settings: ReplaySettings, partition: int) -> None:
+        self._topics, self._settings, self._partition = dead_letters, settings, partition
+        self._name, self._replay_log = dead_letters.dead_letter.name, dead_letters.replay_log(partition)
         self._waiting: int | None = None  # the first letter that has not been replayed
         self._check_group()
 
@@ -261,7 +261,7 @@ class _Partition:
 
         def decide(committed: Committed | None) -> Write | None:
             self._check_replay_log(committed)
-            self._replay_log.read_to_end(self._place.admin, deadline)
+            self._replay_log.read_to_end(self._topics.admin, deadline)
             self._check_group()
             # Repair commands may take long; run them before a transaction is open that makes readers wait.
             done.extend(self._decide(letter) for letter in wanted)
@@ -301,7 +301,7 @@ class _Partition:
         if (stays := settings.rules.skipped(letter)) is not None:
             return stays
         try:
-            value = self._place.original(letter) if letter.omitted else letter.value
+            value = self._topics.original(letter) if letter.omitted else letter.value
             if settings.edit is not None:
                 value = settings.edit(value)
         except LookupError as error:
@@ -325,7 +325,7 @@ class _Partition:
         return waiting
 
     def _metadata(self) -> str:
-        marks = self._place.create_replay_log()
+        marks = self._topics.create_replay_log()
         return f"topic-id={self._replay_log.dead_letter_id} marks-id={marks.topic_id}"
 
     def _check_replay_log(self, committed: Committed | None) -> None:

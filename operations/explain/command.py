@@ -33,10 +33,10 @@ def document(history: OrderHistory) -> dict[str, Any]:
     status, why = delivery_status(history)
     order = history.order
     return {
-        "order": history.place,
+        "order": history.location,
         "answer": status.value,
         "why": why,
-        "group": {"committed": history.position, "view": history.group_view()},
+        "group": {"committed": history.location, "view": history.group_view()},
         "order_id": None if order is None else order.order_id,
         "replay_of": None if history.replayed_from is None else str(history.replayed_from),
         "replayed_as": list(history.replays),
@@ -49,7 +49,7 @@ def _copy(copy: Copy) -> dict[str, Any]:
     written = copy.written
     return {
         "role": copy.role,
-        "at": copy.place,
+        "at": copy.location,
         "index": copy.index,
         "fate": written.state.value,
         "producer_id": written.producer_id,
@@ -159,23 +159,23 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     \b
     Exit codes: 0 explained, 1 not exactly once (twice, lost, ghost), 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
-    places = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"], more["also_output"])
+    order_topics = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"], more["also_output"])
     function = None if more["transform"] is None else load(more["transform"], more["py_files"]).target
     since_ms = None if more["since"] is None else since(more["since"], time.time())
     by_id = more["is_order_id"]
-    place = None if is_key or by_id else _place(what, places)
+    position = None if is_key or by_id else _position(what, order_topics)
     connection = connected(bootstrap)
     with open_transactions_admin(connection, Deadline(_ALL_S)) as transactions, progress() as report:
-        tracer = OrderSearch(connection, places, transactions, report, function)
-        if place is not None:
-            tracer.check(place.topic)
-            if (written := tracer.sink_record(place)) is not None:
+        tracer = OrderSearch(connection, order_topics, transactions, report, function)
+        if position is not None:
+            tracer.check(position.topic)
+            if (written := tracer.sink_record(position)) is not None:
                 return _sink_record(what, *written, tracer.unavailable, as_json=as_json)
-        tracer.check(places.input)
-        if place is None:
+        tracer.check(order_topics.input)
+        if position is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:
-            asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
+            asked, count = [tracer.origin(position.topic, position.partition, position.offset)], 1
         histories = related_records(tracer, asked)
     found = verdict(histories)
     together = found and {"verdict": found[0].value, "why": found[1]}
@@ -187,20 +187,20 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         name = "order_id" if by_id else "key"
         if not histories:
             remedy = "check it, set an earlier --since, or give TOPIC/PARTITION/OFFSET"
-            click.echo(f"no record of {places.input} has the {name} {as_text(what)!r}; {remedy}")
+            click.echo(f"no record of {order_topics.input} has the {name} {as_text(what)!r}; {remedy}")
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are shown; --limit {count} shows all")
     return ExitCode.VIOLATION if BROKEN & {delivery_status(history)[0] for history in histories} else ExitCode.DONE
 
 
-def _place(what: str, places: OrderTopics) -> SourcePosition | None:
-    place = SourcePosition.parse(what)
-    if place is not None and place.topic not in places.topics:
+def _position(what: str, order_topics: OrderTopics) -> SourcePosition | None:
+    position = SourcePosition.parse(what)
+    if position is not None and position.topic not in order_topics.topics:
         raise UsageError(
-            f"{what!r} is on none of {', '.join(places.topics)}; set --input, --output, --also-output or --dead-letter "
-            "to its topic, or add --key if it is a key"
+            f"{what!r} is on none of {', '.join(order_topics.topics)}; set --input, --output, --also-output or "
+            "--dead-letter to its topic, or add --key if it is a key"
         )
-    return place
+    return position
 
 
 def _sink_record(what: str, batch: SinkBatch, copy: Copy, unavailable: list[str], *, as_json: bool) -> ExitCode:
@@ -209,7 +209,7 @@ def _sink_record(what: str, batch: SinkBatch, copy: Copy, unavailable: list[str]
     if as_json:
         print_json(summary | {"sink": batch.name, "batch": batch.number, "record": record})
     else:
-        head = Text(f"{copy.place}: written by ").append(printable(str(batch)), "bold")
+        head = Text(f"{copy.location}: written by ").append(printable(str(batch)), "bold")
         show(head, _copies([record]), *remarks(summary | {"verdict": None}))
     return ExitCode.DONE
 

@@ -61,12 +61,17 @@ class OrderSearch:
     def __init__(
         self,
         connection: Connection,
-        places: OrderTopics,
+        order_topics: OrderTopics,
         transactions: TransactionsAdmin,
         report: Report,
         function: Function | None = None,
     ) -> None:
-        self._connection, self.places, self._transactions, self._report = connection, places, transactions, report
+        self._connection, self.order_topics, self._transactions, self._report = (
+            connection,
+            order_topics,
+            transactions,
+            report,
+        )
         self._function = function
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
@@ -111,12 +116,12 @@ class OrderSearch:
                 f"{topic}/{partition}/{offset} does not exist: {why}; run `brew show {topic}` for the newest records"
             )
         record = self._at(topic, partition, offset)
-        if topic == self.places.input and (record is not None or offset < log.first):
+        if topic == self.order_topics.input and (record is not None or offset < log.first):
             return SourcePosition(topic, partition, offset)
         source = None if record is None else _source(record)
         if source is None:
             what = "there is no record (a marker, or deleted)" if record is None else "the record has no source headers"
-            raise Refused(f"{topic}/{partition}/{offset}: {what}; give a record of {self.places.input}, or a key")
+            raise Refused(f"{topic}/{partition}/{offset}: {what}; give a record of {self.order_topics.input}, or a key")
         return source
 
     def source(self, position: SourcePosition) -> LogRecord | None:
@@ -126,13 +131,13 @@ class OrderSearch:
         return self._sources[position]
 
     def matching(
-        self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
+        self, matches: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
     ) -> tuple[list[SourcePosition], int]:
         """Return the last ``most`` positions of matching input records, and the total number of matches."""
         positions: deque[SourcePosition] = deque(maxlen=most)
         count = 0
-        for record in filter(fits, self._records(self.places.input, since_ms)):
-            positions.append(SourcePosition(self.places.input, record.partition(), record.offset()))
+        for record in filter(matches, self._records(self.order_topics.input, since_ms)):
+            positions.append(SourcePosition(self.order_topics.input, record.partition(), record.offset()))
             count += 1
         return list(positions), count
 
@@ -142,7 +147,7 @@ class OrderSearch:
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
         # Positions before log ends: whatever was committed by then lies within the logs.
         positions = self._positions({position.partition for position in asked})
-        for topic in self.places.targets:
+        for topic in self.order_topics.targets:
             self._logs.pop(topic, None)
         since_ms = earliest(sources.values())
         # Headers cost more to read than keys, but the key is unknown if a record is gone or a function may change it.
@@ -154,13 +159,13 @@ class OrderSearch:
         ):
             matches = self._search(sources, None, keyed=False)
         for position, topic, record in matches:
-            copy = self._copy(self.places.targets[topic], topic, record)
+            copy = self._copy(self.order_topics.targets[topic], topic, record)
             if copy.role == DEAD_LETTER:
                 letter = DeadLetter.of(record)
                 copy = replace(copy, reason=printable(letter.reason), message=printable(letter.message))
             copies[position].append(copy)
         named = self._named(copies)
-        complete = all(log.first == 0 for name in self.places.targets for log in self.logs(name).values())
+        complete = all(log.first == 0 for name in self.order_topics.targets for log in self.logs(name).values())
         return [
             OrderHistory(
                 position,
@@ -177,7 +182,7 @@ class OrderSearch:
     def _drops(self, source: LogRecord | None) -> bool:
         if self._function is None or source is None:
             return False
-        place = (self.places.input, source.partition(), source.offset())
+        place = (self.order_topics.input, source.partition(), source.offset())
         record = Record(*place, source.key(), source.value(), source.headers() or (), source.timestamp()[1])
         try:
             return apply(self._function, record) == ()
@@ -190,7 +195,7 @@ class OrderSearch:
         if log is None or not log.first <= offset < log.end:
             return None
         span = {partition: (offset, offset + 1)}
-        batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self.places.group)
+        batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self.order_topics.group)
         return next((record for batch in batches for record in batch if record.offset() == offset), None)
 
     def _records(self, topic: str, since_ms: int | None) -> Iterator[LogRecord]:
@@ -200,7 +205,7 @@ class OrderSearch:
             starts = offsets_at(self._admin, topic, logs, since_ms, Deadline(_ASK_S))
         ranges = {p: (start, logs[p].end) for p, start in starts.items() if start is not None}
         total, read = sum(until - start for start, until in ranges.values()), 0
-        for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self.places.group):
+        for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self.order_topics.group):
             yield from batch
             read += len(batch)
             self._report(topic, read, total)
@@ -211,7 +216,7 @@ class OrderSearch:
         """Return the records of outputs and dead letters that came from these sources by their headers, with topics."""
         keys = {record.key() for record in sources.values() if record is not None}
         matches = []
-        for topic in self.places.targets:
+        for topic in self.order_topics.targets:
             for record in self._records(topic, since_ms):
                 if not keyed or record.key() in keys:
                     source = _source(record)
@@ -255,18 +260,22 @@ class OrderSearch:
     @cached_property
     def _spans(self) -> Spans:
         """The ranges of the group's transactions, as far as the offset log still has them."""
-        group, deadline = self.places.group, Deadline(_ASK_S)
+        group, deadline = self.order_topics.group, Deadline(_ASK_S)
         try:
-            whose = (group, self.places.input, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
+            whose = (
+                group,
+                self.order_topics.input,
+                topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions,
+            )
             batches = newest_offset_batches(self._admin, self._transactions.raw, *whose, deadline)
-            return spans(batches, {p: bounds.first for p, bounds in self.logs(self.places.input).items()})
+            return spans(batches, {p: bounds.first for p, bounds in self.logs(self.order_topics.input).items()})
         except BrewError as error:
             self.unavailable.append(str(error))
             return {}
 
     def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
-        known = [p for p in partitions if p in self.logs(self.places.input)]
-        whose = (self._connection, self.places.group, self.places.input)
+        known = [p for p in partitions if p in self.logs(self.order_topics.input)]
+        whose = (self._connection, self.order_topics.group, self.order_topics.input)
         positions = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
         return {p: None if committed is None else committed.offset for p, committed in positions.items()}
 
@@ -288,7 +297,7 @@ def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
     """Return histories of these records and of all that are connected to them by replays, in position order."""
     histories = tracer.histories(_with_originals(tracer, asked))
     looked: set[str] = set()
-    while letters := {letter.place for history in histories for letter in history.letters} - looked:
+    while letters := {letter.location for history in histories for letter in history.letters} - looked:
         looked |= letters
         replayed = _replays(tracer, histories, letters) - {history.at for history in histories}
         histories += tracer.histories(sorted(replayed)) if replayed else []
@@ -309,14 +318,14 @@ def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
     """Return the position of the input record whose dead letter was replayed as this record."""
     letter = None if record is None else Order.of(None, record.headers()).replay_of
-    if letter is None or letter.topic != tracer.places.dead_letter:
+    if letter is None or letter.topic != tracer.order_topics.dead_letter:
         return None
     try:
         origin = tracer.origin(letter.topic, letter.partition, letter.offset)
     except Refused as error:
         tracer.unavailable.append(f"the record that was replayed from {letter}: {error}")
         return None
-    return origin if origin.topic == tracer.places.input else None
+    return origin if origin.topic == tracer.order_topics.input else None
 
 
 def _replays(tracer: OrderSearch, histories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:
@@ -324,9 +333,9 @@ def _replays(tracer: OrderSearch, histories: Iterable[OrderHistory], letters: se
     sources = [tracer.source(history.at) for history in histories if history.letters]
     keys = {source.key() for source in sources if source is not None} if None not in sources else None
 
-    def fits(record: LogRecord) -> bool:
+    def matches(record: LogRecord) -> bool:
         if keys is not None and record.key() not in keys:
             return False
         return str(Order.of(None, record.headers()).replay_of) in letters
 
-    return set(tracer.matching(fits, earliest(sources))[0])
+    return set(tracer.matching(matches, earliest(sources))[0])

@@ -91,7 +91,7 @@ class Copy:
     index: int = 0
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
@@ -115,7 +115,7 @@ class OrderHistory:
     dropped: bool = False
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return str(self.at)
 
     @property
@@ -151,9 +151,11 @@ def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
     back: defaultdict[str, list[str]] = defaultdict(list)
     for history in ordered:
         if history.seen and history.replayed_from is not None:
-            back[str(history.replayed_from)].append(history.place)
+            back[str(history.replayed_from)].append(history.location)
     return [
-        replace(history, replays=tuple(replayed_at for letter in history.letters for replayed_at in back[letter.place]))
+        replace(
+            history, replays=tuple(replayed_at for letter in history.letters for replayed_at in back[letter.location])
+        )
         for history in ordered
     ]
 
@@ -183,17 +185,17 @@ def _repeated(standing: list[Copy]) -> list[Copy]:
 def _why_twice(standing: list[Copy]) -> str:
     plain = [copy for copy in standing if copy.written.state is RecordState.PLAIN]
     within = [copy for copy in standing if copy.written.state is RecordState.COMMITTED]
-    places = " and ".join(copy.place for copy in standing)
+    locations = " and ".join(copy.location for copy in standing)
     writers = sorted({copy.transactional_id or f"producer {copy.written.producer_id}" for copy in within})
     if not within:
-        return f"{len(plain)} copies ({places}), all written outside of transactions: by another program"
+        return f"{len(plain)} copies ({locations}), all written outside of transactions: by another program"
     if plain:
         return (
-            f"{len(standing)} copies ({places}), {len(within)} committed by {' and '.join(writers)} and {len(plain)} "
-            "written outside of transactions: another program writes to this topic"
+            f"{len(standing)} copies ({locations}), {len(within)} committed by {' and '.join(writers)} and "
+            f"{len(plain)} written outside of transactions: another program writes to this topic"
         )
     count = _transactions(within)
-    text = f"{len(within)} copies were committed ({places}), in {quantity(count, 'transaction')}"
+    text = f"{len(within)} copies were committed ({locations}), in {quantity(count, 'transaction')}"
     if len(writers) > 1:
         return f"{text} of {' and '.join(writers)}: two groups, or two programs, write to this topic"
     if count == 1:
@@ -211,7 +213,7 @@ def _transactions(copies: list[Copy]) -> int:
     for copy in copies:
         writer = (copy.written.producer_id, copy.written.producer_epoch)
         markers[writer][copy.topic, copy.partition].add(copy.written.marker_offset)
-    return sum(max(len(place) for place in places.values()) for places in markers.values())
+    return sum(max(len(offsets) for offsets in partitions.values()) for partitions in markers.values())
 
 
 def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tuple[DeliveryStatus, str]:
@@ -222,12 +224,12 @@ def _delivered(history: OrderHistory, standing: list[Copy], aborted: int) -> tup
     if not all(output.view.visible for output in standing):
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if len(standing) > 1:
-        places = ", ".join(output.place for output in sorted(standing, key=lambda output: output.index))
-        return DeliveryStatus.DELIVERED, f"delivered once, as {len(standing)} outputs: {places}{more}"
+        locations = ", ".join(output.location for output in sorted(standing, key=lambda output: output.index))
+        return DeliveryStatus.DELIVERED, f"delivered once, as {len(standing)} outputs: {locations}{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
         back = "".join(f"; replayed as {replay}" for replay in history.replays)
-        return DeliveryStatus.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
+        return DeliveryStatus.REJECTED, f"{why}; dead letter {copy.location}{back}{more}"
     return DeliveryStatus.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
 
@@ -262,7 +264,7 @@ class Verdict(enum.StrEnum):
 def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """Return the first rule that matches, and a sentence; None if there is nothing to compare."""
     if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
-        which = f"{twice[0].place} and {len(twice) - 1} more were" if len(twice) > 1 else f"{twice[0].place} was"
+        which = f"{twice[0].location} and {len(twice) - 1} more were" if len(twice) > 1 else f"{twice[0].location} was"
         return Verdict.DELIVERED_TWICE, f"{which} delivered more than once: {delivery_status(twice[0])[1]}"
     if len(histories) < 2:  # noqa: PLR2004 - a comparison needs two
         return None
@@ -276,7 +278,7 @@ def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
             return Verdict.WRITTEN_TWICE, _written(several)
     if replays := [history for history in histories if history.seen and history.replayed_from is not None]:
         lines = (
-            f"{replay.place} is the replay of dead letter {replay.replayed_from} ({delivery_status(replay)[0]})"
+            f"{replay.location} is the replay of dead letter {replay.replayed_from} ({delivery_status(replay)[0]})"
             for replay in replays
         )
         return Verdict.REPLAYED, f"no duplicate: {'; '.join(lines)}"
@@ -288,9 +290,9 @@ def _written(several: Sequence[OrderHistory]) -> str:
     name = "a record" if orders[0].order_id is None else f"order {orders[0].order_id!r}"
     alike = "with the same bytes" if len({order.digest for order in orders}) == 1 else "with different values"
     answers = [delivery_status(history)[0] for history in several]
-    places = " and ".join(history.place for history in several)
+    locations = " and ".join(history.location for history in several)
     ours = answers[0].value if len(set(answers)) == 1 else ", ".join(answers)
     return (
-        f"upstream wrote {name} {len(several)} times, {alike}, at {places}; "
+        f"upstream wrote {name} {len(several)} times, {alike}, at {locations}; "
         f"the pipeline treats each as a separate order ({ours})"
     )

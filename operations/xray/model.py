@@ -104,7 +104,7 @@ class Strip:
 
 
 @dataclass(slots=True)
-class _Below:
+class _BelowWindow:
     whole: bool
     records: int = 0
     sources: ReadSources | None = None
@@ -129,7 +129,7 @@ class RunBuilder:
         self._open: dict[int, list[Run]] = {}
         self._ends: dict[int, ReadSources] = {}
         self._origin = origin
-        self._below: dict[int, _Below] = {}
+        self._below: dict[int, _BelowWindow] = {}
         self._ended: set[int] = set()
 
     @property
@@ -152,7 +152,7 @@ class RunBuilder:
         below = self._below.get(batch.producer_id)
         if below is None:
             whole = self._origin or batch.base_sequence == 0 or batch.producer_id in self._ended
-            below = self._below[batch.producer_id] = _Below(whole)
+            below = self._below[batch.producer_id] = _BelowWindow(whole)
         if batch.base_offset < self._start:
             inside = max(0, batch.last_offset + 1 - self._start)
             below.records += batch.records - min(batch.records, inside)

@@ -20,7 +20,7 @@ from proof.provenance import UNKNOWN, MadeWith
 
 CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
 """Readers of the pipeline; with `both` they alternate within one cell."""
-Play = Callable[..., None]
+CellFunction = Callable[..., None]
 """Injects faults into a `proof.campaign.stage.CellEnvironment`, its last argument, and heals them all."""
 PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
 LINES, WHOLE = "results.jsonl", "results.json"
@@ -41,16 +41,16 @@ class Need(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Cell:
     """
-    One experiment; ``play`` gets a stage with topics and a reader, injects faults, and heals them all.
+    One experiment; ``function`` gets a stage with topics and a reader, injects faults, and heals them all.
 
     ``needed``: how often each event (see `CellEnvironment.fired`) must occur; otherwise the cell is inconclusive.
     ``bound_s`` bounds the 95th percentile of the recoveries, ``limit_s`` the whole cell. ``marks`` select cells,
     `prove` the short round. ``reader`` is passed to the program under test (`both`: one after the other) and is part of
     the name (`proof.campaign.campaign`); if empty, no option is passed. With ``properties`` the cell gets its own
-    broker with these settings, with ``secure`` one that authenticates its clients. Without ``judged``, the play itself
-    decides, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) needs no stage or
-    play, and returns the whole result. In a control, the pipeline has the ``bug`` (`python -m tests.mutants list`), and
-    the cell must show the anomaly ``breaks``: a pipeline that merely stalls is inconclusive.
+    broker with these settings, with ``secure`` one that authenticates its clients. Without ``judged``, the function
+    itself decides, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) needs no stage
+    or function, and returns the whole result. In a control, the pipeline has the ``bug`` (`python -m tests.mutants
+    list`), and the cell must show the anomaly ``breaks``: a pipeline that merely stalls is inconclusive.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Cell:
     fault: str
     target: str
     moment: str
-    play: Play
+    function: CellFunction
     path: str = "writer"
     reader: str = ""
     needs: frozenset[Need] = frozenset()
@@ -79,7 +79,7 @@ class Cell:
 
 class CellTable(list[Cell]):
     """
-    The cells of one module, in order; calling it returns the decorator that adds a cell for a play.
+    The cells of one module, in order; calling it returns the decorator that adds a cell for a function.
 
     ``defaults`` are fields of all its cells unless a call overrides them::
 
@@ -93,11 +93,13 @@ class CellTable(list[Cell]):
         super().__init__()
         self._defaults = {"moment": "under load", **defaults}
 
-    def __call__(self, name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
+    def __call__(
+        self, name: str, fault: str, target: str, *args: object, **fields: Any
+    ) -> Callable[[CellFunction], CellFunction]:
         """
         Return a decorator that adds the cell ``name``, whose row is the first word of the name.
 
-        ``args`` are passed to the play before the stage. ``marks`` are the words of one string. ``needed`` may be a
+        ``args`` are passed to the function before the stage. ``marks`` are the words of one string. ``needed`` may be a
         tuple of events, each needed once. A cell whose name ends in `-control` is expected to be violated, unbounded.
         """
         if name.endswith("-control"):
@@ -107,16 +109,16 @@ class CellTable(list[Cell]):
         if isinstance(events := known.get("needed"), tuple):
             known["needed"] = dict.fromkeys(events, 1)
 
-        def add(play: Play) -> Play:
-            bound = partial(play, *args) if args else play
-            self.append(Cell(name=name, fault=fault, target=target, play=bound, **known))
-            return play
+        def add(function: CellFunction) -> CellFunction:
+            bound = partial(function, *args) if args else function
+            self.append(Cell(name=name, fault=fault, target=target, function=bound, **known))
+            return function
 
         return add
 
 
 def nothing(_stage: object) -> None:
-    """Do nothing: the play of experiments and of cells that are not applicable."""
+    """Do nothing: the function of experiments and of cells that are not applicable."""
 
 
 @dataclass(frozen=True, slots=True)

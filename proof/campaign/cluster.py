@@ -52,7 +52,7 @@ class ExternalCluster:
     def admin(self) -> AdminClient:
         return admin(self.connection)
 
-    def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
+    def restore(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
         """Do nothing: an external cluster is never broken."""
 
 
@@ -202,9 +202,9 @@ class Sandbox(SandboxFolder, ExternalCluster):
     def down(self) -> list[int]:
         return [int(node["broker"]) for node in self.status()["brokers"] if not node["running"]]
 
-    def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
+    def restore(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
         """Heal everything, and wait until each replica of ``topics`` and of Kafka's internal topics is in sync."""
-        if not self._touched and self._is_whole(topics, deadline):
+        if not self._touched and self._is_healthy(topics, deadline):
             return  # no fault was injected, and nothing failed by itself
         self.run("heal")
         nodes = self.status()["brokers"]
@@ -214,11 +214,11 @@ class Sandbox(SandboxFolder, ExternalCluster):
                     os.kill(int(node["process"]), signal.SIGCONT)
         if gone := [int(node["broker"]) for node in nodes if not node["running"]]:
             self.restart(*gone)
-        while not self._is_whole(topics, deadline):
+        while not self._is_healthy(topics, deadline):
             time.sleep(_POLL_S)
         self._touched = False
 
-    def _is_whole(self, topics: Sequence[str], deadline: Deadline) -> bool:
+    def _is_healthy(self, topics: Sequence[str], deadline: Deadline) -> bool:
         deadline.check("all replicas in sync")
         with contextlib.suppress(KafkaFailure):
             if len(cluster_admin.brokers(self.admin, deadline)) == len(self._nodes):

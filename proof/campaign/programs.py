@@ -90,7 +90,7 @@ class Program:
         code = self.code() or 0
         if -code not in _FAULTS or (self._aborted and -code == signal.SIGABRT):
             return None
-        return f"{self.name} ended with {signal.Signals(-code).name}: {self.last_words()}"
+        return f"{self.name} ended with {signal.Signals(-code).name}: {self.last_output()}"
 
     def wait(self, deadline: Deadline) -> int:
         """Wait for the process; return its exit code, or raise `DeadlineExceeded` if it is still running."""
@@ -102,13 +102,13 @@ class Program:
     def done(self, deadline: Deadline) -> str:
         """Wait until the process has succeeded; return its output, or raise `ProgramFailedError` if it failed."""
         if (code := self.wait(deadline)) != 0:
-            raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; see {self._err}")
+            raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_output()}; see {self._err}")
         return self.printed()
 
     @property
     def ending(self) -> str:
         """Its name, exit code and last words, for messages."""
-        return f"{self.name} ended with {self.code()}: {self.last_words()}"
+        return f"{self.name} ended with {self.code()}: {self.last_output()}"
 
     def printed(self) -> str:
         return self._out.read_text(errors="replace")
@@ -116,7 +116,7 @@ class Program:
     def said(self) -> str:
         return self.printed() + self._err.read_text(errors="replace")
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         lines = self._err.read_text(errors="replace").splitlines() or self.printed().splitlines()
         return " / ".join(lines[-_LAST_LINES:])
 

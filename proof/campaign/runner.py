@@ -58,7 +58,7 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
     """Run a cell; unless it is proven, its artefacts stay in its folder."""
     began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
-        cluster.make_whole(Deadline(_WHOLE_S))
+        cluster.restore(Deadline(_WHOLE_S))
         return Result(**{**cell.experiment(cluster.bootstrap, seed, settings.kills), "cell": cell.name})
     folder = settings.folder / f"{cell.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -75,7 +75,7 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
             judged.doubts.append(f"not run here: it needs {', '.join(lacking)}")
         else:
             with _killed_after(cell.limit_s * settings.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
-                _play(stage, judged)
+                _run_phases(stage, judged)
     result = _result(stage, judged, began)
     if result.verdict == PROVEN and not settings.keep:
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,13 +107,13 @@ def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
         yield
 
 
-def _play(stage: CellEnvironment, judged: Judgement) -> None:
+def _run_phases(stage: CellEnvironment, judged: Judgement) -> None:
     """Run the phases of a cell; later ones run even if earlier ones failed."""
     opened = _run_phase(lambda: _open(stage), judged)
     played = opened and _run_phase(lambda: break_it(stage), judged)
     if opened and not played:
         stage.abort_writers()
-    whole = _run_phase(lambda: stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics()), judged)
+    whole = _run_phase(lambda: stage.cluster.restore(Deadline(_WHOLE_S), stage.names.topics()), judged)
     closed = played and whole and stage.cell.judged and _run_phase(lambda: _close(stage), judged)
     stage.stop_all()
     if opened and whole and stage.cell.judged:
@@ -133,7 +133,7 @@ def _play(stage: CellEnvironment, judged: Judgement) -> None:
 
 
 def _open(stage: CellEnvironment) -> None:
-    stage.cluster.make_whole(Deadline(_WHOLE_S))
+    stage.cluster.restore(Deadline(_WHOLE_S))
     stage.make_topics()
     stage.reader()
 
@@ -141,12 +141,12 @@ def _open(stage: CellEnvironment) -> None:
 def break_it(stage: CellEnvironment) -> None:
     """Run the cell's play; with the direct reader, count the writers seen with a lease holder."""
     if stage.cell.reader != DIRECT:
-        stage.cell.play(stage)
+        stage.cell.function(stage)
         return
     observer = LeaseObserver(stage.writers)
     try:
         with observer:
-            stage.cell.play(stage)
+            stage.cell.function(stage)
     finally:
         seen, started = len(observer.seen), len(stage.writers)
         stage.fire(HOLDERS, seen)
@@ -224,11 +224,11 @@ def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
     program = stage.programs.python("verify", "proof", *words)
     code = program.wait(Deadline(_READ_S))
     if code not in _VERDICTS:
-        raise ProgramFailedError(f"the checker ended with {code}: {program.last_words()}")
+        raise ProgramFailedError(f"the checker ended with {code}: {program.last_output()}")
     try:
         report = json.loads(program.printed())
     except ValueError as error:
-        raise ProgramFailedError(f"the checker printed no report: {program.last_words()}") from error
+        raise ProgramFailedError(f"the checker printed no report: {program.last_output()}") from error
     judged.anomalies += report["findings"]
     judged.doubts += report["doubts"]
     if report["verdict"] == INCONCLUSIVE and not report["doubts"]:

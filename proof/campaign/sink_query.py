@@ -157,7 +157,7 @@ class HeldBatch:
 
 
 @dataclass
-class SinkPlay:
+class SinkExperiment:
     """The query of one cell: its runs share a checkpoint, and a reader polls the output."""
 
     stage: CellEnvironment
@@ -188,12 +188,12 @@ class SinkPlay:
     def ended(self, program: Program, code: int = 0) -> None:
         """Wait for the query's end; raise `StalledError` if it ended with another exit code."""
         if (found := program.wait(Deadline(END_S * self.stage.slack))) != code:
-            raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_words()}")
+            raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_output()}")
 
     def stopped(self, program: Program) -> None:
         """Stop a query that follows; raise `StalledError` if it had already ended, or does not end cleanly."""
         if (found := self.stage.stop(program, END_S)) != 0:
-            raise StalledError(f"{program.name} ended with {found}: {program.last_words()}")
+            raise StalledError(f"{program.name} ended with {found}: {program.last_output()}")
 
     def refused(self, program: Program, reason: str) -> None:
         """Wait for a query to end because the sink refuses; raise `StalledError` if not for that reason."""
@@ -287,14 +287,14 @@ class SinkPlay:
 @contextlib.contextmanager
 def sink_on(
     stage: CellEnvironment, writers: str, query: str = COUNT, *, orders: int = 4 * MOST, feed: int = 0
-) -> Iterator[SinkPlay]:
+) -> Iterator[SinkExperiment]:
     """Yield a query with some input, and feed ``feed`` orders per second; on exit, check all of it."""
     stage.orders(orders)
     with Watcher(stage) as watcher:
-        play = SinkPlay(stage, watcher, writers, query)
+        experiment = SinkExperiment(stage, watcher, writers, query)
         with stage.feeding(feed) if feed else contextlib.nullcontext():
-            yield play
-        play.check()
+            yield experiment
+        experiment.check()
 
 
 def ancestor(pid: int, word: str) -> psutil.Process | None:

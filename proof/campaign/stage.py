@@ -249,7 +249,7 @@ class CellEnvironment:
         """Run another writer until the input is drained; it must exit with 0."""
         program = self.writer("--patience", "60", *options, name="drain")
         if (code := program.wait(self.deadline)) != 0:
-            raise StalledError(f"the last writer could not drain the input (exit {code}): {program.last_words()}")
+            raise StalledError(f"the last writer could not drain the input (exit {code}): {program.last_output()}")
 
     def read_to_the_end(self) -> None:
         """Run a last `read_committed` reader from the logs' starts to their ends."""

@@ -65,14 +65,14 @@ class Checker:
     @property
     def layouts(self) -> dict[tuple[str, int], Layout]:
         """What readers can see; complete once the logs have ended, empty unless ``BrokerFacts.journals``."""
-        return {place: stream.layout for place, stream in self._streams.items() if stream.layout is not None}
+        return {location: stream.layout for location, stream in self._streams.items() if stream.layout is not None}
 
     def _offsets_ahead(self) -> None:
         for partition, committed in self._facts.committed.items():
             log = self._facts.logs.get(partition)
             if log is not None and committed is not None and committed > log.last_stable:
                 evidence = f"committed, but the input is readable only up to {log.last_stable} (log end {log.end})"
-                self.found.say(Name.OFFSET_AHEAD, (self._facts.input, partition, committed), evidence)
+                self.found.add(Name.OFFSET_AHEAD, (self._facts.input, partition, committed), evidence)
 
     def _stream(self, topic: str, partition: int) -> Stream:
         found = self._streams.get((topic, partition))
@@ -130,7 +130,7 @@ class Checker:
             evidence = (
                 f"{quantity(attempt.records, 'record')} up to offset {attempt.last}, and no end marker after them"
             )
-            self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
+            self.found.add(Name.HANGING, attempt.location, evidence, attempt.key)
 
     def _stuck(self) -> None:
         """Report transactions that still hold back a last stable offset after the run has settled."""
@@ -142,7 +142,7 @@ class Checker:
             for partition, log in partitions.items():
                 if log.last_stable < log.end and (topic, partition) not in reported:
                     evidence = f"a transaction never ended: readers stop here, but the log ends at {log.end}"
-                    self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
+                    self.found.add(Name.HANGING, (topic, partition, log.last_stable), evidence)
 
     def _lost_commits(self) -> None:
         """Report records that are missing although their commit was acknowledged."""
@@ -153,12 +153,12 @@ class Checker:
                 if held is not None and (partition, held) not in reported:
                     reported.add((partition, held))
                     evidence = f"a writer's journal records the commit of [{held[0]}, {held[1]}) as done"
-                    self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
+                    self.found.add(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
         for partition, position in self._positions.items():
             until, committed = self._acknowledged.until(partition), self._facts.committed.get(partition)
             if committed is not None and committed < until and self.offsets.readable and not position.by_hand:
                 evidence = f"a writer's journal records the commit of {until} as done, but {committed} is committed"
-                self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
+                self.found.add(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
 
     def finish(self) -> None:
         """Run the checks that need complete logs; call once, before checking readers' journals and demands."""

@@ -143,7 +143,7 @@ class Comparison:
         """
         Take visible records of one downstream partition; return their number.
 
-        The common case, an exact match with the next input of the same partition, is compared here. `_place` handles
+        The common case, an exact match with the next input of the same partition, is compared here. `_match` handles
         all others: it finds the input by the source headers.
         """
         partition = stream.partition
@@ -184,23 +184,23 @@ class Comparison:
         source = SourcePosition.of(record.headers)
         if stream.layout is not None:
             ours = source is not None and source.topic == self._facts.input
-            place = (source.partition, source.offset) if source is not None and ours else (-1, -1)
-            stream.layout.add(record.offset, *place)
+            location = (source.partition, source.offset) if source is not None and ours else (-1, -1)
+            stream.layout.add(record.offset, *location)
         if source is None:
-            self._say(Name.PHANTOM, stream, record, "no readable source headers")
+            self._add(Name.PHANTOM, stream, record, "no readable source headers")
             return
         log = self._facts.logs.get(source.partition)
         if source.topic != self._facts.input or log is None:
-            self._say(Name.PHANTOM, stream, record, f"its source is {at(source)}, not in {self._facts.input}")
+            self._add(Name.PHANTOM, stream, record, f"its source is {at(source)}, not in {self._facts.input}")
         elif source.offset < log.first:
             self.unverifiable += 1
         elif source.offset >= log.last_stable:
             evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
-            self._say(Name.PHANTOM, stream, record, evidence)
+            self._add(Name.PHANTOM, stream, record, evidence)
         else:
-            self._place(stream, record, source)
+            self._match(stream, record, source)
 
-    def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+    def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Find the input of one downstream record, whose source is in the readable part of the input."""
         lane = self._lanes[source.partition]
         if source.offset >= self._facts.position(source.partition):
@@ -210,7 +210,7 @@ class Comparison:
                 self._duplicate(stream, record, source)
                 return
             lane.behind.add(source.offset)
-            self._say(Name.OFFSET_BEHIND, stream, record, evidence)
+            self._add(Name.OFFSET_BEHIND, stream, record, evidence)
             stream.note(source.partition, source.offset, source.offset, 1)
         elif source.offset >= lane.read:
             if source.offset in lane.early:
@@ -227,18 +227,18 @@ class Comparison:
             self._phantom(stream.topic, record, source.partition, source.offset)
 
     def _duplicate(self, stream: Stream, record: Record, source: SourcePosition) -> None:
-        self._say(Name.DUPLICATE, stream, record, f"its source {at(source)} came out before")
+        self._add(Name.DUPLICATE, stream, record, f"its source {at(source)} came out before")
 
     def _first_time(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         stream.note(source.partition, source.offset, source.offset, 1)
         before = stream.last.get(source.partition, source.offset)
         if source.offset < before:
-            self._say(Name.NONMONOTONIC, stream, record, f"its source {at(source)} was output after offset {before}")
+            self._add(Name.NONMONOTONIC, stream, record, f"its source {at(source)} was output after offset {before}")
         else:
             stream.last[source.partition] = source.offset
         if stream.topic == self._facts.output and self._same_shape and record.partition != source.partition:
             evidence = f"its source {at(source)} belongs in output partition {source.partition}, "
-            self._say(Name.NONMONOTONIC, stream, record, evidence + "to keep the order of its key")
+            self._add(Name.NONMONOTONIC, stream, record, evidence + "to keep the order of its key")
 
     def _compare(self, came: Row, topic: str, row: Row) -> None:
         record, before = Record(*row), Record(*came)
@@ -248,17 +248,17 @@ class Comparison:
         else:
             wrong = wrong_dead_letter(before, record, source)
         if wrong is not None:
-            place = topic, record.partition, record.offset
-            self._found.say(Name.CORRUPT, place, f"source {at(source)}: {wrong}")
+            location = topic, record.partition, record.offset
+            self._found.add(Name.CORRUPT, location, f"source {at(source)}: {wrong}")
 
-    def _say(self, name: Name, stream: Stream, record: Record, evidence: str) -> None:
-        self._found.say(name, (stream.topic, record.partition, record.offset), evidence, stream.key)
+    def _add(self, name: Name, stream: Stream, record: Record, evidence: str) -> None:
+        self._found.add(name, (stream.topic, record.partition, record.offset), evidence, stream.key)
 
     def _missing(self, row: Row) -> None:
         partition, offset = row[0], row[1]
         self.lost[partition].append(offset)
         evidence = f"neither on {self._facts.output} nor {self._facts.dead_letter}"
-        self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
+        self._found.add(Name.LOST, (self._facts.input, partition, offset), evidence)
 
     def _overdue(self, lane: InputPartition, partition: int) -> None:
         for offset, (topic, row) in lane.overdue():
@@ -266,8 +266,8 @@ class Comparison:
 
     def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
         evidence = f"its source {self._facts.input}[{partition}] offset {offset} is not a visible record "
-        place = topic, record.partition, record.offset
-        self._found.say(Name.PHANTOM, place, evidence + "(aborted, or never written)")
+        location = topic, record.partition, record.offset
+        self._found.add(Name.PHANTOM, location, evidence + "(aborted, or never written)")
 
     def input_ended(self) -> None:
         """Signal the end of the input: outputs that still wait for their input have none."""

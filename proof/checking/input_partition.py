@@ -96,8 +96,8 @@ class OffsetRanges:
             self._ends.append(until)
 
     def __contains__(self, offset: int) -> bool:
-        place = bisect_right(self._starts, offset) - 1
-        return place >= 0 and offset < self._ends[place]
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
 
     @property
     def held_bytes(self) -> int:

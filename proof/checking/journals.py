@@ -59,7 +59,7 @@ def _merged(some: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class _Reader:
@@ -69,10 +69,10 @@ class _Reader:
     ``_first`` and ``_next`` hold the offsets read per partition; ``_final``: it read its topics to the end.
     """
 
-    def __init__(self, who: str, layouts: Mapping[Place, Layout], found: Findings) -> None:
+    def __init__(self, who: str, layouts: Mapping[TopicPartition, Layout], found: Findings) -> None:
         self._who, self._layouts, self._found = who, layouts, found
-        self._next: dict[Place, int] = {}
-        self._first: dict[Place, int] = {}
+        self._next: dict[TopicPartition, int] = {}
+        self._first: dict[TopicPartition, int] = {}
         self._topics: set[str] = set()
         self._committed, self._final = True, False
 
@@ -83,69 +83,69 @@ class _Reader:
             return
         self._topics.add(fields["topic"])
         self._committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
-        place = fields["topic"], fields.get("partition", -1)
-        layout = self._layouts.get(place)
+        topic_partition = fields["topic"], fields.get("partition", -1)
+        layout = self._layouts.get(topic_partition)
         if layout is not None:
             for run in fields.get("runs", ()):
-                self._read(place, layout, Run(*run))
+                self._read(topic_partition, layout, Run(*run))
 
-    def _read(self, place: Place, layout: Layout, run: Run) -> None:
-        expected = self._next.get(place)
+    def _read(self, topic_partition: TopicPartition, layout: Layout, run: Run) -> None:
+        expected = self._next.get(topic_partition)
         if expected is None:
-            self._first[place] = run.offset
+            self._first[topic_partition] = run.offset
         elif run.offset < expected:
-            self._say(Name.NONMONOTONIC_POLL, place, run.offset, f"had read up to {expected - 1} before")
+            self._add(Name.NONMONOTONIC_POLL, topic_partition, run.offset, f"had read up to {expected - 1} before")
         elif (hole := next(layout.between(expected, run.offset), None)) is not None:
             evidence = f"went from {expected - 1} to {run.offset} and skipped {hole.length} visible records"
-            self._say(Name.POLL_SKIP, place, hole.offset, evidence)
-        self._next[place] = max(expected or run.offset, run.offset + run.length)
-        self._compare(place, layout, run)
+            self._add(Name.POLL_SKIP, topic_partition, hole.offset, evidence)
+        self._next[topic_partition] = max(expected or run.offset, run.offset + run.length)
+        self._compare(topic_partition, layout, run)
 
-    def _compare(self, place: Place, layout: Layout, run: Run) -> None:
+    def _compare(self, topic_partition: TopicPartition, layout: Layout, run: Run) -> None:
         """Compare each record's source with the log; a range that the log does not show is reported once."""
         offset, until = max(run.offset, layout.first), run.offset + run.length
         for seen in layout.between(offset, until):
             if seen.offset > offset:
-                self._invisible(place, layout, offset)
+                self._invisible(topic_partition, layout, offset)
             offset = seen.offset + seen.length
             read = run.source_partition, run.source_offset + seen.offset - run.offset
             if run.source_offset >= 0 and read != (seen.source_partition, seen.source_offset):
                 holds = f"{seen.source_partition}:{seen.source_offset}"
                 evidence = f"read source {read[0]}:{read[1]}, but the log has {holds}"
-                self._say(Name.INCONSISTENT, place, seen.offset, evidence)
+                self._add(Name.INCONSISTENT, topic_partition, seen.offset, evidence)
         if offset < until:
-            self._invisible(place, layout, offset)
+            self._invisible(topic_partition, layout, offset)
 
-    def _invisible(self, place: Place, layout: Layout, offset: int) -> None:
+    def _invisible(self, topic_partition: TopicPartition, layout: Layout, offset: int) -> None:
         if not layout.aborted(offset):
-            self._say(Name.INCONSISTENT, place, offset, "read a record here, but the log has none")
+            self._add(Name.INCONSISTENT, topic_partition, offset, "read a record here, but the log has none")
         elif self._committed:
             evidence = "read it with read_committed, but its transaction did not commit"
-            self._say(Name.ABORTED_READ, place, offset, evidence)
+            self._add(Name.ABORTED_READ, topic_partition, offset, evidence)
 
     def ended(self, acknowledged: Acknowledged) -> None:
         """Check that a reader that reached the end saw all acknowledged records."""
         if not (self._final and self._committed):
             return
-        for place, layout in self._layouts.items():
-            if place[0] in self._topics:
-                begin, end = self._first.get(place, layout.end), self._next.get(place, layout.end)
-                self._unseen(place, layout.between(layout.first, begin), acknowledged)
-                self._unseen(place, layout.between(end, layout.end), acknowledged)
+        for topic_partition, layout in self._layouts.items():
+            if topic_partition[0] in self._topics:
+                begin, end = self._first.get(topic_partition, layout.end), self._next.get(topic_partition, layout.end)
+                self._unseen(topic_partition, layout.between(layout.first, begin), acknowledged)
+                self._unseen(topic_partition, layout.between(end, layout.end), acknowledged)
 
-    def _unseen(self, place: Place, missed: Iterable[Run], acknowledged: Acknowledged) -> None:
+    def _unseen(self, topic_partition: TopicPartition, missed: Iterable[Run], acknowledged: Acknowledged) -> None:
         for run in missed:
             if acknowledged.covers(run.source_partition, run.source_offset, run.length):
                 evidence = f"read to the end but missed {run.length} committed records from here on"
-                self._say(Name.UNSEEN, place, run.offset, evidence)
+                self._add(Name.UNSEEN, topic_partition, run.offset, evidence)
                 return
 
-    def _say(self, name: Name, place: Place, offset: int, evidence: str) -> None:
-        self._found.say(name, (*place, offset), f"{self._who} {evidence}")
+    def _add(self, name: Name, topic_partition: TopicPartition, offset: int, evidence: str) -> None:
+        self._found.add(name, (*topic_partition, offset), f"{self._who} {evidence}")
 
 
 def check_readers(
-    entries: Iterable[Entry], layouts: Mapping[Place, Layout], found: Findings, acknowledged: Acknowledged
+    entries: Iterable[Entry], layouts: Mapping[TopicPartition, Layout], found: Findings, acknowledged: Acknowledged
 ) -> None:
     """Compare readers' journals with what they could see; ``layouts`` are the partitions to check."""
     readers: dict[tuple[str, int], _Reader] = {}
@@ -166,7 +166,7 @@ def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Find
         count = fired.get(what, 0)
         if count < least:
             evidence = f"{what}: {count} seen, {least} needed; run longer, or check why the fault had no effect"
-            found.say(Name.SILENT_FAULT, (_RUN, -1, count), evidence)
+            found.add(Name.SILENT_FAULT, (_RUN, -1, count), evidence)
 
 
 def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | None, found: Findings) -> None:
@@ -176,7 +176,7 @@ def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | Non
     for healed, first in sorted(first_commit_ms.items()):
         if first is None or first - healed > bound_s * 1000:
             took = "never" if first is None else f"after {(first - healed) / 1000:.1f} s"
-            found.say(Name.STALL, (_RUN, -1, healed), f"first commit {took} after the heal; the bound is {bound_s:g} s")
+            found.add(Name.STALL, (_RUN, -1, healed), f"first commit {took} after the heal; the bound is {bound_s:g} s")
 
 
 def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], found: Findings) -> None:
@@ -192,7 +192,7 @@ def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], f
             # A canary that lies wholly in the tail was reported with the previous chunk.
             at = text.find(canary, max(0, len(tail) - len(canary) + 1))
             while at >= 0:
-                found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} is at byte {base + at}")
+                found.add(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} is at byte {base + at}")
                 at = text.find(canary, at + 1)
         keep = min(len(text), longest - 1)
         base += len(text) - keep

@@ -43,15 +43,15 @@ class Positions:
     def moved(self, until: int, key: Key, *, strict: bool) -> None:
         """Record that a committed transaction moved the offset to ``until``."""
         before, self.last, self.by_hand = self.last, until, False
-        place = self.topic, self.partition, until
+        location = self.topic, self.partition, until
         if strict and key[0] in self._retired:
             evidence = "this producer id moved the offset again, after another one had taken the partition over"
-            self._found.say(Name.ZOMBIE, place, evidence, key)
+            self._found.add(Name.ZOMBIE, location, evidence, key)
         if self._holder is not None and self._holder != key[0]:
             self._retired.add(self._holder)
         self._holder = key[0]
         if before is not None and until < before:
-            self._found.say(Name.OFFSET_REGRESSION, place, f"the committed offset was {before} before", key)
+            self._found.add(Name.OFFSET_REGRESSION, location, f"the committed offset was {before} before", key)
             self._attempts = [attempt for attempt in self._attempts if attempt.key != key]
         elif before is None or until > before:
             self._ranges.append(_Range(before, until, key))
@@ -99,7 +99,7 @@ class Positions:
             f"{count} visible records with sources {lowest} to {highest} of {self.topic}[{self.partition}]: "
             "no offset commit of this transaction covers exactly them"
         )
-        self._found.say(Name.TORN, attempt.place, evidence, attempt.key)
+        self._found.add(Name.TORN, attempt.location, evidence, attempt.key)
 
     def ended(self, lost: Iterable[int]) -> None:
         """Signal the end of all logs; ``lost`` are the inputs below the committed offset without output, in order."""
@@ -121,13 +121,13 @@ class Positions:
     def _incomplete(self, span: _Range, gone: list[int]) -> None:
         """Report lost inputs of a committed range: below the transaction's first source, or above it."""
         wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == span.key]
-        place = self.topic, self.partition, gone[0]
+        location = self.topic, self.partition, gone[0]
         if wrote and gone[-1] < min(wrote):
             evidence = f"{span.start} was committed, but the transaction that moved it to {span.until} begins at "
-            self._found.say(Name.OFFSET_GAP, place, evidence + str(min(wrote)), span.key)
+            self._found.add(Name.OFFSET_GAP, location, evidence + str(min(wrote)), span.key)
         if not wrote or gone[-1] >= min(wrote) or self._both(span.key):
             evidence = f"its offset {span.until} is committed, but {len(gone)} of its records are not visible"
-            self._found.say(Name.TORN, place, evidence, span.key)
+            self._found.add(Name.TORN, location, evidence, span.key)
 
 
 class OffsetLog:
@@ -198,4 +198,4 @@ class OffsetLog:
                 continue
             name = Name.OFFSET_AHEAD if stored > shown else Name.OFFSET_BEHIND
             evidence = f"the coordinator returns this offset, but the last commit in {OFFSETS_TOPIC} is {shown}"
-            self._found.say(name, (position.topic, partition, stored), evidence)
+            self._found.add(name, (position.topic, partition, stored), evidence)

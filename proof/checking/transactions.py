@@ -48,7 +48,7 @@ class Attempt:
         return self.producer_id, self.epoch
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def location(self) -> tuple[str, int, int]:
         return self.topic, self.partition, self.first
 
 
@@ -98,7 +98,7 @@ class Endings:
         for key, attempt in self._torn.items():
             if key not in self._reused:
                 evidence = f"it ended with {attempt.status} here, but differently in another partition"
-                self._found.say(Name.TORN, attempt.place, evidence, key)
+                self._found.add(Name.TORN, attempt.location, evidence, key)
 
 
 class RawLog:
@@ -163,7 +163,7 @@ class RawLog:
     def _judge(self, attempt: Attempt) -> None:
         if attempt.status == COMMIT and attempt.zombie is not None:
             evidence = f"visible, although the higher epoch {attempt.zombie} wrote or ended a transaction here before"
-            self._found.say(Name.ZOMBIE, attempt.place, evidence, attempt.key)
+            self._found.add(Name.ZOMBIE, attempt.location, evidence, attempt.key)
         if attempt.status == ABORT and attempt.visible >= 0:
             self.aborted_read(attempt, attempt.visible)
         if attempt.reused is not None:
@@ -172,11 +172,11 @@ class RawLog:
     def _reuse(self, offset: int, before: str, key: Key) -> None:
         if self._strict:
             evidence = f"this epoch had ended with {before} before: a late request from then could affect this one"
-            self._found.say(Name.EPOCH_REUSE, (self.topic, self.partition, offset), evidence, key)
+            self._found.add(Name.EPOCH_REUSE, (self.topic, self.partition, offset), evidence, key)
 
     def aborted_read(self, attempt: Attempt, offset: int) -> None:
         evidence = "a read_committed reader returned it, but its transaction was aborted"
-        self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
+        self._found.add(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 
     def open(self) -> list[Attempt]:
         """Return the transactions that have not ended."""

@@ -185,12 +185,12 @@ class TransformComparison(Comparison):
             self._slowly(stream, row)
         return count
 
-    def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+    def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         if source.offset >= self._facts.position(source.partition):
             committed = self._facts.committed.get(source.partition)
             name = Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND
             self._ahead.add(source)
-            self._say(
+            self._add(
                 name, stream, record, f"its source {at(source)} was output, but the committed offset is {committed}"
             )
             stream.note(source.partition, source.offset, source.offset, 1)
@@ -208,13 +208,13 @@ class TransformComparison(Comparison):
     def _in_order(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Check that the sources of one input partition ascend within each downstream partition."""
         stream.note(source.partition, source.offset, source.offset, 1)
-        place, position = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
-        before = self._last.get(place, position)
+        location, position = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
+        before = self._last.get(location, position)
         if position < before:
-            self._say(
+            self._add(
                 Name.NONMONOTONIC, stream, record, f"its source {source} was output after {before[0]}#{before[1]}"
             )
-        self._last[place] = max(position, before)
+        self._last[location] = max(position, before)
 
     def _compare_output(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         lane, pending = self._lanes[source.partition], self._pending[source.partition]
@@ -226,7 +226,7 @@ class TransformComparison(Comparison):
         if wrong is not None and not self.oracle.same_again(entry.given, entry.answer):
             self.untellable += 1
         elif wrong is not None:
-            self._say(Name.CORRUPT, stream, record, f"source {at(source)}: {wrong}")
+            self._add(Name.CORRUPT, stream, record, f"source {at(source)}: {wrong}")
         entry.left.discard(source.index)
         if not entry.left or stream.topic == self._facts.dead_letter:
             del pending[source.offset], lane.passed[source.offset]
@@ -237,13 +237,13 @@ class TransformComparison(Comparison):
         if self.oracle.differs and (dropped or source.index):
             self.untellable += 1  # a different answer may explain it
         elif dropped:
-            self._say(Name.CORRUPT, stream, record, f"source {at(source)}: the function drops it")
+            self._add(Name.CORRUPT, stream, record, f"source {at(source)}: the function drops it")
         elif entry is not None and isinstance(entry.answer, tuple) and source.index >= len(entry.answer):
             evidence = f"source {source}: the function returns {len(entry.answer)} records for it"
-            self._say(Name.CORRUPT, stream, record, evidence)
+            self._add(Name.CORRUPT, stream, record, evidence)
         elif self._lanes[source.partition].visible(source.offset):
             more = ", or the function returns fewer records for it" if source.index else ""
-            self._say(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
+            self._add(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
         else:
             self._phantom(stream.topic, record, source.partition, source.offset)
 
@@ -307,7 +307,7 @@ class TransformComparison(Comparison):
                 wanted = 1 if isinstance(entry.answer, Reject) else len(entry.answer)
                 some = "" if wanted == 1 else f"{len(entry.left)} of its {wanted} outputs are "
                 evidence = f"{some}neither on {topics}"
-                self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
+                self._found.add(Name.LOST, (self._facts.input, partition, offset), evidence)
             pending.clear()
             self._lanes[partition].forget()
 

@@ -71,14 +71,14 @@ def connected(bootstrap: str) -> Connection:
     return reached
 
 
-def say_json(document: object) -> None:
+def print_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def say(document: object, text: str, *, as_json: bool) -> None:
+def print_result(document: object, text: str, *, as_json: bool) -> None:
     """Print a result as one JSON document, or as text."""
     if as_json:
-        say_json(document)
+        print_json(document)
     else:
         click.echo(text)
 

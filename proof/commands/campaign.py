@@ -26,7 +26,7 @@ from proof.campaign.campaign import Plan, chosen, named, run_campaign
 from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands import file_option, flag, json_option, plain_option, repeatable, say_json, show, typed_option
+from proof.commands import file_option, flag, json_option, plain_option, print_json, repeatable, show, typed_option
 from proof.provenance import kernel, kernels
 from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read
@@ -166,7 +166,7 @@ def _show(cells: Sequence[Cell], *, as_json: bool) -> None:
     if as_json:
         names = ("name", "row", "fault", "target", "moment", "path", "bound_s", "limit_s", "expected", "not_applicable")
         rows = [{name: getattr(cell, name) for name in names} | {"marks": sorted(cell.marks)} for cell in cells]
-        say_json(rows)
+        print_json(rows)
         return
     table = Table("cell", "fault", "target", "moment", "bound", "marks", box=None)
     for cell in cells:
@@ -238,7 +238,7 @@ def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: 
     if shot:
         picture(out, shot, Deadline(_PICTURE_S))
     if as_json:
-        say_json(document(summary))
+        print_json(document(summary))
         return
     click.echo(summary.headline)
     if summary.outdated:

@@ -22,7 +22,7 @@ from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
 from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands import connected, file_option, flag, json_option, plain_option, say, typed_option
+from proof.commands import connected, file_option, flag, json_option, plain_option, print_result, typed_option
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES
 
@@ -61,7 +61,7 @@ def claims_races(
         made = MadeWith.now(our_brokers=False)
         about = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, races.seconds, [seed], made)
         write_file(out, about, [result(races, seed, began, made)])
-    say(_document(races), _text(races), as_json=as_json)
+    print_result(_document(races), _text(races), as_json=as_json)
     return ExitCode.VIOLATION if races.findings else ExitCode.DONE
 
 

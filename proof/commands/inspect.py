@@ -36,9 +36,9 @@ from proof.commands import (
     group_option,
     json_option,
     plain_option,
+    print_json,
+    print_result,
     repeatable,
-    say,
-    say_json,
     show,
     topic_option,
     topic_options,
@@ -132,7 +132,7 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
     """  # noqa: D301 - click's own mark
     position = log_summary.group_position(connected(bootstrap), group, topic, Deadline(_ASK_S))
     if as_json:
-        say_json(_group_document(position))
+        print_json(_group_document(position))
         return
     title = f"group {group} in {topic}: {position.state}, {quantity(position.members, 'member')}"
     table = _table(title, ["partition"], ["committed", "LSO", "log end", "lag", "behind LSO"])
@@ -179,7 +179,7 @@ def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     asked = [checked_topic(name, "--topic") for name in wanted]
     logs = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
     if as_json:
-        say_json([
+        print_json([
             {"topic": log.topic, "partition": log.partition, **asdict(log.offsets), **asdict(log.counts)}
             for log in logs
         ])  # fmt: skip
@@ -293,7 +293,7 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     report = judge(connected(bootstrap), claim, Deadline(_VERIFY_ASK_S), asked)
     document = report.document()
     remember_verdict(bootstrap, claim.group, (claim.input, claim.output, claim.dead_letter), document)
-    say(document, "\n".join(_lines(report, time.monotonic() - began)), as_json=as_json)
+    print_result(document, "\n".join(_lines(report, time.monotonic() - began)), as_json=as_json)
     return report.verdict.exit_code
 
 

@@ -28,7 +28,16 @@ from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
-from proof.commands import connected, flag, json_option, plain_option, say, topic_option, topic_options, typed_option
+from proof.commands import (
+    connected,
+    flag,
+    json_option,
+    plain_option,
+    print_result,
+    topic_option,
+    topic_options,
+    typed_option,
+)
 from proof.seed import Seeding, Writer
 
 # Outputs are longer than inputs: two more fields and three more headers.
@@ -174,7 +183,7 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
       python -m proof topics --bootstrap broker:9092 --input my.orders --json
     """  # noqa: D301 - click's own mark
     made = create_topics(connected(bootstrap), named, partitions, Deadline(_WAIT_S))
-    say(made, "\n".join(map(_topic_text, made)), as_json=as_json)
+    print_result(made, "\n".join(map(_topic_text, made)), as_json=as_json)
 
 
 @click.command()
@@ -216,7 +225,7 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
         done = seeder.seed(
             connection, plan, deadline=Deadline(_WAIT_S), advance=advance, transaction_timeout_s=transaction_timeout_s
         )
-    say(dataclasses.asdict(done), str(done), as_json=as_json)
+    print_result(dataclasses.asdict(done), str(done), as_json=as_json)
 
 
 @contextmanager
@@ -272,4 +281,4 @@ def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: obj
         done = write_customers(connection, plan, partitions, deadline=Deadline(_WAIT_S), advance=advance)
     size = f"{'created with ' if done['created'] else ''}{quantity(done['partitions'], 'partition')}"
     changes = f"{quantity(plan.updates, 'update')}, {quantity(plan.tombstones, 'deletion')}, {done['seconds']:.1f} s"
-    say(done, f"{quantity(plan.count, 'customer')} on {plan.topic} ({size}), {changes}", as_json=as_json)
+    print_result(done, f"{quantity(plan.count, 'customer')} on {plan.topic} ({size}), {changes}", as_json=as_json)

@@ -16,7 +16,7 @@ from brew.cli import bootstrap_option, option
 from brew.connection import Connection
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
-from proof.commands import connected, flag, json_option, repeatable, say, say_json, typed_option
+from proof.commands import connected, flag, json_option, print_json, print_result, repeatable, typed_option
 from proof.wire.late import SCRIPTS
 from proof.wire.product import BELIEVED_FROM, CELLS, against_pipeline
 from proof.wire.proxy import HOST, WireProxy
@@ -63,7 +63,7 @@ def proxy(bootstrap: str, host: str, port: int, rules: Sequence[str], seed: int,
     first = [Rule.of(_object(text)) for text in rules]
     with WireProxy(bootstrap, host=host, ports=(port,), shape=shape, seed=seed) as running:
         control = _Control(running)
-        _say({"bootstrap": running.bootstrap})
+        _print_line({"bootstrap": running.bootstrap})
         for rule in first:
             control.add(rule)
         threading.Thread(target=control.listen, daemon=True).start()
@@ -82,25 +82,27 @@ class _Control:
         trap = self._proxy.add(rule)
         number = trap.number
         self._traps[number] = trap
-        _say({"rule": number})
+        _print_line({"rule": number})
 
-        def say_caught(caught: CaughtFrame) -> None:
+        def print_caught(caught: CaughtFrame) -> None:
             details = caught.details
             frame = {"connection": caught.connection, "api": caught.head.title}
-            _say({"caught": number, **frame, "transactional_id": details.transactional_id, "epoch": details.epoch})
+            _print_line(
+                {"caught": number, **frame, "transactional_id": details.transactional_id, "epoch": details.epoch}
+            )
 
-        trap.tell(say_caught, lambda reply: _say({"answered": number, "error": reply.error}))
+        trap.tell(print_caught, lambda reply: _print_line({"answered": number, "error": reply.error}))
 
     def listen(self) -> None:
         """Obey orders until stdin ends; the proxy keeps running after that."""
         for line in sys.stdin:
             if line.strip():
                 try:
-                    self._obey(_object(line))
+                    self._execute(_object(line))
                 except BrewError as error:
-                    _say({"error": str(error)})
+                    _print_line({"error": str(error)})
 
-    def _obey(self, order: Mapping[str, Any]) -> None:
+    def _execute(self, order: Mapping[str, Any]) -> None:
         if "rule" in order:
             self.add(Rule.of(order["rule"]))
         elif "shape" in order:
@@ -110,11 +112,11 @@ class _Control:
                 raise UsageError(f"shape: {error}; give latency_s, jitter_s, rate, loss or retransmit_s") from error
         elif "timeline" in order:
             events = [event.document() for event in self._proxy.events()]
-            _say({"timeline": events, "counts": self._proxy.timeline.counts()})
+            _print_line({"timeline": events, "counts": self._proxy.timeline.counts()})
         else:
-            self._settle(order)
+            self._change_trap(order)
 
-    def _settle(self, order: Mapping[str, Any]) -> None:
+    def _change_trap(self, order: Mapping[str, Any]) -> None:
         word = next((word for word in _ORDERS if word in order), None)
         trap = self._traps.get(order[word]) if word else None
         if word is None or trap is None:
@@ -123,7 +125,7 @@ class _Control:
             self._proxy.remove(trap)
         else:
             {"release": trap.release, "drop": trap.drop, "cut": trap.cut}[word]()
-        _say({word: trap.number})
+        _print_line({word: trap.number})
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _object(text: str) -> dict[str, Any]:
     return document
 
 
-def _say(message: Mapping[str, object]) -> None:
+def _print_line(message: Mapping[str, object]) -> None:
     with _speaking:
         print(json.dumps(message), flush=True)
 
@@ -188,7 +190,7 @@ def torn(
     chosen = ["reuse", "strict"] if writer == "both" else [writer]
     results = [experiment(connection, name, tries, scripts, seed=seed) for name in chosen]
     if as_json:
-        say_json({"tries": tries, "scripts": list(scripts), "seed": seed, "writers": [r.document() for r in results]})
+        print_json({"tries": tries, "scripts": list(scripts), "seed": seed, "writers": [r.document() for r in results]})
     else:
         _print(results, show=show)
     return _exit_code(results)
@@ -200,7 +202,7 @@ def _pipeline(connection: Connection, tries: int, script: str, *, as_json: bool)
     trouble = f": {result.trouble}" if result.trouble else ""
     text = f"pipeline behind the proxy, {tries} tries with a late {result.api}: answered {answers}\n"
     text += f"{result.verdict}{trouble} ({result.seconds:.1f} s)"
-    say(result.document(), text, as_json=as_json)
+    print_result(result.document(), text, as_json=as_json)
     return {"proven": ExitCode.DONE, "violated": ExitCode.VIOLATION}.get(result.verdict, ExitCode.REFUSED)
 
 
@@ -251,7 +253,7 @@ def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
     """  # noqa: D301
     result: dict[str, Any] = CELLS[name](connected(bootstrap), seed)
     text = f"{name} seed {seed}: {result['verdict']} ({result['seconds']} s) {result['note']}"
-    say(result, text, as_json=as_json)
+    print_result(result, text, as_json=as_json)
     if result["verdict"] == "inconclusive":
         return ExitCode.REFUSED
     return ExitCode.DONE if result["verdict"] == result["expected"] else ExitCode.VIOLATION

@@ -18,7 +18,7 @@ import jinja2
 from brew import html
 from brew.html import visible
 from proof.report.results import MATRIX, TITLES, UNKNOWN, Provenance, Result, Standing
-from proof.report.summary import Cell, Strip, Summary, Times, say_seconds
+from proof.report.summary import Cell, Strip, Summary, Times, seconds_text
 
 _KEPT = 25
 _LISTED = 12
@@ -100,9 +100,9 @@ class Axis:
     @staticmethod
     def text(strip: Strip, what: str) -> str:
         times = strip.times
-        bound = f", bound {' or '.join(map(say_seconds, strip.bounds))}" if strip.bounds else ""
-        p50, p95 = (say_seconds(times.quantile(share)) for share in (0.50, 0.95))
-        return f"{what}: {times.count:,} times, p50 {p50}, p95 {p95}, longest {say_seconds(times.longest)}{bound}"
+        bound = f", bound {' or '.join(map(seconds_text, strip.bounds))}" if strip.bounds else ""
+        p50, p95 = (seconds_text(times.quantile(share)) for share in (0.50, 0.95))
+        return f"{what}: {times.count:,} times, p50 {p50}, p95 {p95}, longest {seconds_text(times.longest)}{bound}"
 
 
 @cache
@@ -122,7 +122,7 @@ def _template() -> jinja2.Template:
         filters=[(value, _LABELS.get(value, value)) for value in ("all", *Standing, "not-run")],
     )
     environment.filters |= {
-        "seconds": say_seconds,
+        "seconds": seconds_text,
         "many": lambda number: f"{number:,}",
         "plain": lambda number: f"{number:g}",
         "suffixed": lambda text, suffix: text + suffix,
@@ -203,7 +203,7 @@ def _scope(summary: Summary) -> str:
         f"{totals.get('inputs', 0):,} records",
         f"{totals.get('committed_transactions', 0):,} transactions committed",
         f"{totals.get('aborted_transactions', 0):,} aborted",
-        f"{say_seconds(summary.seconds)} of faults",
+        f"{seconds_text(summary.seconds)} of faults",
     )
     return " · ".join(parts)
 
@@ -229,7 +229,7 @@ def _counted(result: Result) -> str:
 
 def _facts(campaign: Provenance) -> list[tuple[str, Any]]:
     """Return a campaign's origin, by name: what is needed to reproduce it."""
-    took = "" if campaign.seconds is None else say_seconds(campaign.seconds)
+    took = "" if campaign.seconds is None else seconds_text(campaign.seconds)
     named = {"Began": campaign.began, "Took": took, "Machine": campaign.machine, "Commit": campaign.commit}
     return [*(named | {"Kernel": campaign.kernel} | campaign.versions).items()]
 
@@ -337,7 +337,7 @@ def _origins(summary: Summary) -> list[tuple[str, ...]]:
 def _times(strips: Iterable[Strip]) -> str:
     rows = []
     for strip in strips:
-        seconds = [say_seconds(strip.times.quantile(share)) for share in (0.50, 0.95, 1.0)]
+        seconds = [seconds_text(strip.times.quantile(share)) for share in (0.50, 0.95, 1.0)]
         bounds = " / ".join(f"{bound:g} s" for bound in strip.bounds) or "-"
         rows.append((strip.row, strip.path, f"{strip.times.count:,}", *seconds, bounds))
     return _table(("row", "path", "times", "p50", "p95", "longest", "bound"), rows)

@@ -126,7 +126,7 @@ class Anomaly:
     evidence: str
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         in_log = self.partition is not None and self.partition >= 0
         where = f"{self.topic}[{self.partition}]" if in_log else self.topic
         if self.offset is None or self.offset < 0:
@@ -248,20 +248,20 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A JSON object and its place in the file; each getter checks the value's type."""
+    """A JSON object and its location in the file; each getter checks the value's type."""
 
     values: dict[str, Any]
-    place: str
+    location: str
 
     @classmethod
-    def of(cls, value: object, place: str) -> Fields:
+    def of(cls, value: object, location: str) -> Fields:
         if not isinstance(value, dict):
-            raise Refused(f"{place} is not a JSON object; {_REPAIR}")
-        return cls(value, place)
+            raise Refused(f"{location} is not a JSON object; {_REPAIR}")
+        return cls(value, location)
 
     def _wrong(self, name: str, need: str) -> Refused:
         problem = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
-        return Refused(f"{self.place}: {name!r} {problem}, it must be {need}; {_REPAIR}")
+        return Refused(f"{self.location}: {name!r} {problem}, it must be {need}; {_REPAIR}")
 
     def _get(self, name: str, need: str, kind: type, *, required: bool = False) -> Any:
         """Return a value of type ``kind``, or None if it is missing and not required."""
@@ -328,8 +328,8 @@ def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[P
         return [], _lines(text, name, kernels)
     if isinstance(whole, dict) and "cells" in whole:
         document = Fields(whole, name)
-        places = enumerate(document.items("cells"), 1)
-        results = [_result(Fields.of(value, f"{name} cell {number}"), kernels) for number, value in places]
+        numbered = enumerate(document.items("cells"), 1)
+        results = [_result(Fields.of(value, f"{name} cell {number}"), kernels) for number, value in numbered]
         about = _provenance(Fields(document.table("campaign"), f"{name} campaign"))
         return [about], [result if result.versions else replace(result, versions=about.versions) for result in results]
     return [], [_result(Fields.of(whole, f"{name} line 1"), kernels)]
@@ -340,12 +340,12 @@ def _lines(text: str, name: str, kernels: Collection[str]) -> list[Result]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        place = f"{name} line {number}"
+        location = f"{name} line {number}"
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise Refused(f"{place} is not JSON ({error}); {_REPAIR}") from error
-        results.append(_result(Fields.of(value, place), kernels))
+            raise Refused(f"{location} is not JSON ({error}); {_REPAIR}") from error
+        results.append(_result(Fields.of(value, location), kernels))
     return results
 
 
@@ -371,7 +371,7 @@ def _result(of: Fields, kernels: Collection[str]) -> Result:
         bound_s=of.number("bound_s"),
         recovery_s=of.numbers("recovery_s"),
         stall_s=of.numbers("stall_s"),
-        anomalies=tuple(_anomaly(Fields.of(value, f"{of.place} anomaly")) for value in of.items("anomalies")),
+        anomalies=tuple(_anomaly(Fields.of(value, f"{of.location} anomaly")) for value in of.items("anomalies")),
         doubts=tuple(str(doubt) for doubt in of.items("doubts")),
         versions=_versions(of),
         current=of.text("kernel") in kernels,

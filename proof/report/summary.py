@@ -28,7 +28,7 @@ _HELD = {
     "Holder frozen past its lease": "holders_frozen",
     "Driver frozen past all leases": "drivers_frozen",
 }
-_STRUCK = {"Driver and executor killed together": "killed_together", "Two drivers on one group": "meetings"}
+_COUNTED = {"Driver and executor killed together": "killed_together", "Two drivers on one group": "meetings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Times:
         return self.seconds[rank] if rank < len(self.seconds) else math.inf
 
 
-def say_seconds(value: float | None) -> str:
+def seconds_text(value: float | None) -> str:
     """Format seconds for people: 0.25 s, 12.3 s, 4 min 10 s, never."""
     if value is None:
         return "-"
@@ -140,7 +140,7 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
         *(_often(title, kind, _TIMES, mine) for title, kind in _HELD.items()),
         *(
             _often(f"{title}, {reader} reader", kind, _TIMES, _spark(mine, reader))
-            for title, kind in _STRUCK.items()
+            for title, kind in _COUNTED.items()
             for reader in _READERS
         ),
         _often("Rounds of eight claimants racing", "rounds", 1000, [r for r in mine if r.path == CLAIMS_RACES]),
@@ -204,7 +204,7 @@ def _within(title: str, limit_s: float, times: Times, least: int) -> AcceptanceC
     if not times.count:
         return _unknown(title, wanted)
     p95 = times.quantile(0.95)
-    measured = f"p95 {say_seconds(p95)} of {times.count:,}"
+    measured = f"p95 {seconds_text(p95)} of {times.count:,}"
     return _judge(title, wanted, measured, met=p95 <= limit_s, shown=times.count >= least)
 
 
@@ -244,7 +244,7 @@ def _volume(results: Sequence[Result]) -> AcceptanceCriterion:
     total = _totals(results)
     enough = all(total[kind] >= wanted for kind, wanted in least.items())
     counted = results if any(total[kind] for kind in least) else ()
-    return _without_anomaly("All runs together", _say_volume(least), _say_volume(total), counted, enough=enough)
+    return _without_anomaly("All runs together", _volume_text(least), _volume_text(total), counted, enough=enough)
 
 
 def _totals(results: Iterable[Result]) -> Counter[str]:
@@ -254,7 +254,7 @@ def _totals(results: Iterable[Result]) -> Counter[str]:
     return total
 
 
-def _say_volume(counts: dict[str, int]) -> str:
+def _volume_text(counts: dict[str, int]) -> str:
     transactions = f"{counts['committed_transactions']:,} committed, {counts['aborted_transactions']:,} aborted"
     return f"{counts['inputs']:,} records, {transactions}"
 

@@ -102,20 +102,22 @@ def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN)
     reply awaited. After the tries, another run processes the remaining orders, and the checker reads everything.
     """
     began = time.monotonic()
-    place = _ExperimentTopics(connection, f"wire-pipeline-{secrets.token_hex(4)}")
+    experiment = _ExperimentTopics(connection, f"wire-pipeline-{secrets.token_hex(4)}")
     result = ProductResult(api.title, tries)
-    place.run("proof", "topics", *place.topics, "--partitions", "1")
+    experiment.run("proof", "topics", *experiment.topics, "--partitions", "1")
     orders = _RANGE * (2 * tries + _SPARE)
-    place.run("proof", "seed", "--topic", f"{place.stem}.in", "--count", str(orders))
-    with WireProxy(connection.bootstrap) as proxy, _following(place, proxy):
+    experiment.run("proof", "seed", "--topic", f"{experiment.stem}.in", "--count", str(orders))
+    with WireProxy(connection.bootstrap) as proxy, _following(experiment, proxy):
         try:
             for _ in range(tries):
-                _try(proxy, api, str(TransactionalId(place.stem, f"{place.stem}.in", 0)), result)
+                _try(proxy, api, str(TransactionalId(experiment.stem, f"{experiment.stem}.in", 0)), result)
         except BrewError as error:
             result.trouble = str(error)
         result.trouble = result.trouble or "; ".join(proxy.failures)
-    place.run("pipeline", "run", "--master", "none", *place.topics, "--group", place.stem, "--progress", "none")
-    output = place.run("proof", "verify", *place.topics, "--group", place.stem, "--json", good=(0, 1, 3))
+    experiment.run(
+        "pipeline", "run", "--master", "none", *experiment.topics, "--group", experiment.stem, "--progress", "none"
+    )
+    output = experiment.run("proof", "verify", *experiment.topics, "--group", experiment.stem, "--json", good=(0, 1, 3))
     result.report = json.loads(output)
     result.seconds = time.monotonic() - began
     return result
@@ -142,10 +144,15 @@ def _try(proxy: WireProxy, api: Api, transactional_id: str, result: ProductResul
 
 
 @contextlib.contextmanager
-def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
+def _following(experiment: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
     """Run the pipeline in the background; on exit stop it with SIGTERM, or with SIGKILL if it does not end."""
     options = ["--master", "none", "--follow", "--lanes", "1", "--max-records-per-transaction", str(_RANGE)]
-    command = [*place.program("pipeline", "run", bootstrap=proxy.bootstrap), *place.topics, "--group", place.stem]
+    command = [
+        *experiment.program("pipeline", "run", bootstrap=proxy.bootstrap),
+        *experiment.topics,
+        "--group",
+        experiment.stem,
+    ]
     command += [*options, "--progress", "none"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -185,10 +192,10 @@ def _cell(
         "fired": {"late_frames": answered, "broken": tally.broken},
         "needed": {"late_frames": tries},
         "counts": {
-            "outputs": sum(place.visible for place in result.log.values()),
+            "outputs": sum(experiment.visible for experiment in result.log.values()),
             "committed_transactions": states[AttemptState.COMMITTED],
             "aborted_transactions": states[AttemptState.GIVEN_UP],
-            "aborted_records": sum(not place.visible for place in result.log.values()),
+            "aborted_records": sum(not experiment.visible for experiment in result.log.values()),
         },
         "anomalies": [
             {"name": found.name, "topic": "output", "partition": 0}

@@ -42,17 +42,17 @@ def fail(_kafka: KafkaTransaction) -> None:
 
 
 @dataclass
-class Strike:
+class CrashOnce:
     """An action at a point of one stage's transaction, once; by default, a crash."""
 
     point: CrashPoint
     topic: str
     what: Callable[[KafkaTransaction], object] = die
-    struck: bool = False
+    happened: bool = False
 
     def at(self, point: CrashPoint, topic: str, kafka: KafkaTransaction) -> None:
-        if (point, topic) == (self.point, self.topic) and not self.struck:
-            self.struck = True
+        if (point, topic) == (self.point, self.topic) and not self.happened:
+            self.happened = True
             if point is CrashPoint.COMMIT_IN_FLIGHT:
                 with suppress(BrewError):
                     kafka.commit_without_waiting()
@@ -86,7 +86,7 @@ class Shop:
             records.append((n // 2 % PARTITIONS, b"k%d" % n, value.encode()))
         self.stage.produce(self.stage.names.output, *records)
 
-    def count(self, crash: Strike | None = None, store: Store | None = None) -> RunResult:
+    def count(self, crash: CrashOnce | None = None, store: Store | None = None) -> RunResult:
         """Drain once; a store that is given is kept, as by a process that lives on."""
 
         def store_of(partition: int, _changelog: object) -> Store:
@@ -94,11 +94,11 @@ class Shop:
 
         return Run(self.settings, store_of, threading.Event(), crash=crash).run(follow=False)
 
-    def crashed(self, strike: Strike) -> None:
-        """Drain once and crash; the strike must occur."""
+    def crashed(self, crash: CrashOnce) -> None:
+        """Drain once and crash; the crash must occur."""
         with suppress(CrashedError):
-            self.count(strike)
-        assert strike.struck
+            self.count(crash)
+        assert crash.happened
 
     def wanted(self) -> dict[str, tuple[int, Fraction, Fraction]]:
         found: dict[str, tuple[int, Fraction, Fraction]] = {}

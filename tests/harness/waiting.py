@@ -61,7 +61,7 @@ def markers_written(connection: Connection, topic: str) -> None:
     with open_transactions_admin(connection, Deadline(20)) as coordinators:
 
         def written() -> bool:
-            ending = [one for one in coordinators.going_on() if one.state in ENDING]
+            ending = [one for one in coordinators.ongoing() if one.state in ENDING]
             return topic not in {name for one in ending for name, _ in one.places}
 
         until(written, f"the markers of what is decided in {topic}", 15)

@@ -71,7 +71,7 @@ def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_p
 
 def test_a_cell_whose_fault_is_taken_away_is_inconclusive(broker: Broker, tmp_path: Path) -> None:
     """Everything came out once, and that shows nothing about crashes."""
-    found = run(replace(CRASH, play=_drain_only), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=2))
+    found = run(replace(CRASH, function=_drain_only), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=2))
     assert (found.verdict, found.anomalies) == ("inconclusive", [])
     assert [doubt for doubt in found.doubts if "silent-fault: kills 0 of 2" in doubt]
 
@@ -81,7 +81,7 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
     mutant = tmp_path / "mutant.py"
     mutant.write_text(FORGETFUL)
     terms = RunSettings(tmp_path, program=("env", f"PYTHONPATH={ROOT}", sys.executable, str(mutant), "run"))
-    found = run(replace(CRASH, play=_drain_only, needed={}), 1, ExternalCluster(broker.bootstrap), terms)
+    found = run(replace(CRASH, function=_drain_only, needed={}), 1, ExternalCluster(broker.bootstrap), terms)
     assert found.verdict == "violated"
     assert "corrupt-output" in {anomaly["name"] for anomaly in found.anomalies}
     assert list((tmp_path / f"{CRASH.name}-1" / "journals").glob("writer-*.jsonl"))
@@ -136,7 +136,7 @@ def test_a_reader_writes_down_what_it_was_given(broker: Broker, names: Names, tm
 
 def test_a_reader_sees_a_batch_that_is_not_whole(broker: Broker, names: Names, tmp_path: Path) -> None:
     """A batch in one transaction is whole at each look, also beside an open one; a batch in two is seen in parts."""
-    cell = replace(CRASH, play=_drain_only, partitions=1)
+    cell = replace(CRASH, function=_drain_only, partitions=1)
     with Programs(tmp_path) as programs:
         stage = CellEnvironment(cell, 1, ExternalCluster(broker.bootstrap), tmp_path, programs, Deadline(60))
         stage.make_topics()

@@ -11,7 +11,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
-from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
+from harness.totals import PARTITIONS, CrashOnce, Shop, abandoned, fail
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
@@ -50,7 +50,7 @@ def test_no_crash_changes_a_total(shop: Shop, stage: str) -> None:
     """All seven crash points, one after the other, in either stage; each time the next process goes on."""
     for point in CrashPoint:
         topic = shop.settings.input if stage == "orders" else shop.settings.deltas
-        shop.crashed(Strike(point, topic))
+        shop.crashed(CrashOnce(point, topic))
         shop.sell(10)
     shop.count()
     assert shop.mistakes() == {}
@@ -58,7 +58,7 @@ def test_no_crash_changes_a_total(shop: Shop, stage: str) -> None:
 
 def test_an_abort_leaves_nothing_in_the_state(shop: Shop) -> None:
     """The same process with the same state goes on after a transaction that had to be aborted."""
-    told = shop.count(Strike(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
+    told = shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
     assert told.failed == 1
     assert shop.mistakes() == {}
 
@@ -66,7 +66,7 @@ def test_an_abort_leaves_nothing_in_the_state(shop: Shop) -> None:
 def test_a_takeover_fences_the_older_process(shop: Shop) -> None:
     """The older one hangs before its commit, a newer one does its work; waking up, it may not commit."""
     for topic in (shop.settings.input, shop.settings.deltas):
-        told = shop.count(Strike(CrashPoint.AFTER_SEND_OFFSETS, topic, lambda _kafka: shop.count()))
+        told = shop.count(CrashOnce(CrashPoint.AFTER_SEND_OFFSETS, topic, lambda _kafka: shop.count()))
         assert told.fenced > 0
         assert shop.mistakes() == {}
         shop.sell(20)

@@ -9,7 +9,7 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
-from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
+from harness.totals import PARTITIONS, CrashOnce, Shop, abandoned, fail
 
 from brew.names import CrashPoint
 from downstream.totals import run as running
@@ -59,7 +59,7 @@ class Credulous(Aggregate):
 def test_a_state_that_keeps_aborted_changes_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--recompute` exits with 1 and names totals that are too high."""
     monkeypatch.setattr(running, "Aggregate", EarlyStore)
-    shop.count(Strike(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
+    shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
     code, first = found_out(shop)
     assert (code, first["where"]) == (1, "recomputation")
     assert first["wanted"] != first["found"]

@@ -24,7 +24,7 @@ from mutants.experiment import Seen, experiments
 from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, copied, is_red
 from mutants.mutant import Changes, Mutant
-from proof.commands import json_option, say_json
+from proof.commands import json_option, print_json
 
 _EPILOG = """\b
 Examples:
@@ -48,7 +48,7 @@ def cli() -> None:
 def list_command(*, as_json: bool) -> ExitCode:
     """Name every mutant, and tell what is wrong with it."""
     if as_json:
-        say_json([_told(one) for one in EVERY.values()])
+        print_json([_told(one) for one in EVERY.values()])
     else:
         click.echo("\n".join(f"{one.name}: {one.wrong}" for one in EVERY.values()))
     return ExitCode.DONE
@@ -69,7 +69,7 @@ def kill_command(names: tuple[str, ...], *, bootstrap: str | None, as_json: bool
                 rows += _rows(ground, here, broker)
     bad = [row["name"] or f"the product on {row['ground']}" for row in rows if not row["as_it_should"]]
     if as_json:
-        say_json({"mutants": rows, "not_as_they_should": bad})
+        print_json({"mutants": rows, "not_as_they_should": bad})
     else:
         _show(rows)
         click.echo(f"{sum(row['killed'] for row in rows)} killed; not as they should: {', '.join(bad) or 'none'}")

@@ -277,8 +277,8 @@ LAYER_BUGS: list[LayerBug] = [
         "marks-followed-not-settled",
         "A replay reads the visible marks, but not those whose transaction is still ending.",
         _REPLAYING,
-        "self._replay_log.read_to_end(self._place.admin, deadline)",
-        "self._replay_log.follow(self._place.admin, deadline)",
+        "self._replay_log.read_to_end(self._topics.admin, deadline)",
+        "self._replay_log.follow(self._topics.admin, deadline)",
         _REPLAY + "test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back",
     ),
     LayerBug(

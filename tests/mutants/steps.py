@@ -60,7 +60,7 @@ def producer_reused_after_an_abort(change: Changes) -> None:
 def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
     """Don't close a transaction if ``when`` says so: the partition's next attempt continues it, unfenced."""
     kept: dict[tuple[Any, ...], KafkaTransaction] = {}
-    going_on: set[int] = set()
+    ongoing: set[int] = set()
 
     def making(old: Method) -> Method:
         def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
@@ -69,17 +69,17 @@ def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
                 old(self, settings, *place)
             else:
                 vars(self).update(vars(before))
-                going_on.add(id(self))
+                ongoing.add(id(self))
             self.place = place
 
         return made
 
     def fencing(old: Method) -> Method:
-        return lambda self, deadline: None if id(self) in going_on else old(self, deadline)
+        return lambda self, deadline: None if id(self) in ongoing else old(self, deadline)
 
     def closing(old: Method) -> Method:
         def close(self: KafkaTransaction) -> None:
-            going_on.discard(id(self))
+            ongoing.discard(id(self))
             if when(self):
                 kept[self.place] = self
             else:

@@ -100,8 +100,8 @@ def stands_in_a_transaction(stage: Stage, program: Running) -> bool:
         return False
     program.signal_family(signal.SIGSTOP)
     with open_transactions_admin(stage.connection, Deadline(20)) as coordinators:
-        going_on = [one for one in coordinators.going_on() if one.state == ONGOING]
-    without_offsets = {one.transactional_id for one in going_on if OFFSETS not in {topic for topic, _ in one.places}}
+        ongoing = [one for one in coordinators.ongoing() if one.state == ONGOING]
+    without_offsets = {one.transactional_id for one in ongoing if OFFSETS not in {topic for topic, _ in one.places}}
     if without_offsets & {one.transactional_id for one in stage.open_transactions()}:
         return True
     program.signal_family(signal.SIGCONT)

@@ -96,7 +96,7 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
 
     # A marker on its way to the broker that is cut off would hold the next fence back for half a minute.
     with open_transactions_admin(three.connection, Deadline(STEP_S)) as told:
-        until(lambda: not told.going_on(), "the end of these transactions everywhere")
+        until(lambda: not told.ongoing(), "the end of these transactions everywhere")
     three.cut(cut_off, [node.number for node in others])
     asking = admin(mine.connection)
     until(

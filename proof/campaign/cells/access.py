@@ -71,7 +71,7 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
         if heal is not None:
             heal()  # or the next run could not continue either
         return
-    message = writer.last_words()
+    message = writer.last_output()
     missing = [word for word in words if word not in message]
     if code != ExitCode.REFUSED or missing:
         stage.find("unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {message}")

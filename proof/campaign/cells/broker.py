@@ -36,12 +36,12 @@ def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program
     return stage.at_work("--max-records-per-transaction", "100", feed=300, orders=2000, commits=10)
 
 
-def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[], float]) -> float:
+def in_transaction(stage: CellEnvironment, writer: Program, inject: Callable[[], float]) -> float:
     """Inject a fault while the brokers hold a transaction of the writer open; the writer is stopped until then."""
     process = psutil.Process(writer.pid)
     caught_open(stage, [process])
     try:
-        return strike()
+        return inject()
     finally:
         signal_all([process], stop=False)
 
@@ -63,7 +63,7 @@ def moved(
 
 def whole(stage: CellEnvironment) -> None:
     """Wait until all brokers are back and all replicas in sync."""
-    stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics())
+    stage.cluster.restore(Deadline(_WHOLE_S), stage.names.topics())
 
 
 def kill_leader(role: str, stage: CellEnvironment) -> None:

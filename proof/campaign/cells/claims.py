@@ -34,7 +34,7 @@ _TWO_STAND_BY = "the one of two drivers that works is killed, the other stands b
 _TWO_SHARE = "one of two drivers that share by claims is killed"
 
 
-class Claimants:
+class ClaimMembers:
     """The members of a cell; ``options`` are passed to each of them, and names are never reused."""
 
     def __init__(self, stage: CellEnvironment, *options: str) -> None:
@@ -101,7 +101,7 @@ class Claimants:
             program.terminate()
             program.signal(signal.SIGCONT)
             if (code := program.wait(Deadline(_ASK_S))) != 0:
-                self.stage.find("member-ended", f"{name}: {program.last_words()}")
+                self.stage.find("member-ended", f"{name}: {program.last_output()}")
                 self.stage.notes.append(f"{name} ended with {code}")
 
     def judge(self) -> None:
@@ -120,9 +120,9 @@ class Claimants:
 
 
 @contextlib.contextmanager
-def claimants(stage: CellEnvironment, *options: str) -> Iterator[Claimants]:
+def claimants(stage: CellEnvironment, *options: str) -> Iterator[ClaimMembers]:
     """Run eight members within the block; on exit, stop them and check what they held."""
-    members = Claimants(stage, *options)
+    members = ClaimMembers(stage, *options)
     try:
         with members.watching:
             for _ in range(MEMBERS):
@@ -158,7 +158,7 @@ def races(stage: CellEnvironment) -> None:
     program = stage.programs.python("races", "proof", *words, "--json")
     code = program.wait(stage.deadline)
     if code not in {ExitCode.DONE, ExitCode.VIOLATION}:
-        stage.doubts.append(f"the races ended with {code}: {program.last_words()}")
+        stage.doubts.append(f"the races ended with {code}: {program.last_output()}")
         return
     result = json.loads(program.printed())
     for text in result["findings"]:

@@ -185,8 +185,8 @@ def run_out(stage: CellEnvironment) -> None:
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
     """Check that the program ends with 3 and names the settings; raise `StalledError` if it ran."""
     ended(stage, program, ExitCode.REFUSED)
-    if not all(word in program.last_words() for word in words):
-        raise StalledError(f"refused without naming {', '.join(words)}: {program.last_words()}")
+    if not all(word in program.last_output() for word in words):
+        raise StalledError(f"refused without naming {', '.join(words)}: {program.last_output()}")
     stage.fire("refusals")
 
 

@@ -28,7 +28,7 @@ def refused(stage: CellEnvironment, word: str, *options: str, only: int | None =
     before = _ends(stage)
     program = stage.writer(*options, "--patience", "30")
     code = program.wait(Deadline(_REFUSED_S))
-    text = program.last_words() + program.printed()
+    text = program.last_output() + program.printed()
     if code != ExitCode.REFUSED or word not in text:
         raise StalledError(f"the writer should have refused with {word!r}; it ended with {code}: {text[-500:]}")
     if _visible(before, only) != _visible(_ends(stage), only):

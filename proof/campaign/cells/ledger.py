@@ -273,13 +273,13 @@ def rebalance(stage: CellEnvironment) -> None:
     with ledger_on(stage) as ledger:
         with stage.feeding():
             stage.writer("--follow")
-            _come_and_go(stage, ledger)
+            _join_and_leave(stage, ledger)
             stage.stop_writers()
         stage.drain()
         ledger.check()
 
 
-def _come_and_go(stage: CellEnvironment, ledger: Ledger) -> None:
+def _join_and_leave(stage: CellEnvironment, ledger: Ledger) -> None:
     follow = ("--follow", "--session-timeout-s", f"{_SESSION_S:g}", "--max-poll-interval-s", "30")
     start = ledger.consumer.start
     first = start(*follow)

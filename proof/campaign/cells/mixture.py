@@ -35,7 +35,7 @@ class _Writers:
     def running(self) -> Program | None:
         return self.now if self.now is not None and self.now.code() is None else None
 
-    def keep_up(self) -> None:
+    def ensure_running(self) -> None:
         if not self.running():
             self.now = self.stage.writer("--follow", "--max-records-per-transaction", "200")
 
@@ -54,7 +54,7 @@ class _Writers:
             self.rivals.append(self.stage.writer("--follow", name="rival"))
             self.stage.fire("rivals")
 
-    def calm(self) -> None:
+    def stop_rivals(self) -> None:
         for rival in self.rivals:
             if rival.code() is None:
                 self.stage.stop(rival)
@@ -128,7 +128,7 @@ def mixture(minutes: float, stage: CellEnvironment) -> None:
     left = list(FAULTS)
     with stage.feeding():
         stage.orders(2000, "--transactional")
-        writers.keep_up()
+        writers.ensure_running()
         while time.monotonic() < end:
             if len(left) < _MOST:
                 left = list(FAULTS)
@@ -137,10 +137,10 @@ def mixture(minutes: float, stage: CellEnvironment) -> None:
             _round(stage, writers, kinds, min(end, time.monotonic() + _ROUND_S))
             stage.sandbox.heal()
             whole(stage)
-            writers.calm()
+            writers.stop_rivals()
             if stage.cell.reader == BOTH:
                 writers.change()
-            writers.keep_up()
+            writers.ensure_running()
             stage.recovered(time.time())
             stage.journals.forget()
             stage.fire("rounds")
@@ -152,7 +152,7 @@ def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: flo
             # Admin calls fail while the cluster is broken, as intended.
             with contextlib.suppress(BrewError):
                 FAULTS[stage.random.choice(kinds)](stage, writers)
-        writers.keep_up()
+        writers.ensure_running()
         stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
 
 

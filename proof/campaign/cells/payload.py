@@ -222,7 +222,7 @@ def poison(count: int, stage: CellEnvironment) -> None:
         stage.deadline.check("draining the payloads")
         stage.pause(0.05)
     if writer.code() != 0:  # the drain that follows would repair what it left
-        raise StalledError(f"the writer ended with {writer.code()} over the payloads: {writer.last_words()}")
+        raise StalledError(f"the writer ended with {writer.code()} over the payloads: {writer.last_output()}")
     stage.notes.append(f"the writer's memory peaked at {peak // 1024} MiB")
     if peak > _RSS_MIB * 1024:
         stage.doubts.append(f"the writer took {peak // 1024} MiB, {_RSS_MIB} MiB are expected at most")

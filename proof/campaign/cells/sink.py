@@ -20,13 +20,13 @@ import psutil
 
 from brew.names import CrashMode, CrashPoint
 from proof.campaign import sink_query
-from proof.campaign.cell import CellTable, Need, Play
+from proof.campaign.cell import CellFunction, CellTable, Need
 from proof.campaign.cells.broker import HELD_UP, moved
 from proof.campaign.cells.spark import SPECULATION, standalone
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import COPIES, LEADERS_MOVED, OPEN, signal_all, tree
 from proof.campaign.programs import Program, repeated
-from proof.campaign.sink_query import COPY, MOST, START_S, SinkPlay, ancestor, attempts, sink_on
+from proof.campaign.sink_query import COPY, MOST, START_S, SinkExperiment, ancestor, attempts, sink_on
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="sink", needs={Need.SPARK}, judged=False, limit_s=1500.0)
@@ -41,13 +41,13 @@ _ROW_BY_ROW = ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=1")
 _KILLED = ("SIGKILL", "sink's driver and its JVM")
 
 
-def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[Play], Play]:
-    """Return a decorator for two cells, `NAME-one` and `NAME-tasks`; the play gets ``writers`` before the stage."""
+def both(name: str, fault: str, target: str, *args: object, **fields: Any) -> Callable[[CellFunction], CellFunction]:
+    """Return a decorator for two cells, `NAME-one` and `NAME-tasks`; the function gets ``writers`` before the stage."""
 
-    def add(play: Play) -> Play:
+    def add(function: CellFunction) -> CellFunction:
         for writers, word in _NAMES.items():
-            CELLS(f"{name}-{word}", fault, target, *args, writers, **fields)(play)
-        return play
+            CELLS(f"{name}-{word}", fault, target, *args, writers, **fields)(function)
+        return function
 
     return add
 
@@ -65,15 +65,15 @@ def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: Cell
     Each run finds out whether the last batch is committed, and dies in the next one. Without a ``point``, each dies at
     a different one.
     """
-    with sink_on(stage, writers, query, orders=MOST * (stage.kills + 1)) as play:
+    with sink_on(stage, writers, query, orders=MOST * (stage.kills + 1)) as experiment:
         killed = time.time()
         for batch in range(stage.kills):
             at_point = point or stage.random.choice(list(CrashPoint))
-            program = play.start("--crash-point", at_point, "--crash-batch", str(batch))
-            if play.watcher.batches() < batch:
-                play.visible(batch)
+            program = experiment.start("--crash-point", at_point, "--crash-batch", str(batch))
+            if experiment.watcher.batches() < batch:
+                experiment.visible(batch)
                 stage.recovery_s.append(time.time() - killed)
-            play.ended(program, -signal.SIGKILL)
+            experiment.ended(program, -signal.SIGKILL)
             killed = time.time()
             stage.fire("kills")
 
@@ -89,9 +89,9 @@ for _query in (COPY, sink_query.JOIN, sink_query.RAND):
 @CELLS("F39-kill-control", "SIGKILL, commit-log entry missing", "Spark's own sink", needed=("kills",))
 def sparks_own(stage: CellEnvironment) -> None:
     """The control: Spark's own sink, killed after its write, with its commit log as such a kill leaves it."""
-    with sink_on(stage, SPARKS, orders=2 * MOST) as play:
-        program = play.start("--follow")
-        commits = play.checkpoint / "commits"
+    with sink_on(stage, SPARKS, orders=2 * MOST) as experiment:
+        program = experiment.start("--follow")
+        commits = experiment.checkpoint / "commits"
         stage.until((commits / "1").exists, "the last batch", START_S * stage.slack)
         program.kill()
         stage.fire("kills")
@@ -102,8 +102,8 @@ def sparks_own(stage: CellEnvironment) -> None:
 @CELLS(*("F39-torn-control", "a batch without a transaction", "Spark's own sink"), moment="always", breaks="torn-batch")
 def torn(stage: CellEnvironment) -> None:
     """The reader's control: Spark's own sink writes slow rows, and readers see each batch grow."""
-    with sink_on(stage, SPARKS_IN_BATCHES, COPY, orders=MOST) as play:
-        play.ended(play.start("--slow-ms", "50"))
+    with sink_on(stage, SPARKS_IN_BATCHES, COPY, orders=MOST) as experiment:
+        experiment.ended(experiment.start("--slow-ms", "50"))
 
 
 # F40: tasks die, exist twice, or run again.
@@ -112,29 +112,29 @@ def torn(stage: CellEnvironment) -> None:
 @amid("F40-task", "SIGKILL, the task is repeated", "task", needed=("tasks_repeated",))
 def task_killed(writers: str, stage: CellEnvironment) -> None:
     """A task's Python worker dies half-way through its rows, and Spark runs the task again."""
-    with sink_on(stage, writers) as play:
+    with sink_on(stage, writers) as experiment:
         crash = ("--crash-point", CrashPoint.MID_PRODUCE, "--crash-batch", "1", "--crash-mode", CrashMode.WORKER)
-        play.ended(play.start(*crash, *play.events.options))
-        stage.fired |= play.events.count()
+        experiment.ended(experiment.start(*crash, *experiment.events.options))
+        stage.fired |= experiment.events.count()
 
 
 @amid("F40-executor", "SIGKILL", "executor JVM of a task in a transaction", needed=("kills", OPEN, "executors_lost"))
 def executor_killed(writers: str, stage: CellEnvironment) -> None:
     """One of two executors dies with one of its tasks in a transaction; the other runs the task again."""
-    with sink_on(stage, writers, feed=_FEED) as play:
-        cluster = ("--master", "local-cluster[2,1,1024]", *play.events.options)
-        program, hold = play.held(CrashPoint.MID_PRODUCE, *cluster)
+    with sink_on(stage, writers, feed=_FEED) as experiment:
+        cluster = ("--master", "local-cluster[2,1,1024]", *experiment.events.options)
+        program, hold = experiment.held(CrashPoint.MID_PRODUCE, *cluster)
         if (victim := ancestor(hold.process, _EXECUTOR)) is None:
             stage.doubts.append("the executor of the task was not found")
             return
         since = time.time()
         victim.kill()
         stage.fire("kills")
-        play.recovered(since)
+        experiment.recovered(since)
         hold.release()
-        play.more()
-        play.stopped(program)
-        stage.fired |= play.events.count()
+        experiment.more()
+        experiment.stopped(program)
+        stage.fired |= experiment.events.count()
 
 
 @amid("F40-stage", "shuffle files lost, the stage is repeated", "Spark's local disk", needed=(OPEN, "stages_repeated"))
@@ -146,15 +146,15 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
     """
     disk = stage.folder / "local"
     conf = {"spark.default.parallelism": 2, "spark.sql.execution.arrow.maxRecordsPerBatch": 10, "spark.local.dir": disk}
-    with sink_on(stage, writers, sink_query.KEYED, orders=2 * MOST) as play:
-        wide = ("--master", "local[1]", "--width", "300000", *repeated("--conf", conf), *play.events.options)
-        program, hold = play.held(CrashPoint.MID_PRODUCE, *wide, follow=False)
+    with sink_on(stage, writers, sink_query.KEYED, orders=2 * MOST) as experiment:
+        wide = ("--master", "local[1]", "--width", "300000", *repeated("--conf", conf), *experiment.events.options)
+        program, hold = experiment.held(CrashPoint.MID_PRODUCE, *wide, follow=False)
         for file in disk.rglob("shuffle_*"):
             file.unlink()
         hold.release()
-        play.ended(program)
-        stage.fired |= play.events.count(hold.stage)
-        play.fire_attempts(program, _FAILED)
+        experiment.ended(program)
+        stage.fired |= experiment.events.count(hold.stage)
+        experiment.fire_attempts(program, _FAILED)
 
 
 @amid("F40-speculation", "a task stands still, a copy runs", "Spark", needed=(OPEN, COPIES))
@@ -162,16 +162,16 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
     """A writer hangs in its transaction, and Spark runs a copy of its task on another host; then it continues."""
     conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
     master = standalone(stage)
-    with sink_on(stage, writers, feed=_FEED) as play:
+    with sink_on(stage, writers, feed=_FEED) as experiment:
         # A copy with tasks waits for half of the time-out before it ends the batch.
-        options = ("--master", master, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *play.events.options)
-        program, hold = play.held(CrashPoint.MID_PRODUCE, *options)
+        options = ("--master", master, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *experiment.events.options)
+        program, hold = experiment.held(CrashPoint.MID_PRODUCE, *options)
         since = time.time()
-        play.recovered(since)
+        experiment.recovered(since)
         hold.release()
-        play.more()
-        play.stopped(program)
-        stage.fired |= play.events.count(hold.stage)
+        experiment.more()
+        experiment.stopped(program)
+        stage.fired |= experiment.events.count(hold.stage)
 
 
 # F41: the driver is stopped.
@@ -183,17 +183,17 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
 )
 def frozen_driver(writers: str, stage: CellEnvironment) -> None:
     """The whole query is stopped until brokers have aborted its transaction; then it continues and writes it again."""
-    with sink_on(stage, writers, feed=_FEED) as play:
-        program, hold = play.held(CrashPoint.AFTER_FLUSH, "--transaction-timeout", "10")
+    with sink_on(stage, writers, feed=_FEED) as experiment:
+        program, hold = experiment.held(CrashPoint.AFTER_FLUSH, "--transaction-timeout", "10")
         with stopped(stage, program):
             hold.release()
-            stage.until(lambda: not play.is_open(), "brokers aborting the transaction", START_S * stage.slack)
+            stage.until(lambda: not experiment.is_open(), "brokers aborting the transaction", START_S * stage.slack)
             stage.fire("aborted_by_brokers")
         since = time.time()
-        play.recovered(since)
-        play.more()
-        play.stopped(program)
-        play.fire_attempts(program, _FAILED)
+        experiment.recovered(since)
+        experiment.more()
+        experiment.stopped(program)
+        experiment.fire_attempts(program, _FAILED)
 
 
 @amid("F41-zombie", "SIGSTOP, a new run goes on, SIGCONT", "driver and its tasks", needed=("pauses", OPEN, _FENCED))
@@ -203,18 +203,18 @@ def zombie(writers: str, stage: CellEnvironment) -> None:
 
     Then the first one wakes, and its tasks write their other rows: too late.
     """
-    with sink_on(stage, writers, feed=_FEED) as play:
-        sleeper, hold = play.held(CrashPoint.MID_PRODUCE, *_ROW_BY_ROW)
+    with sink_on(stage, writers, feed=_FEED) as experiment:
+        sleeper, hold = experiment.held(CrashPoint.MID_PRODUCE, *_ROW_BY_ROW)
         with stopped(stage, sleeper):
             hold.release()
-            program = play.follow()
+            program = experiment.follow()
         stage.until(lambda: sleeper.code() is not None, "the end of the first query", START_S * stage.slack)
-        play.fire_attempts(sleeper, _FENCED, "Fenced")
+        experiment.fire_attempts(sleeper, _FENCED, "Fenced")
         if program.code() is None:
-            play.more()
-            play.stopped(program)
+            experiment.more()
+            experiment.stopped(program)
         else:  # Spark may notice first that two runs share a checkpoint
-            stage.notes.append(f"{program.name} ended with {program.code()}: {program.last_words()}")
+            stage.notes.append(f"{program.name} ended with {program.code()}: {program.last_output()}")
 
 
 @contextlib.contextmanager
@@ -234,17 +234,17 @@ def stopped(stage: CellEnvironment, program: Program) -> Iterator[None]:
 
 def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
     """The broker with this role dies while the transaction is open; another takes over, and the batch continues."""
-    with sink_on(stage, writers, COPY, feed=_FEED) as play:
-        program, hold = play.held(CrashPoint.AFTER_FLUSH)
-        victim = play.leader(role)
+    with sink_on(stage, writers, COPY, feed=_FEED) as experiment:
+        program, hold = experiment.held(CrashPoint.AFTER_FLUSH)
+        victim = experiment.leader(role)
         since = stage.sandbox.kill(victim)
         stage.fire("broker_kills")
         hold.release()
-        play.recovered(since)
-        moved(stage, role, victim, play.leader, START_S)
+        experiment.recovered(since)
+        moved(stage, role, victim, experiment.leader, START_S)
         stage.sandbox.restart(victim)
-        play.more()
-        play.stopped(program)
+        experiment.more()
+        experiment.stopped(program)
 
 
 def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
@@ -253,11 +253,11 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
 
     An isolated group coordinator reports a position that its successor has since advanced.
     """
-    with sink_on(stage, writers, COPY, feed=_FEED) as play:
-        program, hold = play.held(CrashPoint.AFTER_FLUSH)
+    with sink_on(stage, writers, COPY, feed=_FEED) as experiment:
+        program, hold = experiment.held(CrashPoint.AFTER_FLUSH)
         brokers = stage.sandbox.brokers
         if role:
-            victim = play.leader(role)
+            victim = experiment.leader(role)
             since = stage.sandbox.cut(victim, *(broker for broker in brokers if broker != victim))
         else:
             since = max(stage.sandbox.cut(broker, CLIENTS) for broker in brokers)
@@ -265,14 +265,14 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
         hold.release()
         stage.pause(_CUT_S)
         healed = stage.sandbox.heal()
-        play.recovered(healed)
+        experiment.recovered(healed)
         if role:
-            moved(stage, role, victim, play.leader, START_S)
+            moved(stage, role, victim, experiment.leader, START_S)
         else:
             done = [attempt.at for attempt in attempts(program.said()) if attempt.status == "written"]
             stage.fire(HELD_UP, int(not any(since + _LATE_S < at < healed for at in done)))
-        play.more()
-        play.stopped(program)
+        experiment.more()
+        experiment.stopped(program)
 
 
 for _name, _role, _target in (
@@ -296,65 +296,65 @@ for _name, _role, _target, _effect in (
 @between("F43-deleted", "checkpoint deleted", "sink", needed=("refusals",))
 def checkpoint_deleted(stage: CellEnvironment) -> None:
     """A query without its checkpoint would write all of its input again: it is refused."""
-    with sink_on(stage, ONE) as play:
-        play.ended(play.start())
-        copy = shutil.copytree(play.checkpoint, stage.folder / "copy")
-        shutil.rmtree(play.checkpoint)
-        play.refused(play.start(), "the checkpoint was deleted")
-        replaced(play, copy)
+    with sink_on(stage, ONE) as experiment:
+        experiment.ended(experiment.start())
+        copy = shutil.copytree(experiment.checkpoint, stage.folder / "copy")
+        shutil.rmtree(experiment.checkpoint)
+        experiment.refused(experiment.start(), "the checkpoint was deleted")
+        replaced(experiment, copy)
 
 
 @between_for_both("F43-restored", "an old copy of the checkpoint", "sink", needed=("refusals",))
 def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
     """A query whose checkpoint was replaced by an old copy would write some of its input again: it is refused."""
-    with sink_on(stage, writers) as play:
-        latest = _restored(play)
-        play.refused(play.start(), "an older copy of the checkpoint was restored")
-        replaced(play, latest)
+    with sink_on(stage, writers) as experiment:
+        latest = _restored(experiment)
+        experiment.refused(experiment.start(), "an older copy of the checkpoint was restored")
+        replaced(experiment, latest)
 
 
 @between("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed=("wipes",))
 def deleted_under_sparks(stage: CellEnvironment) -> None:
     """The control: Spark's own sink writes all of its input again."""
-    with sink_on(stage, SPARKS) as play:
-        play.ended(play.start())
-        shutil.rmtree(play.checkpoint)
+    with sink_on(stage, SPARKS) as experiment:
+        experiment.ended(experiment.start())
+        shutil.rmtree(experiment.checkpoint)
         stage.fire("wipes")
 
 
 @between("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed=("wipes",))
 def restored_under_sparks(stage: CellEnvironment) -> None:
     """The control: Spark's own sink repeats what was written after the copy."""
-    with sink_on(stage, SPARKS) as play:
-        _restored(play)
+    with sink_on(stage, SPARKS) as experiment:
+        _restored(experiment)
         stage.fire("wipes")
 
 
-def _restored(play: SinkPlay) -> Path:
+def _restored(experiment: SinkExperiment) -> Path:
     """Run twice, and restore the checkpoint from between the runs; return a copy of the latest one."""
-    play.ended(play.start())
-    old = shutil.copytree(play.checkpoint, play.stage.folder / "old")
-    play.stage.orders(4 * MOST)
-    play.ended(play.start())
-    latest = shutil.copytree(play.checkpoint, play.stage.folder / "latest")
-    replaced(play, old)
+    experiment.ended(experiment.start())
+    old = shutil.copytree(experiment.checkpoint, experiment.stage.folder / "old")
+    experiment.stage.orders(4 * MOST)
+    experiment.ended(experiment.start())
+    latest = shutil.copytree(experiment.checkpoint, experiment.stage.folder / "latest")
+    replaced(experiment, old)
     return latest
 
 
-def replaced(play: SinkPlay, copy: Path) -> None:
-    shutil.rmtree(play.checkpoint)
-    shutil.copytree(copy, play.checkpoint)
+def replaced(experiment: SinkExperiment, copy: Path) -> None:
+    shutil.rmtree(experiment.checkpoint)
+    shutil.copytree(copy, experiment.checkpoint)
 
 
 @flushed("F43-one-name", "a second query with the name", "sink", needed=(OPEN, "refusals", _FENCED))
 def one_name(writers: str, stage: CellEnvironment) -> None:
     """A second query uses the name of one in mid-transaction: it ends that, and is refused; the first continues."""
-    with sink_on(stage, writers, feed=_FEED) as play:
-        program, hold = play.held(CrashPoint.AFTER_FLUSH)
-        play.refused(play.start(checkpoint=stage.folder / "other"), "two queries have one name")
-        if play.is_open():
+    with sink_on(stage, writers, feed=_FEED) as experiment:
+        program, hold = experiment.held(CrashPoint.AFTER_FLUSH)
+        experiment.refused(experiment.start(checkpoint=stage.folder / "other"), "two queries have one name")
+        if experiment.is_open():
             raise StalledError("the second query left the first one's transaction open")
         hold.release()
-        play.more()
-        play.stopped(program)
-        play.fire_attempts(program, _FENCED, "Fenced")
+        experiment.more()
+        experiment.stopped(program)
+        experiment.fire_attempts(program, _FENCED, "Fenced")

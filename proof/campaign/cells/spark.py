@@ -78,7 +78,7 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
         seed = ("--crash-seed", str(stage.seed))
         writer = stage.writer("--master", master, *crash, *seed, "--max-records-per-transaction", "200")
         if (code := writer.wait(stage.deadline)) != 0:
-            raise StalledError(f"the run did not recover, it ended with {code}: {writer.last_words()}")
+            raise StalledError(f"the run did not recover, it ended with {code}: {writer.last_output()}")
     stage.fire("kills", died)
 
 

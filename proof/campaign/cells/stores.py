@@ -108,7 +108,7 @@ class Consumer:
         program = self.stage.other(f"{self.pattern}-check", "downstream", *self._line(), option, "--json")
         code = program.wait(Deadline(_END_S))
         if code not in (ExitCode.DONE, ExitCode.VIOLATION):
-            raise ProgramFailedError(f"{self.pattern} {option} ended with {code}: {program.last_words()}")
+            raise ProgramFailedError(f"{self.pattern} {option} ended with {code}: {program.last_output()}")
         report: dict[str, Any] = json.loads(program.printed())
         return report
 
@@ -144,9 +144,9 @@ def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
     try:
         exit_code = program.wait(Deadline(min(_END_S, max(0.1, stage.deadline.remaining_s()))))
     except BrewError as error:
-        raise StalledError(f"{program.name} did not end: {program.last_words()}") from error
+        raise StalledError(f"{program.name} did not end: {program.last_output()}") from error
     if exit_code != code:
-        raise StalledError(f"{program.name} ended with {exit_code} instead of {code}: {program.last_words()}")
+        raise StalledError(f"{program.name} ended with {exit_code} instead of {code}: {program.last_output()}")
     return program
 
 
@@ -205,7 +205,7 @@ def kill_repeatedly(
             produce_orders(stage, int(_ROOM * per_kill * (stage.kills - stage.fired["kills"])))
         else:
             raise StalledError(
-                f"{program.name} ended with {program.code()} instead of crashing: {program.last_words()}"
+                f"{program.name} ended with {program.code()} instead of crashing: {program.last_output()}"
             )
 
 

@@ -129,7 +129,7 @@ def test_without_the_turning_back_a_clock_that_was_ahead_would_hold_a_partition_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rule above is what heals it."""
-    monkeypatch.setattr(Table, "_turn_back", lambda _self, _time: None)
+    monkeypatch.setattr(Table, "_clock_went_back", lambda _self, _time: None)
     assert fold(Table(), (0, claim("a")), (60_000, beat("a", 0)), (2101, claim("b")))[-1] is RecordEffect.HELD
 
 

@@ -126,7 +126,7 @@ def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_bac
 
 def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
     fold(table, (5, claim("a")))
-    monkeypatch.setattr(Table, "_turn_back", lambda _self, _time: pytest.fail("turned back"))
+    monkeypatch.setattr(Table, "_clock_went_back", lambda _self, _time: pytest.fail("turned back"))
     assert fold(table, (5, claim("b"))) == [RecordEffect.HELD]
 
 

@@ -117,7 +117,7 @@ def test_what_ends_the_loop_is_told_before_it_ends(scene: Scene) -> None:
 def test_partitions_that_leave_are_not_told_any_more(scene: Scene, how: str) -> None:
     scene.assign()
     scene.handler.revoked([0], Deadline(5)) if how == "revoked" else scene.handler.lost([0])
-    assert scene.recorder.places() == [("out", 1)]
+    assert scene.recorder.topic_partitions() == [("out", 1)]
     scene.handler.tick(scene.context())
     assert scene.pattern.calls == ["assigned", how, "tick"]
 

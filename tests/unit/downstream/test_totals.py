@@ -692,14 +692,14 @@ def test_a_contradiction_counts_only_while_the_offset_stays() -> None:
 
 def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_out() -> None:
     """Two of four are in the log by then, and nothing of them is visible."""
-    broker, struck = Broker(), list[tuple[CrashPoint, int, int]]()
+    broker, crashes = Broker(), list[tuple[CrashPoint, int, int]]()
 
     def at(point: CrashPoint, topic: str, transaction: Any) -> None:
         assert topic == "in"
-        struck.append((point, len(transaction.broker.log), len(transaction.broker.visible())))
+        crashes.append((point, len(transaction.broker.log), len(transaction.broker.visible())))
 
     attempt(Task(), Timed(broker), 6, reading((3, 6)), SimpleNamespace(at=at))
-    assert struck == [
+    assert crashes == [
         (CrashPoint.AFTER_FENCE, 0, 0),
         (CrashPoint.MID_PRODUCE, 2, 0),
         (CrashPoint.AFTER_FLUSH, 4, 0),

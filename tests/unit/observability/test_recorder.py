@@ -180,7 +180,7 @@ def test_what_a_released_partition_reports_late_brings_it_not_back(scene: Scene)
     scene.recorder.polled([PLACE])
     scene.recorder.released()
     scene.recorder.moved(PLACE, 10)
-    assert scene.recorder.places() == []
+    assert scene.recorder.topic_partitions() == []
 
 
 def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_by(scene: Scene) -> None:

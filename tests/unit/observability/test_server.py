@@ -113,7 +113,7 @@ def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
 def test_who_does_not_look_for_duplicates_tells_of_none(recorder: Recorder) -> None:
     """0 would say that it had looked."""
     assert b"brew_duplicates_total 3.0" in respond("/metrics", recorder).body
-    assert b"brew_duplicates_total 0.0" not in respond("/metrics", Recorder.unheard()).body
+    assert b"brew_duplicates_total 0.0" not in respond("/metrics", Recorder.unobserved()).body
 
 
 def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Recorder) -> None:
@@ -260,7 +260,7 @@ def test_a_time_that_can_not_be_is_refused() -> None:
 
 def test_malformed_profiles_are_told_where_profiles_are_used() -> None:
     """As many as the latest attempt's table holds; a run without profiles tells none."""
-    recorder = Recorder.unheard()
+    recorder = Recorder.unobserved()
     assert b"\nbrew_profiles_malformed " not in respond("/metrics", recorder).body
     for count in (3, 2):
         end = Ended("in", 0, Ending.COMMITTED, 0, 1, 1, {}, 0.1, {}, None, None, "", malformed_profiles=count)

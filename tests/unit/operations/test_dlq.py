@@ -23,7 +23,7 @@ from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_CO
 from operations.dlq import command
 from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
-from operations.dlq.command import Census, report_document, summary
+from operations.dlq.command import DeadLetterCounts, report_document, summary
 from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, ReplayLog, printable_content, replay_log_key
 from operations.dlq.replay import (
     BY_KEY,
@@ -167,11 +167,11 @@ def test_an_edit_that_takes_too_long_is_ended_with_all_it_started() -> None:
 
 
 def test_letters_are_counted_by_reason_partition_and_time() -> None:
-    census = Census("hour")
-    census.add(LETTER, replayed=True)
-    census.add(replace(LETTER, timestamp=LETTER.timestamp + 3_600_000), replayed=False)
-    census.add(replace(LETTER, timestamp=2**62), replayed=False)  # a time that no calendar has
-    told = census.document("dead")
+    counts = DeadLetterCounts("hour")
+    counts.add(LETTER, replayed=True)
+    counts.add(replace(LETTER, timestamp=LETTER.timestamp + 3_600_000), replayed=False)
+    counts.add(replace(LETTER, timestamp=2**62), replayed=False)  # a time that no calendar has
+    told = counts.document("dead")
     assert (told["letters"], told["replayed"], told["waiting"], len(told["rows"])) == (3, 1, 2, 3)
     assert "2023-11-14T22:00Z" in [row["time"] for row in told["rows"]]
 

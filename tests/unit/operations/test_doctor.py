@@ -123,10 +123,10 @@ def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> 
 def test_an_id_that_goes_on_elsewhere_is_a_case_of_its_own() -> None:
     """What hangs under its older epoch is another one."""
     newer = known(producer_epoch=4)
-    hanging, going_on = diagnose([HELD], [newer], AGE_LIMITS, NOW_MS)
+    hanging, ongoing = diagnose([HELD], [newer], AGE_LIMITS, NOW_MS)
     assert (hanging.kind, hanging.holds, hanging.names) == (Kind.HANGING, (HELD,), ("out/2/7",))
-    assert (going_on.kind, going_on.holds, going_on.producer_epoch) == (Kind.OPEN, (), 4)
-    assert going_on.names == ("g:in:2",)
+    assert (ongoing.kind, ongoing.holds, ongoing.producer_epoch) == (Kind.OPEN, (), 4)
+    assert ongoing.names == ("g:in:2",)
     assert Diagnosis(Kind.HANGING, "", 7, 3, (), newer).names == ("g:in:2",)
 
 

@@ -223,7 +223,7 @@ def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
 
 
 def test_twins_differ_in_the_reader_alone() -> None:
-    """Same fault, same moment, same play, same bounds; over the direct reader more has to be seen."""
+    """Same fault, same moment, same function, same bounds; over the direct reader more has to be seen."""
     by_name = {cell.name: cell for cell in campaign.cells()}
     connector = [cell for cell in by_name.values() if cell.reader == "connector"]
     pairs = [(cell, by_name[twin]) for cell in connector if (twin := _twin(cell.name)) in by_name]
@@ -279,11 +279,11 @@ def test_a_holder_is_seen_by_its_line_and_a_driver_without_one_is_none(tmp_path:
 def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: str, verdict: str) -> None:
     """A program that passes over `--reader direct` must not look as if the direct reader had been broken."""
 
-    def play(stage: CellEnvironment) -> None:
+    def function(stage: CellEnvironment) -> None:
         _up(stage.writer())
         stage.until(lambda: how == "alone" or bool(holders(stage.writers[0])), "a holder")
 
-    cell = replace(campaign.over("direct", QUIET), play=play)
+    cell = replace(campaign.over("direct", QUIET), function=function)
     stage = _stage(tmp_path, cell, (sys.executable, "-c", LISTENS, how))
     with stage.programs:
         runner.break_it(stage)

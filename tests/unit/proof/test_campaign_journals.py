@@ -226,7 +226,7 @@ class _MadeUp:
         self.random, self.minutes, self.cell = Random(1), 60.0, SimpleNamespace(partitions=4, reader="connector")
         self.names = SimpleNamespace(topics=lambda: ["in", "out"])
         self.sandbox = SimpleNamespace(heal=lambda: None)
-        self.cluster = SimpleNamespace(make_whole=lambda *_: None)
+        self.cluster = SimpleNamespace(restore=lambda *_: None)
         self.rounds, self.rounds_left, self.held = rounds, rounds, list[int]()
 
     @contextmanager

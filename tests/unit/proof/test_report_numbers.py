@@ -13,7 +13,7 @@ from harness.campaigns import HOSTILE, campaign
 from brew.names import CrashPoint
 from proof.report.page import Axis, document, markdown, plain
 from proof.report.results import MATRIX, TITLES, Result, Standing, read
-from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, say_seconds
+from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, seconds_text
 
 ANOMALY = {"name": "lost-output", "topic": "t", "partition": 1, "offset": 2, "evidence": "gone"}
 SILENT = {"name": "silent-fault", "topic": "", "partition": -1, "offset": -1, "evidence": "no kill"}
@@ -115,7 +115,7 @@ def test_a_recovery_that_never_came_counts_and_one_that_was_not_due_does_not() -
 )
 def test_seconds_read_as_people_say_them(seconds: float | None, told: str) -> None:
     """Three digits, then minutes."""
-    assert say_seconds(seconds) == told
+    assert seconds_text(seconds) == told
 
 
 _KILLED_SINK = {"row": "F39", "fault": "SIGKILL", "target": "sink's driver and its JVM", "path": "sink"}
