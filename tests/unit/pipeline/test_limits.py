@@ -100,7 +100,9 @@ def test_the_order_that_the_refusal_shows_is_enriched() -> None:
 
 
 def test_one_enriched_record_settles_it_for_the_run() -> None:
-    """Whatever comes behind it is for the window of `--max-rejected`."""
+    """Whatever comes behind it is for the window of `--max-rejected`; without it, the same records end the run."""
+    with pytest.raises(Refused, match="all-rejected"):
+        FirstRecordsCheck(None).apply_outcome(bad(10 * FIRST))
     first = FirstRecordsCheck(None)
     first.apply_outcome(bad(FIRST - 1))
     first.apply_outcome(outcome(1, 0, partition=5))

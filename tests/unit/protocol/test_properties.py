@@ -192,7 +192,9 @@ PLAIN = "sasl.username=u\nsasl.password=p\n"
     ],
 )
 def test_settings_that_go_together_are_accepted(text: str) -> None:
-    check_together(parse(text, "f"), "f")
+    found = parse(text, "f")
+    check_together(found, "f")
+    assert found == parse(text, "f"), "they are checked, not changed"
 
 
 SSL, SASL, NO_EFFECT = "security.protocol=SSL", "security.protocol=SASL_SSL", "has no effect with security.protocol"

@@ -67,7 +67,10 @@ def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest
 
 def test_all_tasks_through_and_no_partition_twice_is_right() -> None:
     two, none, one = ["out/0", "out/1"], list[str](), ["out/2"]
-    checked([Result(Status.WRITTEN, len(wrote), partitions=wrote) for wrote in (two, none, one)])
+    shares = [Result(Status.WRITTEN, len(wrote), partitions=wrote) for wrote in (two, none, one)]
+    checked(shares)
+    with pytest.raises(Overlap, match="two tasks wrote to out/2"):
+        checked([*shares, shares[-1]])
 
 
 def test_two_tasks_in_one_partition_end_the_batch() -> None:
