@@ -26,12 +26,11 @@ from sandbox import secure
 from sandbox.isolation import Network, fill_disk, limit_disk, release_disks
 from sandbox.jvm import QUICK, Jvm
 from sandbox.layout import STATE_FILE, Layout, Node, new_cluster_id, on_ports, secured, server_properties
-from sandbox.process import HOST, ServerProcess, require_free, write_private
+from sandbox.process import HOST, ServerProcess, await_start, not_started, read_from, require_free, write_private
 from sandbox.secure import Security
 
 _STARTED = b"Kafka Server started"
 _POLL_S = 0.02
-_LAST_LINES = 12
 _STOP_GRACE_S = 15.0
 
 
@@ -76,6 +75,10 @@ class Settings:
         ]
 
 
+def _title(node: Node) -> str:
+    return f"broker {node.number} on port {node.port}"
+
+
 def format_data(layout: Layout, nodes: Sequence[Node], jvm: Jvm, deadline: Deadline) -> None:
     """Format the new data directories of all nodes in parallel, with Kafka's own tool."""
     new = [node for node in nodes if not (layout.data(node) / "meta.properties").exists()]
@@ -92,24 +95,13 @@ def format_data(layout: Layout, nodes: Sequence[Node], jvm: Jvm, deadline: Deadl
             try:
                 code = process.wait(timeout=max(0.001, deadline.remaining_s()))
             except subprocess.TimeoutExpired as error:
-                raise _not_started(node, "formatting its data directory took too long", log) from error
+                raise not_started(_title(node), "formatting its data directory took too long", log) from error
             if code != 0:
-                raise _not_started(node, "its data directory could not be formatted", log)
+                raise not_started(_title(node), "its data directory could not be formatted", log)
     finally:
         for _, process, _ in running:
             process.kill()
             process.wait()
-
-
-def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) -> None:
-    """Wait until the log, from ``begin`` on, reports the start and the port is open; fail if the broker ends."""
-    log = layout.log(node)
-    while not (_STARTED in _lines_from(log, begin) and _listens(node)):
-        if not node.alive():
-            raise _not_started(node, "it exited during startup", log, begin)
-        if deadline.expired():
-            raise _not_started(node, f"it was not ready within {deadline.budget_s:g} s", log, begin)
-        time.sleep(_POLL_S)
 
 
 def await_answer(connection: Connection, brokers: int, deadline: Deadline) -> None:
@@ -125,19 +117,6 @@ def _listens(node: Node) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((node.host, node.port), timeout=1):
         return True
     return False
-
-
-def _not_started(node: Node, why: str, log: Path, begin: int = 0) -> Refused:
-    lines = _lines_from(log, begin).decode("utf-8", "replace").splitlines()
-    shown = [f"  {line}" for line in lines if not line.startswith("\t")]  # stack traces stay in the log
-    last = "\n".join(shown[-_LAST_LINES:])
-    return Refused(f"broker {node.number} on port {node.port} did not start: {why}; last lines of {log}:\n{last}")
-
-
-def _lines_from(log: Path, begin: int) -> bytes:
-    with log.open("rb") as file:
-        file.seek(begin)
-        return file.read()
 
 
 class Cluster:
@@ -317,11 +296,20 @@ class Cluster:
         begin = {number: log.stat().st_size if log.exists() else 0 for number, log in logs.items()}
         for node in nodes:
             self._launch(node)
-        for node in nodes:
-            await_started(self.layout, self.layout.node(node.number), begin[node.number], deadline)
+        for node in map(self.layout.node, logs):
+            self._await(node, begin[node.number], deadline)
         await_answer(self.connection, len(self.running()), deadline)
         if self.layout.secure:
             Security.of(self.layout).create_users(self.layout, deadline)
+
+    def _await(self, node: Node, begin: int, deadline: Deadline) -> None:
+        """Wait until the broker's log, from ``begin`` on, reports the start and its port is open."""
+        log = self.layout.log(node)
+
+        def ready() -> bool:
+            return _STARTED in read_from(log, begin) and _listens(node)
+
+        await_start(_title(node), ready, node.alive, log, deadline, begin)
 
     def _launch(self, node: Node) -> None:
         jvm, settings = self.settings.jvm, self.settings

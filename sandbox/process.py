@@ -104,6 +104,8 @@ def require_free(port: int) -> None:
 
 
 _STILL_S, _LOOK_S = 5.0, 0.002
+_POLL_S = 0.02
+_LAST_LINES = 12
 # The clock that start times are computed from may be adjusted while a server runs.
 _CLOCK_SLACK_S = 2.0
 
@@ -194,6 +196,41 @@ class ServerProcess:
             self._parent_watch = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=1)
+
+
+def await_start(
+    name: str,
+    ready: Callable[[], bool],
+    alive: Callable[[], bool],
+    log: Path,
+    deadline: Deadline,
+    begin: int = 0,
+) -> None:
+    """
+    Wait until a server is ready.
+
+    Raises:
+        Refused: it ended, or was not ready in time; with the last lines of ``log``, from byte ``begin`` on.
+    """
+    while not ready():
+        if not alive():
+            raise not_started(name, "it exited during startup", log, begin)
+        if deadline.expired():
+            raise not_started(name, f"it was not ready within {deadline.budget_s:g} s", log, begin)
+        time.sleep(_POLL_S)
+
+
+def not_started(name: str, why: str, log: Path, begin: int = 0) -> Refused:
+    lines = read_from(log, begin).decode("utf-8", "replace").splitlines()
+    shown = [f"  {line}" for line in lines if not line.startswith("\t")]  # stack traces stay in the log
+    last = "\n".join(shown[-_LAST_LINES:])
+    return Refused(f"{name} did not start: {why}; last lines of {log}:\n{last}")
+
+
+def read_from(log: Path, begin: int) -> bytes:
+    with log.open("rb") as file:
+        file.seek(begin)
+        return file.read()
 
 
 def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,17 +22,17 @@ from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import java
 from brew.names import ExitCode
 from sandbox.jvm import QUICK
-from sandbox.process import HOST, Identity, ServerProcess, free, read_state, require_free, write_state
+from sandbox.process import HOST, Identity, ServerProcess, await_start, free, read_state, require_free, write_state
 from sandbox.stores import Server, directory_option, each_command, exclusive
 
 MASTER = "master"
+LOG4J = Path(__file__).with_name("spark-log4j2.properties")
 _STATE_FILE = "spark.json"
 FIRST_PORT = 7077
 _DEPLOY, _SCALA = "org.apache.spark.deploy", "2.13"
 _REGISTERED = re.compile(rb"Successfully registered with master|Registered with master")
 _LEADER = re.compile(rb"I have been elected leader")
-_START_S, _STOP_S, _POLL_S = 120.0, 15.0, 0.05
-_LAST_LINES = 8
+_START_S, _STOP_S = 120.0, 15.0
 # By default, the master declares a silent worker lost after a minute.
 _WORKER_TIMEOUT_S = 15
 
@@ -118,9 +117,9 @@ class SparkCluster:
     @classmethod
     def open(cls, directory: Path, *, ends_with_parent: bool = True) -> Self | None:
         """Return the cluster of ``directory``, running or not, or None if there never was one."""
-        place = directory.resolve() / "spark"
-        state = State.read(place)
-        return None if state is None else cls(place, state, ends_with_parent=ends_with_parent)
+        home = directory.resolve() / "spark"
+        state = State.read(home)
+        return None if state is None else cls(home, state, ends_with_parent=ends_with_parent)
 
     @property
     def url(self) -> str:
@@ -207,10 +206,9 @@ class SparkCluster:
 
     def _launch(self, name: str) -> None:
         root = spark_home()
-        log = Path(__file__).with_name("spark-log4j2.properties")
         recovery = ["-Dspark.deploy.recoveryMode=FILESYSTEM"]
         recovery += [f"-Dspark.deploy.recoveryDirectory={self.directory}/recovery"]
-        words = [java(), *QUICK, "-Xmx256m", f"-Dlog4j2.configurationFile=file:{log}", *recovery]
+        words = [java(), *QUICK, "-Xmx256m", f"-Dlog4j2.configurationFile=file:{LOG4J}", *recovery]
         words += [f"-Dspark.worker.timeout={_WORKER_TIMEOUT_S}", "-cp", f"{root}/jars/*"]
         if name == MASTER:
             words += [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(self.state.port), "--webui-port", "0"]
@@ -228,13 +226,12 @@ class SparkCluster:
         self._note(name, self._started[name].identity)
 
     def _await(self, name: str, deadline: Deadline) -> None:
-        wanted = _LEADER if name == MASTER else _REGISTERED
-        while not wanted.search(self.log(name).read_bytes()):
-            if not self.alive(name) or deadline.expired():
-                why = "exited during startup" if not self.alive(name) else f"not ready within {deadline.budget_s:g} s"
-                last = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-_LAST_LINES:])
-                raise Refused(f"Spark's {_title(name)} did not start: {why}; last lines of {self.log(name)}:\n{last}")
-            time.sleep(_POLL_S)
+        log, wanted = self.log(name), _LEADER if name == MASTER else _REGISTERED
+
+        def ready() -> bool:
+            return wanted.search(log.read_bytes()) is not None
+
+        await_start(f"Spark's {_title(name)}", ready, lambda: self.alive(name), log, deadline)
 
 
 def _title(name: str) -> str:

@@ -8,7 +8,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,12 +22,10 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
-from sandbox.process import HOST, Identity, ServerProcess, free, read_state, require_free, write_state
+from sandbox.process import HOST, Identity, ServerProcess, await_start, free, read_state, require_free, write_state
 
 _START_S = 40.0
 _STOP_S = 15.0
-_POLL_S = 0.02
-_LAST_LINES = 8
 _ANSWER_S = 2
 
 
@@ -205,24 +202,11 @@ class Store:
         self._started = ServerProcess(self.command(), self.log, ends_with_parent=ends_with_parent)
         self._write(replace(self.state, identity=self._started.identity))
         try:
-            self._await_answer(deadline)
+            await_start(f"{self.name} on port {self.state.port}", self.answers, self.running, self.log, deadline)
             self.ready()
         except BaseException:
             self.kill()
             raise
-
-    def _await_answer(self, deadline: Deadline) -> None:
-        while not self.answers():
-            if not self.running():
-                raise self._not_started("it exited during startup")
-            if deadline.expired():
-                raise self._not_started(f"it did not respond within {deadline.budget_s:g} s")
-            time.sleep(_POLL_S)
-
-    def _not_started(self, why: str) -> Refused:
-        lines = self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        last = "\n".join(f"  {line}" for line in lines)
-        return Refused(f"{self.name} on port {self.state.port} did not start: {why}; last lines of {self.log}:\n{last}")
 
     def _forget(self) -> None:
         if self._started is not None:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from brew.deadline import Deadline
-from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part, java
 from sandbox.jvm import QUICK
-from sandbox.process import HOST, ServerProcess, free
-from sandbox.spark import spark_home
+from sandbox.process import HOST, ServerProcess, await_start, free
+from sandbox.spark import LOG4J, spark_home
 
 _SERVER = "org.apache.hadoop.yarn.server"
 _RESOURCE_MANAGER = f"{_SERVER}.resourcemanager.ResourceManager"
 _NODE_MANAGER = f"{_SERVER}.nodemanager.NodeManager"
 _ACTIVE, _RUNNING = b"Transitioned to active state", b"Node Transitioned from NEW to RUNNING"
-_START_S, _STOP_S, _POLL_S = 180.0, 15.0, 0.1
+_START_S, _STOP_S = 180.0, 15.0
 _PORTS = (
     "yarn.resourcemanager.address",
     "yarn.resourcemanager.scheduler.address",
@@ -103,20 +101,20 @@ class YarnCluster:
         jars = dependencies.jars(Part.YARN, dependencies.home())
         if not jars:
             raise dependencies.missing_jars(Part.YARN, dependencies.home())
-        log4j = Path(__file__).with_name("spark-log4j2.properties")
         path = os.pathsep.join([str(self.site), *map(str, jars), f"{spark_home()}/jars/*"])
-        command = [java(), *QUICK, "-Xmx400m", f"-Dlog4j2.configurationFile=file:{log4j}", "-cp", path, server]
+        command = [java(), *QUICK, "-Xmx400m", f"-Dlog4j2.configurationFile=file:{LOG4J}", "-cp", path, server]
         # Containers inherit part of the node manager's environment; our PYTHONPATH must not be in it.
         command = ["env", "-u", "PYTHONPATH", *command]
         self._started.append(ServerProcess(command, self.log(server), ends_with_parent=True))
 
     def _await(self, server: str, wanted: bytes, deadline: Deadline) -> None:
-        while wanted not in self.log(server).read_bytes():
-            ended = [one for one in self._started if not one.identity.alive()]
-            if ended or deadline.expired():
-                why = "a server ended while starting" if ended else f"not ready within {deadline.budget_s:g} s"
-                raise Refused(f"YARN did not start: {why}; look at the logs in {self.directory}")
-            time.sleep(_POLL_S)
+        def ready() -> bool:
+            return wanted in self.log(server).read_bytes()
+
+        def alive() -> bool:
+            return all(one.identity.alive() for one in self._started)
+
+        await_start("YARN", ready, alive, self.log(server), deadline)
 
 
 def _xml(settings: Mapping[str, str]) -> str:
