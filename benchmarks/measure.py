@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from typing import TypeVar
 
 import psutil
 from contenders import Contender, RunTopics, Setup
@@ -24,7 +25,9 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
 from proof.findings import Verdict
 from proof.seed import orders
 
-_DRAINED_S = 0.05
+_T = TypeVar("_T")
+_LOOK_S, _DRAINED_S = 0.005, 0.05
+_IN_LATENCY = "during the latency measurement"
 _ASK_S = 30.0
 _SHUTDOWN_TIMEOUT_S = 30.0
 
@@ -41,9 +44,7 @@ def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: s
     return topics
 
 
-def finish(
-    cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, tree: Tree, deadline: Deadline
-) -> Usage:
+def finish(cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
     """Wait for the end of a drain; an endless contender is stopped when the backlog is done."""
     if not contender.endless:
         return tree.wait(deadline)
@@ -64,21 +65,19 @@ def _await_drained(cluster: BenchmarkCluster, topics: RunTopics, tree: Tree, dea
     The input is written without transactions, because some contenders never advance past markers at a log's end.
     """
     ends = EndOffsets(cluster.connection, topics.input, PARTITIONS).ask()
-    downstream = [
-        EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (topics.output, topics.dead_letter)
-    ]
+    downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (topics.output, topics.dead_letter)]
     reader = consumer(cluster.connection, topics.group, READ_UNCOMMITTED)
+
+    def drained() -> bool:
+        committed = offsets.committed(reader, topics.input, range(PARTITIONS), Deadline(_ASK_S))
+        at_end = all((position := committed[p]) is not None and position.offset >= end for p, end in ends.items())
+        return at_end and not any(open_records(topic) for topic in downstream)
+
     try:
-        while tree.running():
-            committed = offsets.committed(reader, topics.input, range(PARTITIONS), Deadline(_ASK_S))
-            at_end = all((position := committed[p]) is not None and position.offset >= end for p, end in ends.items())
-            if at_end and not any(open_records(topic) for topic in downstream):
-                return
-            deadline.check(f"draining {topics.input}")
-            time.sleep(_DRAINED_S)
+        what, ended = f"draining {topics.input}", "before the backlog was drained"
+        _await(drained, deadline, what, tree, ended=ended, pause_s=_DRAINED_S)
     finally:
         reader.close()
-    raise tree.refused("it ended before the backlog was drained")
 
 
 def verified(cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, records: int) -> str:
@@ -241,7 +240,7 @@ def follow(
     with Receiver(cluster.connection, topics.output, f"{topics.group}.reader") as reader:
         started = time.monotonic()
         with Tree(contender.command(topics, setup, True), topics.home) as tree, MemoryWatch(tree) as memory:
-            _await(lambda: bool(reader.received), tree, _START_S, "the first record")
+            _await(lambda: reader.received, Deadline(_START_S), "the first record", tree, ended=_IN_LATENCY)
             first = min(reader.received.values()) - started
             memory.sparing = True
             with Pacer(cluster.connection, source, per_s, _WAITING) as pacer:
@@ -252,7 +251,8 @@ def follow(
                 pacer.end()
             memory.weigh()
             total = _WAITING + len(pacer.sent)
-            _await(lambda: len(reader.received) >= total, tree, _ARRIVE_S, f"all of {total} records")
+            arrived = f"all of {total} records"
+            _await(lambda: len(reader.received) >= total, Deadline(_ARRIVE_S), arrived, tree, ended=_IN_LATENCY)
             stop(tree)
     if reader.duplicates:
         raise Refused(f"{contender.name}: {reader.duplicates} records were received twice")
@@ -275,32 +275,32 @@ def follow(
     )
 
 
-def _await(true: Callable[[], bool], tree: Tree, budget_s: float, what: str) -> None:
-    deadline = Deadline(budget_s)
-    while not true():
-        _alive(tree)
+def _await(
+    condition: Callable[[], _T], deadline: Deadline, what: str, *trees: Tree, ended: str, pause_s: float = _LOOK_S
+) -> _T:
+    """Return what ``condition`` returns once it is true; refused if one of ``trees`` ends before."""
+    while not (found := condition()):
+        for tree in trees:
+            if not tree.running():
+                raise tree.refused(f"it ended {ended}")
         deadline.check(what)
-        time.sleep(0.01)
+        time.sleep(pause_s)
+    return found
 
 
 def _pause(tree: Tree, seconds: float) -> None:
     """Sleep while checking that the contender is alive."""
-    deadline = Deadline(seconds)
-    while not deadline.expired():
-        _alive(tree)
-        time.sleep(min(0.1, deadline.remaining_s()))
-
-
-def _alive(tree: Tree) -> None:
-    if not tree.running():
-        raise tree.refused("it ended during the latency measurement")
+    over = Deadline(seconds)
+    while not over.expired():
+        if not tree.running():
+            raise tree.refused(f"it ended {_IN_LATENCY}")
+        time.sleep(min(0.1, over.remaining_s()))
 
 
 _MOMENT_S = 60.0
 _FIRST_S = 150.0  # a dead dynamic member's session lasts 45 s, and its transaction up to 60 s
 _WARM_S = 60.0
 _STANDS_BY, _IS_WARM = " stands by, ", " is warm"
-_LOOK_S = 0.005
 
 
 def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
@@ -324,9 +324,7 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
         if not contender.stands_by:
             started = time.monotonic()
             other = ended.enter_context(Tree(command, topics.home))
-        first = first_record(
-            cluster.connection, topics.output, stable, f"{topics.group}.reader", Deadline(_FIRST_S)
-        )
+        first = first_record(cluster.connection, topics.output, stable, f"{topics.group}.reader", Deadline(_FIRST_S))
         usage = finish(cluster, contender, topics, other, step_timeout_s(records))
     verdict, duplicates = verified_after_kill(cluster, contender, topics, records)
     cluster.drop_topics([topics.output, topics.dead_letter])
@@ -347,16 +345,11 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
     """Return (active, standby) of two instances started together, once one of them is a warm standby."""
 
     def await_note(note: str, what: str, *trees: Tree) -> Tree:
-        deadline = Deadline(_WARM_S)
-        while True:
-            for tree in trees:
-                if note in tree.tail():
-                    return tree
-            for tree in (first, other):
-                if not tree.running():
-                    raise tree.refused(f"it ended before there was {what}; give more --orders")
-            deadline.check(what)
-            time.sleep(_LOOK_S)
+        ended = f"before there was {what}; give more --orders"
+        noted = _await(
+            lambda: [tree for tree in trees if note in tree.tail()], Deadline(_WARM_S), what, first, other, ended=ended
+        )
+        return noted[0]
 
     stands_by = await_note(_STANDS_BY, "a standby", first, other)
     await_note(_IS_WARM, "a warm standby", stands_by)
@@ -365,12 +358,10 @@ def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
 
 def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
     """Wait until records are visible and, with ``transactions``, more are in an open one; return their number."""
-    deadline = Deadline(_MOMENT_S)
-    while tree.running():
-        if sum(ends.ask().values()):
-            waiting = open_records(ends)
-            if waiting > 0 or not transactions:
-                return waiting
-        deadline.check("waiting for the moment to kill the run")
-        time.sleep(_LOOK_S)
-    raise tree.refused("the run ended before it could be killed inside a transaction; give more --orders")
+
+    def counts() -> list[int]:
+        waiting = open_records(ends) if sum(ends.ask().values()) else -1
+        return [waiting] if waiting > 0 or (waiting == 0 and not transactions) else []
+
+    ended = "before it could be killed inside a transaction; give more --orders"
+    return _await(counts, Deadline(_MOMENT_S), "waiting for the moment to kill the run", tree, ended=ended)[0]
