@@ -90,6 +90,6 @@ class OutputThenOffsets:
 
 
 if __name__ == "__main__":
-    brew.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[misc,assignment]
+    brew.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[attr-defined,assignment]
     sys.argv[1:1] = ["run"]
     main()

@@ -90,7 +90,7 @@ def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
     small, large = ([run for run in runs if run["orders"] == size] for size in (sizes[0], sizes[-1]))
 
     def median(runs_of_size: list[dict[str, Any]], name: str) -> float:
-        return statistics.median(run[name] for run in runs_of_size)
+        return float(statistics.median(run[name] for run in runs_of_size))
 
     return {
         "records": large[0]["records"],

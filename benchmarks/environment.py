@@ -99,7 +99,8 @@ class BenchmarkCluster:
         output = program(
             "downstream", "count", "--bootstrap", self.cluster.bootstrap, *options, records=records, good=good
         )
-        return json.loads(output)
+        counts: dict[str, int] = json.loads(output)
+        return counts
 
 
 BROKERS: Mapping[str, str] = {

@@ -182,7 +182,7 @@ def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]
 
 
 def median_ratio(pairs: Sequence[dict[str, Any]]) -> float:
-    return statistics.median(pair["case"]["mb_per_s"] / pair["base"]["mb_per_s"] for pair in pairs)
+    return float(statistics.median(pair["case"]["mb_per_s"] / pair["base"]["mb_per_s"] for pair in pairs))
 
 
 def _tell(grown: GrowthResult, base: GrowthResult) -> None:

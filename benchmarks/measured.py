@@ -30,7 +30,7 @@ def adopt_orphans() -> bool:
     """Become the parent of every orphaned descendant; return False if the system does not support it."""
     if not sys.platform.startswith("linux"):
         return False
-    return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def kill_descendants() -> int:

@@ -86,7 +86,7 @@ def write_orders(bootstrap: str, topic: str, orders: int) -> None:
             "loyalty_tier": tier,
             "loyalty_discount": DISCOUNTS[tier],
         }
-        headers = SourcePosition("orders", number % PARTITIONS, number // PARTITIONS).headers()
+        headers: Any = SourcePosition("orders", number % PARTITIONS, number // PARTITIONS).headers()
         writer.produce(
             topic, orjson.dumps(order), str(order["order_id"]).encode(), number % PARTITIONS, headers=headers
         )

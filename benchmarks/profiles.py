@@ -59,6 +59,7 @@ def pure() -> dict[str, float]:
             began = time.perf_counter()
             for key, value in records:
                 enrich(key, value)
+                source: list[tuple[str, bytes | None]]
                 source = [("source.topic", b"t"), ("source.partition", b"0"), ("source.offset", b"%d" % 17)]
                 if evidence_of is not None:
                     source = [evidence_of(), *source]

@@ -219,7 +219,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _merged(whole: Results, document: Mapping[str, Any]) -> Results:
-    known = [*whole.runs, *whole.restarts, *whole.latencies]
+    known: list[Run | Restart | Latency] = [*whole.runs, *whole.restarts, *whole.latencies]
     before = max((measured.round for measured in known), default=0)
 
     def later(name: str) -> list[dict[str, Any]]:

@@ -96,9 +96,13 @@ def copy(
         writing = {f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()}
         writer = writer.format("kafka").options(**writing, **{"kafka.bootstrap.servers": bootstrap, "topic": output})
     else:
-        writers = 1 if kind == "one" else "tasks"
         ours = ExactlyOnceSink(
-            bootstrap, name=output, topic=output, writers=writers, headers=False, transaction_timeout_s=_BATCH_S
+            bootstrap,
+            name=output,
+            topic=output,
+            writers=1 if kind == "one" else "tasks",
+            headers=False,
+            transaction_timeout_s=_BATCH_S,
         )
         writer = writer.foreachBatch(ours)
     # No pause between micro-batches: the next one starts when there is something to read.

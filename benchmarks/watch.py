@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 import psutil
 from confluent_kafka import IsolationLevel
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from environment import ScopedThread
 
 from brew.connection import Connection
@@ -41,7 +41,8 @@ class EndOffsets:
 
     def __init__(self, connection: Connection, topic: str, partitions: int) -> None:
         self._client = admin(connection)
-        self._wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        self._wanted = {TopicPartition(topic, p): latest for p in range(partitions)}
 
     def ask(self, isolation: str = READ_COMMITTED) -> dict[int, int]:
         """Return the last stable offset (or log end, for `read_uncommitted`) by partition."""
@@ -180,7 +181,7 @@ class Tree:
     def processes(self) -> list[psutil.Process]:
         """Return all processes of the command, including orphans, without `measured.py` itself."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self._launcher.pid).children(recursive=True)
+            return list(psutil.Process(self._launcher.pid).children(recursive=True))
         return []
 
     def kill(self) -> None:

@@ -25,7 +25,9 @@ _T0 = 1_780_000_000_000
 def header(base: int, records: int, epoch: int, attributes: int, time_ms: int, body: bytes = b"") -> bytes:
     """Return a batch of format 2 whose records are never read."""
     length = _HEADER.size - 12 + len(body)
-    return _HEADER.pack(base, length, 0, 2, 0, attributes, records - 1, time_ms, time_ms, 7, epoch, 0, records) + body
+    writer = (7, epoch, 0)
+    fixed: bytes = _HEADER.pack(base, length, 0, 2, 0, attributes, records - 1, time_ms, time_ms, *writer, records)
+    return fixed + body
 
 
 def marker(base: int, epoch: int, *, commit: bool, time_ms: int) -> bytes:

@@ -310,7 +310,7 @@ def tell(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
             print(f"      - {survivor['was']}\n      + {survivor['now']}")
     for entry in unused:
         print(f"    explained, but no longer a survivor: {entry.function}: {entry.now}")
-    return row["unexplained"] == 0 and row["score"] >= BAR
+    return bool(row["unexplained"] == 0 and row["score"] >= BAR)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
-from brew.__main__ import COMMANDS as BREW
-from brew.__main__ import LEFT_OUT, SECTIONS
+from brew.commands import COMMANDS as BREW
+from brew.commands import LEFT_OUT, SECTIONS
 from brew.errors import UsageError
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName, canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 _TOOL_S = 120
 
-Needs = dict[str, set[str]]
+Needs = dict[NormalizedName, set[NormalizedName]]
 """A package's name -> the names of its direct dependencies."""
 
 
@@ -42,7 +42,7 @@ def of_environment() -> dict[str, Any]:
 def needs(wanted: Iterable[str]) -> Needs:
     """Return the dependencies of these requirements on this platform; extras are included only if requested."""
     found: Needs = {}
-    seen: set[tuple[str, frozenset[str]]] = set()
+    seen: set[tuple[NormalizedName, frozenset[str]]] = set()
     left = [Requirement(text) for text in wanted]
     while left:
         one = left.pop()
