@@ -38,7 +38,7 @@ _PATHS = {"FILE", "DIR"}
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
 
-class Shared(NamedTuple):
+class SharedSetting(NamedTuple):
     """A setting that several commands have: its key in `[common]`, and its environment variable."""
 
     key: str
@@ -47,22 +47,22 @@ class Shared(NamedTuple):
 
 # Keyed by default, whatever a command calls the option: `--topic` of `seed` is the input topic of orders.
 _BY_DEFAULT = {
-    names.BOOTSTRAP: Shared("bootstrap", "BOOTSTRAP"),
-    names.INPUT_TOPIC: Shared("input", "INPUT_TOPIC"),
-    names.OUTPUT_TOPIC: Shared("output", "OUTPUT_TOPIC"),
-    names.DEAD_LETTER_TOPIC: Shared("dead-letter", "DLQ_TOPIC"),
-    names.GROUP_ID: Shared("group", "GROUP_ID"),
-    names.CUSTOMERS_TOPIC: Shared("profiles-topic", "PROFILES_TOPIC"),
-    names.CLAIMS_TOPIC: Shared("claims", None),
+    names.BOOTSTRAP: SharedSetting("bootstrap", "BOOTSTRAP"),
+    names.INPUT_TOPIC: SharedSetting("input", "INPUT_TOPIC"),
+    names.OUTPUT_TOPIC: SharedSetting("output", "OUTPUT_TOPIC"),
+    names.DEAD_LETTER_TOPIC: SharedSetting("dead-letter", "DLQ_TOPIC"),
+    names.GROUP_ID: SharedSetting("group", "GROUP_ID"),
+    names.CUSTOMERS_TOPIC: SharedSetting("profiles-topic", "PROFILES_TOPIC"),
+    names.CLAIMS_TOPIC: SharedSetting("claims", None),
 }
 _BY_OPTION = {
-    "--client-config": Shared("client-config", None),
-    "--transform": Shared("transform", "TRANSFORM"),
-    "--also-output": Shared("also-output", "ALSO_OUTPUT"),
-    "--tiers": Shared("tiers", "TIERS"),
-    "--database": Shared("database", "DATABASE_URL"),
-    "--redis": Shared("redis", "REDIS_URL"),
-    "--jvm-dir": Shared("jvm-dir", None),
+    "--client-config": SharedSetting("client-config", None),
+    "--transform": SharedSetting("transform", "TRANSFORM"),
+    "--also-output": SharedSetting("also-output", "ALSO_OUTPUT"),
+    "--tiers": SharedSetting("tiers", "TIERS"),
+    "--database": SharedSetting("database", "DATABASE_URL"),
+    "--redis": SharedSetting("redis", "REDIS_URL"),
+    "--jvm-dir": SharedSetting("jvm-dir", None),
 }
 _COMMON_KEYS = {shared.key for shared in (*_BY_DEFAULT.values(), *_BY_OPTION.values())}
 
@@ -90,7 +90,7 @@ class Default(NamedTuple):
     table: str
 
 
-def shared_setting(option: click.Parameter) -> Shared | None:
+def shared_setting(option: click.Parameter) -> SharedSetting | None:
     """Return the setting of `[common]` that an option is, or None."""
     by_default = _BY_DEFAULT.get(option.default) if isinstance(option.default, str) else None
     return by_default or _BY_OPTION.get(option.opts[0])

@@ -94,7 +94,7 @@ def unfolded(source: str) -> str:
     return PROPERTY.sub(as_method, source)
 
 
-def fenced(source: str, names: Iterable[str]) -> str:
+def excluded(source: str, names: Iterable[str]) -> str:
     """Add comments around the named classes and functions that make mutmut skip them."""
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
@@ -121,7 +121,7 @@ def prepare(area: Area, *, again: bool) -> Path:
         shutil.copy(ROOT / name, work / name)
     for module in area.modules:
         source = (work / module).read_text(encoding="utf-8")
-        (work / module).write_text(fenced(unfolded(source), area.leave), encoding="utf-8")
+        (work / module).write_text(excluded(unfolded(source), area.leave), encoding="utf-8")
     values = {
         "source_paths": packages,
         "only_mutate": list(area.modules),
@@ -298,7 +298,7 @@ def store(rows: dict[str, dict[str, Any]], order: list[str]) -> None:
     PAGE.write_text(page(results), encoding="utf-8")
 
 
-def tell(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
+def print_score(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
     """Print a module's score and survivors; return whether it passes."""
     print(
         f"{module:42} {row['killed']:4} of {row['mutants']:4} killed  {row['score']:5.1f} %"
@@ -338,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
         mutants = run(area, only, options.workers, WORK / f"{area.name}.log", again=options.again)
         rows = {module: score(module, mutants, explained) | stamp for module in only}
         for module, row in rows.items():
-            passed &= tell(module, row, stale(module, mutants, explained))
+            passed &= print_score(module, row, stale(module, mutants, explained))
         if not options.no_store:
             store(rows, [module for area in areas for module in area.modules])
     return 0 if passed else 1

@@ -21,64 +21,70 @@ from brew.observability.counters import BUCKETS_S, Counts, Ending, Histogram
 from brew.observability.status import PartitionState, PartitionStatus, Status
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-_PLACE = ("topic", "partition")
+_TOPIC_PARTITION = ("topic", "partition")
 
 
-class Described(NamedTuple):
+class MetricInfo(NamedTuple):
     kind: Callable[..., Any]
     labels: tuple[str, ...]
     text: str
 
 
 METRICS = {
-    "brew_txn_total": Described(
+    "brew_txn_total": MetricInfo(
         CounterMetricFamily,
-        (*_PLACE, "outcome"),
+        (*_TOPIC_PARTITION, "outcome"),
         "Ended transactions by outcome: committed, aborted, fenced, indefinite, refused",
     ),
-    "brew_txn_phase_seconds": Described(
+    "brew_txn_phase_seconds": MetricInfo(
         HistogramMetricFamily, ("phase",), "Duration of one step of a transaction, including failed ones"
     ),
-    "brew_txn_seconds": Described(HistogramMetricFamily, (), "Duration of a whole attempt, including failed ones"),
-    "brew_txn_open": Described(GaugeMetricFamily, (), "Transactions that have begun and whose end is not known yet"),
-    "brew_records_total": Described(CounterMetricFamily, _PLACE, "Processed input records"),
-    "brew_dlq_total": Described(CounterMetricFamily, ("reason",), "Rejected records"),
-    "brew_duplicates_total": Described(
+    "brew_txn_seconds": MetricInfo(HistogramMetricFamily, (), "Duration of a whole attempt, including failed ones"),
+    "brew_txn_open": MetricInfo(GaugeMetricFamily, (), "Transactions that have begun and whose end is not known yet"),
+    "brew_records_total": MetricInfo(CounterMetricFamily, _TOPIC_PARTITION, "Processed input records"),
+    "brew_dlq_total": MetricInfo(CounterMetricFamily, ("reason",), "Rejected records"),
+    "brew_duplicates_total": MetricInfo(
         CounterMetricFamily, (), "Repeated records that were skipped; absent if repetitions are not detected"
     ),
-    "brew_profiles_malformed": Described(
+    "brew_profiles_malformed": MetricInfo(
         GaugeMetricFamily,
         (),
         "Customer profiles that can't be parsed, so that their customers have none; absent without profiles",
     ),
-    "brew_fenced_total": Described(
+    "brew_fenced_total": MetricInfo(
         CounterMetricFamily, (), "Transactions that a newer producer with the same transactional id fenced"
     ),
-    "brew_unanswered_total": Described(CounterMetricFamily, (), "Requests that brokers or stores did not answer"),
-    "brew_recoveries_total": Described(CounterMetricFamily, (), "Commits that ended a partition's failure"),
-    "brew_recovery_seconds": Described(
+    "brew_unanswered_total": MetricInfo(CounterMetricFamily, (), "Requests that brokers or stores did not answer"),
+    "brew_recoveries_total": MetricInfo(CounterMetricFamily, (), "Commits that ended a partition's failure"),
+    "brew_recovery_seconds": MetricInfo(
         GaugeMetricFamily, (), "Duration of the last recovery, from the first failure or the start to a commit"
     ),
-    "brew_consumer_lag": Described(GaugeMetricFamily, _PLACE, "Last stable offset minus committed offset"),
-    "brew_consumer_lag_seconds": Described(
-        GaugeMetricFamily, _PLACE, "Age of the oldest readable record that is not processed; absent if unknown"
+    "brew_consumer_lag": MetricInfo(GaugeMetricFamily, _TOPIC_PARTITION, "Last stable offset minus committed offset"),
+    "brew_consumer_lag_seconds": MetricInfo(
+        GaugeMetricFamily,
+        _TOPIC_PARTITION,
+        "Age of the oldest readable record that is not processed; absent if unknown",
     ),
-    "brew_consumer_position": Described(GaugeMetricFamily, _PLACE, "Committed offset"),
-    "brew_lso_lag": Described(
-        GaugeMetricFamily, _PLACE, "End offset minus last stable offset: offsets held back by open transactions"
+    "brew_consumer_position": MetricInfo(GaugeMetricFamily, _TOPIC_PARTITION, "Committed offset"),
+    "brew_lso_lag": MetricInfo(
+        GaugeMetricFamily,
+        _TOPIC_PARTITION,
+        "End offset minus last stable offset: offsets held back by open transactions",
     ),
-    "brew_partition_state": Described(
-        GaugeMetricFamily, (*_PLACE, "state"), "1 for a partition's current state, 0 for others"
+    "brew_partition_state": MetricInfo(
+        GaugeMetricFamily, (*_TOPIC_PARTITION, "state"), "1 for a partition's current state, 0 for others"
     ),
-    "brew_polled_age_seconds": Described(GaugeMetricFamily, _PLACE, "Time since the partition was last polled"),
-    "brew_progress_age_seconds": Described(
-        GaugeMetricFamily, _PLACE, "Time since the position last advanced; absent before the first time"
+    "brew_polled_age_seconds": MetricInfo(
+        GaugeMetricFamily, _TOPIC_PARTITION, "Time since the partition was last polled"
     ),
-    "brew_live": Described(GaugeMetricFamily, (), "Whether /livez reports success, 1 or 0"),
-    "brew_ready": Described(GaugeMetricFamily, (), "Whether /readyz reports success, 1 or 0"),
-    "brew_started": Described(GaugeMetricFamily, (), "Whether /startupz reports success, 1 or 0"),
-    "brew_start_time_seconds": Described(GaugeMetricFamily, (), "Start time of the program since the epoch"),
-    "brew": Described(
+    "brew_progress_age_seconds": MetricInfo(
+        GaugeMetricFamily, _TOPIC_PARTITION, "Time since the position last advanced; absent before the first time"
+    ),
+    "brew_live": MetricInfo(GaugeMetricFamily, (), "Whether /livez reports success, 1 or 0"),
+    "brew_ready": MetricInfo(GaugeMetricFamily, (), "Whether /readyz reports success, 1 or 0"),
+    "brew_started": MetricInfo(GaugeMetricFamily, (), "Whether /startupz reports success, 1 or 0"),
+    "brew_start_time_seconds": MetricInfo(GaugeMetricFamily, (), "Start time of the program since the epoch"),
+    "brew": MetricInfo(
         InfoMetricFamily,
         ("application", "version", "group", "reader"),
         "Application, version, group and reader of this process",

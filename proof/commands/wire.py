@@ -86,7 +86,7 @@ class _Control:
 
         def print_caught(caught: CaughtFrame) -> None:
             details = caught.details
-            frame = {"connection": caught.connection, "api": caught.head.title}
+            frame = {"connection": caught.connection, "api": caught.header.title}
             _print_line(
                 {"caught": number, **frame, "transactional_id": details.transactional_id, "epoch": details.epoch}
             )

@@ -81,7 +81,7 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHeader:
     """A request's header."""
 
     api: int
@@ -117,7 +117,7 @@ def error_name(code: int) -> str:
     return "ok" if code == 0 else error_title(code) or f"error {code}"
 
 
-def request_head(frame: bytes) -> Head:
+def request_header(frame: bytes) -> RequestHeader:
     """Parse the header of a frame without length prefix (client id: int16 length, KIP-482), or raise `Malformed`."""
     try:
         api, version, correlation_id, length = _HEAD.unpack_from(frame)
@@ -127,7 +127,7 @@ def request_head(frame: bytes) -> Head:
     if end > len(frame):
         raise Malformed(f"a client id of {length} bytes in a frame of {len(frame)}")
     client_id = frame[_HEAD.size : end].decode("utf-8", "replace") if length >= 0 else None
-    return Head(api, version, correlation_id, client_id)
+    return RequestHeader(api, version, correlation_id, client_id)
 
 
 def correlation_id(reply: bytes) -> int:
@@ -137,40 +137,40 @@ def correlation_id(reply: bytes) -> int:
     return int.from_bytes(reply[:4], signed=True)
 
 
-def _decoded(head: Head, frame: bytes, *, request: bool = False) -> Any:
+def _decoded(header: RequestHeader, frame: bytes, *, request: bool = False) -> Any:
     """Decode a request, or the reply to one, with its header."""
     try:
-        return message_class(head.api, request=request).decode(frame, version=head.version, header=True)
+        return message_class(header.api, request=request).decode(frame, version=header.version, header=True)
     except Exception as error:  # generated code raises anything on bytes that match no schema
-        raise Malformed(f"{head.title} version {head.version} can't be decoded: {error!r}") from error
+        raise Malformed(f"{header.title} version {header.version} can't be decoded: {error!r}") from error
 
 
-def request_details(head: Head, frame: bytes) -> Details:
+def request_details(header: RequestHeader, frame: bytes) -> Details:
     """Return the details of a transactional request; empty for others and for frames that can't be decoded."""
-    if head.api not in TRANSACTIONAL:
+    if header.api not in TRANSACTIONAL:
         return NO_DETAILS
     try:
-        return _requested(head, _decoded(head, frame, request=True))
+        return _requested(header, _decoded(header, frame, request=True))
     except Malformed:
         return NO_DETAILS
 
 
-def _requested(head: Head, message: Any) -> Details:
-    if head.api == Api.PRODUCE:
+def _requested(header: RequestHeader, message: Any) -> Details:
+    if header.api == Api.PRODUCE:
         return _produced(message)
-    if head.api == Api.ADD_PARTITIONS_TO_TXN:
-        if head.version > _LAST_OF_CLIENTS:
+    if header.api == Api.ADD_PARTITIONS_TO_TXN:
+        if header.version > _LAST_OF_CLIENTS:
             return NO_DETAILS
         added = len(message.v3_and_below_topics or ())
         ids = (message.v3_and_below_transactional_id, message.v3_and_below_producer_id)
         return Details(*ids, message.v3_and_below_producer_epoch, text=f"{added} topics")
     details = Details(message.transactional_id, message.producer_id, message.producer_epoch)
-    if head.api == Api.END_TXN:
+    if header.api == Api.END_TXN:
         committed = bool(message.committed)
         return replace(details, committed=committed, text="commit" if committed else "abort")
-    if head.api == Api.ADD_OFFSETS_TO_TXN:
+    if header.api == Api.ADD_OFFSETS_TO_TXN:
         return replace(details, text=f"group {message.group_id}")
-    if head.api == Api.TXN_OFFSET_COMMIT:
+    if header.api == Api.TXN_OFFSET_COMMIT:
         return replace(details, text=_first_offset(message))
     return details
 
@@ -195,17 +195,19 @@ def _produced(message: Any) -> Details:
     return Details(message.transactional_id)
 
 
-def reply_details(head: Head, reply: bytes) -> Details:
+def reply_details(header: RequestHeader, reply: bytes) -> Details:
     """Return the first error of a transactional reply, and the producer assigned by InitProducerId."""
-    if head.api not in TRANSACTIONAL or (head.api == Api.ADD_PARTITIONS_TO_TXN and head.version > _LAST_OF_CLIENTS):
+    if header.api not in TRANSACTIONAL or (
+        header.api == Api.ADD_PARTITIONS_TO_TXN and header.version > _LAST_OF_CLIENTS
+    ):
         return NO_DETAILS
     try:
-        message = _decoded(head, reply)
+        message = _decoded(header, reply)
     except Malformed:
         return NO_DETAILS
-    if head.api == Api.INIT_PRODUCER_ID:
+    if header.api == Api.INIT_PRODUCER_ID:
         return Details(producer_id=message.producer_id, epoch=message.producer_epoch, error=message.error_code)
-    return Details(error=next(filter(None, _errors(head.api, message)), 0))
+    return Details(error=next(filter(None, _errors(header.api, message)), 0))
 
 
 def _errors(api: int, message: Any) -> list[int]:
@@ -219,36 +221,36 @@ def _errors(api: int, message: Any) -> list[int]:
     return [message.error_code]
 
 
-def _brokers(head: Head, message: Any) -> list[Any]:
+def _brokers(header: RequestHeader, message: Any) -> list[Any]:
     """Return the parts of a reply with host and port, without unavailable coordinators (port -1)."""
-    if head.api == Api.PRODUCE:
+    if header.api == Api.PRODUCE:
         parts = message.node_endpoints
-    elif head.api == Api.FIND_COORDINATOR:
-        parts = message.coordinators if head.version > 3 else [message]  # noqa: PLR2004 - KIP-699 asks for several
+    elif header.api == Api.FIND_COORDINATOR:
+        parts = message.coordinators if header.version > 3 else [message]  # noqa: PLR2004 - KIP-699 asks for several
     else:
         parts = message.brokers
     return [part for part in parts or () if part.port > 0]
 
 
-def addresses(head: Head, reply: bytes) -> list[tuple[int, Address]]:
+def addresses(header: RequestHeader, reply: bytes) -> list[tuple[int, Address]]:
     """Return node and address of every broker in a reply, in order; raise `Malformed` if it matches no schema."""
-    parts = _brokers(head, _decoded(head, reply))
-    is_cluster = head.api == Api.DESCRIBE_CLUSTER
+    parts = _brokers(header, _decoded(header, reply))
+    is_cluster = header.api == Api.DESCRIBE_CLUSTER
     return [(part.broker_id if is_cluster else part.node_id, (part.host, part.port)) for part in parts]
 
 
-def with_addresses(head: Head, reply: bytes, stands_for: Callable[[Address], Address]) -> bytes:
+def with_addresses(header: RequestHeader, reply: bytes, stands_for: Callable[[Address], Address]) -> bytes:
     """Return the reply with every address replaced; unchanged if it has none."""
-    message = _decoded(head, reply)
-    parts = _brokers(head, message)
+    message = _decoded(header, reply)
+    parts = _brokers(header, message)
     for part in parts:
         part.host, part.port = stands_for((part.host, part.port))
     return bytes(message.encode(header=True)) if parts else reply
 
 
-def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
+def without_unsupported_versions(header: RequestHeader, reply: bytes) -> bytes:
     """Limit an ApiVersions reply to the versions whose addresses can be replaced."""
-    message = _decoded(head, reply)
+    message = _decoded(header, reply)
     offered = []
     for api in message.api_keys or ():
         api.max_version = min(api.max_version, NEWEST.get(api.api_key, api.max_version))
@@ -258,8 +260,8 @@ def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
     return bytes(message.encode(header=True))
 
 
-def brokers_request() -> tuple[Head, bytes]:
+def brokers_request() -> tuple[RequestHeader, bytes]:
     """Return a Metadata request (version 4, no topics) with length prefix; brokers from 0.11 to 4.x support it."""
     message = message_class(Api.METADATA, request=True)(version=4, topics=[], allow_auto_topic_creation=False)
     message.with_header(correlation_id=1, client_id="brew-proxy")
-    return Head(Api.METADATA, 4, 1, "brew-proxy"), bytes(message.encode(header=True, framed=True))
+    return RequestHeader(Api.METADATA, 4, 1, "brew-proxy"), bytes(message.encode(header=True, framed=True))

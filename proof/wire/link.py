@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from proof.wire import codec
-from proof.wire.codec import Api, Details, Head, Malformed
+from proof.wire.codec import Api, Details, Malformed, RequestHeader
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, Side, Trap
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -43,15 +43,15 @@ class Event:
     connection: int
     node: int
     what: str
-    head: Head
+    header: RequestHeader
     details: Details
 
     def document(self) -> dict[str, object]:
         place = {"at": round(self.at, 6), "connection": self.connection, "node": self.node, "what": self.what}
-        head = dataclasses.asdict(self.head) | {"api": self.head.title}
+        header = dataclasses.asdict(self.header) | {"api": self.header.title}
         details = {name: getattr(self.details, name) for name in ("transactional_id", "producer_id", "epoch", "text")}
         error = None if self.details.error is None else codec.error_name(self.details.error)
-        return {**place, **head, **details, "error": error}
+        return {**place, **header, **details, "error": error}
 
 
 class Timeline:
@@ -63,13 +63,13 @@ class Timeline:
         self._counts: Counter[str] = Counter()
         self._began = time.monotonic()
 
-    def add(self, connection: int, node: int, what: str, head: Head, details: Details) -> None:
-        event = Event(time.monotonic() - self._began, connection, node, what, head, details)
+    def add(self, connection: int, node: int, what: str, header: RequestHeader, details: Details) -> None:
+        event = Event(time.monotonic() - self._began, connection, node, what, header, details)
         with self._lock:
             self._events.append(event)
 
-    def count(self, head: Head) -> None:
-        self._counts[head.title] += 1
+    def count(self, header: RequestHeader) -> None:
+        self._counts[header.title] += 1
 
     def events(self) -> list[Event]:
         with self._lock:
@@ -90,7 +90,7 @@ class Timeline:
 class _PendingRequest:
     """A request that the broker has not answered yet."""
 
-    head: Head
+    header: RequestHeader
     details: Details
     trap: Trap | None = None
 
@@ -149,24 +149,24 @@ class Link:
         async for frame in frames(self._from_client):
             asked = self._read(frame)
             if asked is not None:
-                trap = self._net.trap_for(Side.REQUEST, asked.head, asked.details)
+                trap = self._net.trap_for(Side.REQUEST, asked.header, asked.details)
                 if trap is not None:
                     if not await self._act(trap, asked):
                         continue
                     if trap.rule.action is Action.HOLD:
                         asked = dataclasses.replace(asked, trap=trap)
                         self._late = asyncio.get_running_loop().create_future()
-                self._asked[asked.head.correlation_id] = asked
+                self._asked[asked.header.correlation_id] = asked
             await self._to_broker.put(frame, self._net.shape)
 
     def _read(self, frame: bytes) -> _PendingRequest | None:
         """Decode a request; return None if it is none, such as the raw tokens of an old SASL handshake."""
         try:
-            head = codec.request_head(frame)
+            header = codec.request_header(frame)
         except Malformed:
             return None
-        self._net.timeline.count(head)
-        asked = _PendingRequest(head, codec.request_details(head, frame))
+        self._net.timeline.count(header)
+        asked = _PendingRequest(header, codec.request_details(header, frame))
         self._note("request", asked)
         return asked
 
@@ -176,7 +176,7 @@ class Link:
             reply = frame
             if asked is not None:
                 reply = await self._seen(asked, frame)
-                trap = self._net.trap_for(Side.REPLY, asked.head, asked.details)
+                trap = self._net.trap_for(Side.REPLY, asked.header, asked.details)
                 if trap is not None and not await self._act(trap, asked):
                     continue
             await self._to_client.put(reply, self._net.shape)
@@ -192,9 +192,9 @@ class Link:
 
     async def _seen(self, asked: _PendingRequest, frame: bytes) -> bytes:
         """Record a reply, pass it to the trap that waits for it, and return it as the client should see it."""
-        head = asked.head
-        if head.api in codec.TRANSACTIONAL:
-            reply = codec.reply_details(head, frame)
+        header = asked.header
+        if header.api in codec.TRANSACTIONAL:
+            reply = codec.reply_details(header, frame)
             known = {name: getattr(reply, name) for name in ("producer_id", "epoch") if getattr(reply, name) >= 0}
             details = dataclasses.replace(asked.details, error=reply.error, **known)
             self._note("reply", dataclasses.replace(asked, details=details))
@@ -202,16 +202,16 @@ class Link:
                 asked.trap.answer(details)
                 if self._late is not None and not self._late.done():
                     self._late.set_result(None)
-        if head.api == Api.API_VERSIONS:
-            return codec.without_unsupported_versions(head, frame)
-        if head.api in codec.WITH_ADDRESSES:
-            return await self._net.behind(head, frame)
+        if header.api == Api.API_VERSIONS:
+            return codec.without_unsupported_versions(header, frame)
+        if header.api in codec.WITH_ADDRESSES:
+            return await self._net.behind(header, frame)
         return frame
 
     async def _act(self, trap: Trap, asked: _PendingRequest) -> bool:
         """Apply the rule to a frame; return whether to forward it."""
         rule = trap.rule
-        caught = CaughtFrame(self._number, asked.head, asked.details)
+        caught = CaughtFrame(self._number, asked.header, asked.details)
         self._note(_DONE[rule.action], asked)
         if rule.action is Action.CUT or rule.cut:
             self.cut()
@@ -233,5 +233,5 @@ class Link:
         return goes_on
 
     def _note(self, what: str, asked: _PendingRequest) -> None:
-        if asked.head.api in codec.TRANSACTIONAL or what not in {"request", "reply"}:
-            self._net.timeline.add(self._number, self._node, what, asked.head, asked.details)
+        if asked.header.api in codec.TRANSACTIONAL or what not in {"request", "reply"}:
+            self._net.timeline.add(self._number, self._node, what, asked.header, asked.details)

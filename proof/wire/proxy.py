@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, Unreachable
-from proof.wire.codec import Address, Details, Head, Malformed, addresses, brokers_request, with_addresses
+from proof.wire.codec import Address, Details, Malformed, RequestHeader, addresses, brokers_request, with_addresses
 from proof.wire.link import Event, Link, Streams, Timeline, frames
 from proof.wire.rules import NO_DELAY, NetworkConditions, Rule, Side, Trap
 
@@ -82,19 +82,19 @@ class Proxy:
 
     # For connections.
 
-    def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None:
+    def trap_for(self, side: Side, header: RequestHeader, asked: Details) -> Trap | None:
         """Return the first rule that acts on a frame; all matching rules count it."""
         if not self._traps:
             return None
-        taking = [trap for trap in self._traps if trap.takes(side, head, asked)]
+        taking = [trap for trap in self._traps if trap.takes(side, header, asked)]
         return taking[0] if taking else None
 
-    async def behind(self, head: Head, reply: bytes) -> bytes:
+    async def behind(self, header: RequestHeader, reply: bytes) -> bytes:
         """Return the reply with the proxy's addresses, after listening for any new broker."""
-        for node, address in addresses(head, reply):
+        for node, address in addresses(header, reply):
             if address not in self._stands_for:
                 await self._listen(node, address, 0)
-        return with_addresses(head, reply, self._stands_for.__getitem__)
+        return with_addresses(header, reply, self._stands_for.__getitem__)
 
     async def _listen(self, node: int, address: Address, port: int) -> None:
         async with self._opening:
@@ -140,7 +140,7 @@ class Proxy:
 
 
 async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Address]]:
-    head, request = brokers_request()
+    header, request = brokers_request()
     last: Exception | None = None
     for server in bootstrap.split(","):
         host, _, port = server.strip().rpartition(":")
@@ -150,7 +150,7 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
                 try:
                     writer.write(request)
                     async for reply in frames(reader):
-                        return addresses(head, reply)
+                        return addresses(header, reply)
                 finally:
                     writer.transport.abort()
         except (OSError, ValueError) as error:  # a time-out is one, too

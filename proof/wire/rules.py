@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
-from proof.wire.codec import Api, Details, Head
+from proof.wire.codec import Api, Details, RequestHeader
 
 _Result = TypeVar("_Result")
 _QUEUED, _LEAVE_S, _GONE_S = 1000, 5.0, 1.0
@@ -70,13 +70,13 @@ class Rule:
         if self.action is Action.HOLD and self.times != 1:
             raise UsageError("a rule holds one frame only; give times 1, and one rule for each frame to hold")
 
-    def fits(self, side: Side, head: Head, asked: Details) -> bool:
+    def matches(self, side: Side, header: RequestHeader, asked: Details) -> bool:
         """Return whether a frame matches; a reply is matched by its request."""
         return (
-            head.api == self.api
+            header.api == self.api
             and side is self.side
             and self.transactional_id in {None, asked.transactional_id}
-            and self.client_id in {None, head.client_id}
+            and self.client_id in {None, header.client_id}
             and self.committed in {None, asked.committed}
         )
 
@@ -95,7 +95,7 @@ class CaughtFrame:
     """A frame that a rule acted on."""
 
     connection: int
-    head: Head
+    header: RequestHeader
     details: Details
 
 
@@ -115,7 +115,7 @@ class Trap:
 
     def caught(self, deadline: Deadline) -> CaughtFrame:
         """Wait for and return the first frame that this rule acts on, or raise `DeadlineExceeded`."""
-        return _result(self._caught, deadline, f"waiting for a frame that fits {self.rule}")
+        return _result(self._caught, deadline, f"waiting for a frame that matches {self.rule}")
 
     def answered(self, deadline: Deadline) -> Details:
         """Wait for and return the broker's reply to the frame that was held and released, or raise the same."""
@@ -146,9 +146,9 @@ class Trap:
 
     # For the proxy, in its event loop.
 
-    def takes(self, side: Side, head: Head, asked: Details) -> bool:
+    def takes(self, side: Side, header: RequestHeader, asked: Details) -> bool:
         """Count the frame if it matches, and return whether the rule acts on it."""
-        if not self.rule.fits(side, head, asked):
+        if not self.rule.matches(side, header, asked):
             return False
         self.seen += 1
         past = self.seen - self.rule.nth

@@ -87,7 +87,7 @@ def test_producers_consumers_and_both_admin_clients_work_behind_it(proxy: WirePr
     assert visible(proxy.connection, names.output) == 1
     markers = [batch.marker for batch in raw_batches(proxy.connection, names.output, 0, 0, 2, Deadline(20))]
     assert markers == [None, "commit"]
-    apis = {event.head.api for event in proxy.events()}
+    apis = {event.header.api for event in proxy.events()}
     assert apis == {
         Api.INIT_PRODUCER_ID,
         Api.ADD_PARTITIONS_TO_TXN,
@@ -107,7 +107,7 @@ def test_every_reply_of_the_timeline_follows_its_request(proxy: WireProxy, names
     one.close()
     asked: set[tuple[int, int]] = set()
     for event in proxy.events():
-        key = (event.connection, event.head.correlation_id)
+        key = (event.connection, event.header.correlation_id)
         if event.what == "request":
             asked.add(key)
         else:
@@ -147,7 +147,7 @@ def test_a_cut_connection_is_made_again_and_the_held_frame_can_still_arrive(prox
     trap.release()
     # The same epoch, the same end: the broker says yes once more, or that it is still busy with it.
     assert trap.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
-    done = [(e.connection, e.what) for e in proxy.events() if e.head.api == Api.END_TXN]
+    done = [(e.connection, e.what) for e in proxy.events() if e.header.api == Api.END_TXN]
     assert [connection == held_on for connection, what in done if what == "request"] == [True, False]
 
 

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
 from proof.wire import codec
-from proof.wire.codec import Api, Details, Head, Malformed, addresses, request_details, request_head, with_addresses
+from proof.wire.codec import (
+    Api,
+    Details,
+    Malformed,
+    RequestHeader,
+    addresses,
+    request_details,
+    request_header,
+    with_addresses,
+)
 from proof.wire.late import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
 
@@ -38,15 +47,15 @@ def request(kind: Any, version: int, **fields: Any) -> bytes:
     return bytes(message.encode(header=True))
 
 
-def reply(kind: Any, head: Head, **fields: Any) -> bytes:
+def reply(kind: Any, header: RequestHeader, **fields: Any) -> bytes:
     """A reply frame, header written by hand: kafka-python has none for servers."""
-    message = kind(version=head.version, **fields)
-    tags = b"\0" if kind.flexible_version_q(head.version) and head.api != Api.API_VERSIONS else b""
-    return struct.pack(">i", head.correlation_id) + tags + bytes(message.encode())
+    message = kind(version=header.version, **fields)
+    tags = b"\0" if kind.flexible_version_q(header.version) and header.api != Api.API_VERSIONS else b""
+    return struct.pack(">i", header.correlation_id) + tags + bytes(message.encode())
 
 
-def head_of(api: Api, version: int) -> Head:
-    return Head(api, version, 77, "somebody")
+def header_of(api: Api, version: int) -> RequestHeader:
+    return RequestHeader(api, version, 77, "somebody")
 
 
 def each(api: Api, kind: Any) -> list[Any]:
@@ -60,7 +69,7 @@ REQUESTS = [one for api in TITLES for one in each(api, getattr(producer, f"{api.
 
 @pytest.mark.parametrize(("api", "kind", "version"), REQUESTS)
 def test_a_request_of_a_transaction_is_read_in_every_version(api: Api, kind: Any, version: int) -> None:
-    """Head, transactional id, producer and epoch, in both encodings."""
+    """Header, transactional id, producer and epoch, in both encodings."""
     offsets = kind.TxnOffsetCommitRequestTopic if api is Api.TXN_OFFSET_COMMIT else None
     more: dict[str, Any] = {
         Api.INIT_PRODUCER_ID: {"transaction_timeout_ms": 1000},
@@ -74,9 +83,9 @@ def test_a_request_of_a_transaction_is_read_in_every_version(api: Api, kind: Any
         )
         more["topics"] = [offsets(name="topic", partitions=[partition])]
     frame = request(kind, version, transactional_id=TXN, producer_id=5, producer_epoch=6, **more)
-    head = request_head(frame)
-    details = request_details(head, frame)
-    assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 77, "somebody")
+    header = request_header(frame)
+    details = request_details(header, frame)
+    assert (header.api, header.version, header.correlation_id, header.client_id) == (api, version, 77, "somebody")
     assert details.transactional_id == TXN
     if api is not Api.INIT_PRODUCER_ID or version >= 3:
         assert (details.producer_id, details.epoch) == (5, 6)
@@ -93,7 +102,7 @@ def test_partitions_added_by_a_client_are_read(version: int) -> None:
     topic = kind.AddPartitionsToTxnTopic(name="topic", partitions=[0])
     fields = {"transactional_id": TXN, "producer_id": 5, "producer_epoch": 6, "topics": [topic]}
     frame = request(kind, version, **{f"v3_and_below_{name}": value for name, value in fields.items()})
-    details = request_details(request_head(frame), frame)
+    details = request_details(request_header(frame), frame)
     assert (details.transactional_id, details.producer_id, details.epoch) == (TXN, 5, 6)
 
 
@@ -103,10 +112,10 @@ def test_partitions_added_by_a_client_are_read(version: int) -> None:
 )
 def test_the_error_of_a_reply_is_read_in_every_version(api: Api, kind: Any, version: int) -> None:
     """INVALID_PRODUCER_EPOCH is what the late frame has to be answered with."""
-    head = head_of(api, version)
-    frame = reply(kind, head, throttle_time_ms=0, error_code=47, producer_id=5, producer_epoch=6)
+    header = header_of(api, version)
+    frame = reply(kind, header, throttle_time_ms=0, error_code=47, producer_id=5, producer_epoch=6)
     assert codec.correlation_id(frame) == 77
-    assert codec.reply_details(head, frame).error == 47
+    assert codec.reply_details(header, frame).error == 47
 
 
 @pytest.mark.parametrize(("api", "kind", "version"), each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitResponse))
@@ -114,45 +123,45 @@ def test_the_first_error_of_many_partitions_is_read(api: Api, kind: Any, version
     """One refused partition among good ones."""
     topic = kind.TxnOffsetCommitResponseTopic
     partitions = [topic.TxnOffsetCommitResponsePartition(partition_index=n, error_code=47 * (n == 1)) for n in range(3)]
-    head = head_of(api, version)
-    frame = reply(kind, head, throttle_time_ms=0, topics=[topic(name="topic", partitions=partitions)])
-    assert codec.reply_details(head, frame).error == 47
+    header = header_of(api, version)
+    frame = reply(kind, header, throttle_time_ms=0, topics=[topic(name="topic", partitions=partitions)])
+    assert codec.reply_details(header, frame).error == 47
 
 
-def _metadata(head: Head) -> bytes:
+def _metadata(header: RequestHeader) -> bytes:
     kind = metadata.MetadataResponse
     broker = kind.MetadataResponseBroker(node_id=1, host=FAR[0], port=FAR[1], rack="r")
     other = kind.MetadataResponseBroker(node_id=2, host="b", port=2, rack=None)
     fields = {"throttle_time_ms": 0, "brokers": [broker, other], "cluster_id": "c", "controller_id": 1, "topics": []}
-    return reply(kind, head, **fields)
+    return reply(kind, header, **fields)
 
 
-def _coordinators(head: Head) -> bytes:
+def _coordinators(header: RequestHeader) -> bytes:
     kind = metadata.FindCoordinatorResponse
-    if head.version < 4:
+    if header.version < 4:
         flat = {"error_code": 0, "error_message": None, "node_id": 1, "host": FAR[0], "port": FAR[1]}
-        return reply(kind, head, throttle_time_ms=0, **flat)
+        return reply(kind, header, throttle_time_ms=0, **flat)
     fields = {"node_id": 1, "host": FAR[0], "port": FAR[1], "error_code": 0, "error_message": None}
     nobody = fields | {"node_id": -1, "host": "", "port": -1, "error_code": 15}
     found = [kind.Coordinator(key="a", **fields), kind.Coordinator(key="b", **nobody)]
-    return reply(kind, head, throttle_time_ms=0, coordinators=found)
+    return reply(kind, header, throttle_time_ms=0, coordinators=found)
 
 
-def _cluster(head: Head) -> bytes:
+def _cluster(header: RequestHeader) -> bytes:
     kind = admin.DescribeClusterResponse
     broker = kind.DescribeClusterBroker(broker_id=1, host=FAR[0], port=FAR[1], rack=None, is_fenced=False)
     fields = {"error_code": 0, "error_message": None, "endpoint_type": 1, "cluster_id": "c", "controller_id": 1}
-    return reply(kind, head, throttle_time_ms=0, brokers=[broker], **fields)
+    return reply(kind, header, throttle_time_ms=0, brokers=[broker], **fields)
 
 
 def _text(value: str) -> bytes:
     return bytes([len(value) + 1]) + value.encode()
 
 
-def _produced(head: Head) -> bytes:
+def _produced(header: RequestHeader) -> bytes:
     """Written by hand, after the schema: kafka-python, which reads it, is no oracle here."""
     partition = struct.pack(">ihqqq", 0, 6, -1, -1, -1) + b"\1" + b"\0" + b"\0"
-    topic = (bytes(16) if head.version >= 13 else _text("t")) + b"\2" + partition + b"\0"
+    topic = (bytes(16) if header.version >= 13 else _text("t")) + b"\2" + partition + b"\0"
     endpoint = struct.pack(">i", 1) + _text(FAR[0]) + struct.pack(">i", FAR[1]) + b"\0\0"
     field = b"\2" + endpoint
     tags = b"\1\0" + bytes([len(field)]) + field
@@ -170,14 +179,14 @@ WITH_ADDRESSES = [
 @pytest.mark.parametrize(("api", "version", "made"), WITH_ADDRESSES)
 def test_every_address_is_exchanged_and_all_else_stays(api: Api, version: int, made: Any) -> None:
     """There and back again gives the same bytes; in between the far address is nowhere."""
-    head = head_of(api, version)
-    frame = made(head)
-    found = addresses(head, frame)
+    header = header_of(api, version)
+    frame = made(header)
+    found = addresses(header, frame)
     assert found[0] == (1, FAR)
-    there = with_addresses(head, frame, lambda address: NEAR if address == FAR else address)
+    there = with_addresses(header, frame, lambda address: NEAR if address == FAR else address)
     assert FAR[0].encode() not in there
-    assert addresses(head, there) == [(1, NEAR), *found[1:]]
-    assert with_addresses(head, there, lambda address: FAR if address == NEAR else address) == frame
+    assert addresses(header, there) == [(1, NEAR), *found[1:]]
+    assert with_addresses(header, there, lambda address: FAR if address == NEAR else address) == frame
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -186,9 +195,9 @@ def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
     kind = metadata.ApiVersionsResponse
     offered = [(Api.FETCH, 4, 18), (Api.METADATA, 0, 13), (Api.SHARE_FETCH, 1, 1), (999, 0, 3)]
     keys = [kind.ApiVersion(api_key=a, min_version=low, max_version=high) for a, low, high in offered]
-    head = head_of(Api.API_VERSIONS, version)
-    frame = reply(kind, head, error_code=0, api_keys=keys, throttle_time_ms=0)
-    fewer = codec.without_unsupported_versions(head, frame)
+    header = header_of(Api.API_VERSIONS, version)
+    frame = reply(kind, header, error_code=0, api_keys=keys, throttle_time_ms=0)
+    fewer = codec.without_unsupported_versions(header, frame)
     again = kind.decode(fewer, version=version, header=True)
     assert [(api.api_key, api.min_version, api.max_version) for api in again.api_keys] == [
         *((Api.FETCH, 4, 15), (Api.METADATA, 0, 13), (999, 0, 3))
@@ -199,33 +208,33 @@ def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
 def test_a_broker_that_does_not_know_the_version_answers_as_version_0() -> None:
     """KIP-511: the client asks again with what it was told."""
     frame = struct.pack(">ihi", 77, 35, 1) + struct.pack(">hhh", Api.API_VERSIONS, 0, 4)
-    assert codec.without_unsupported_versions(head_of(Api.API_VERSIONS, 4), frame) == frame
+    assert codec.without_unsupported_versions(header_of(Api.API_VERSIONS, 4), frame) == frame
 
 
 @given(api=st.integers(61, 30_000), version=st.integers(0, 30), body=st.binary(max_size=200))
 def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, body: bytes) -> None:
     """They pass untouched, whatever is in them."""
     frame = struct.pack(">hhih", api, version, 7, 2) + b"me" + body
-    head = request_head(frame)
-    assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 7, "me")
-    assert request_details(head, frame) is codec.NO_DETAILS
-    assert codec.reply_details(head, body) is codec.NO_DETAILS
+    header = request_header(frame)
+    assert (header.api, header.version, header.correlation_id, header.client_id) == (api, version, 7, "me")
+    assert request_details(header, frame) is codec.NO_DETAILS
+    assert codec.reply_details(header, body) is codec.NO_DETAILS
 
 
 @given(api=st.sampled_from(list(Api)), version=st.integers(0, 13), body=st.binary(max_size=120))
 def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Api, version: int, body: bytes) -> None:
     """No other exception, no endless loop: the proxy has to outlive any bytes."""
-    head = Head(api, version, 7, None)
-    assert {type(request_details(head, body)), type(codec.reply_details(head, body))} == {Details}
+    header = RequestHeader(api, version, 7, None)
+    assert {type(request_details(header, body)), type(codec.reply_details(header, body))} == {Details}
     if api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
-        _only_malformed(addresses, head, body)
+        _only_malformed(addresses, header, body)
     if api is Api.API_VERSIONS:
-        _only_malformed(codec.without_unsupported_versions, head, body)
+        _only_malformed(codec.without_unsupported_versions, header, body)
 
 
-def _only_malformed(look: Any, head: Head, body: bytes) -> None:
+def _only_malformed(look: Any, header: RequestHeader, body: bytes) -> None:
     try:
-        look(head, body)
+        look(header, body)
     except Malformed as error:
         assert str(error)  # noqa: PT017 - Malformed is one of the two ways out
 
@@ -242,10 +251,10 @@ def test_errors_have_the_protocols_names(code: int, name: str) -> None:
 def test_less_than_a_head_is_no_request(frame: bytes) -> None:
     """Raw SASL tokens may look like that; they are passed on unread."""
     with pytest.raises(Malformed):
-        request_head(frame)
+        request_header(frame)
 
 
-HEAD = Head(Api.END_TXN, 1, 7, "rdkafka")
+HEAD = RequestHeader(Api.END_TXN, 1, 7, "rdkafka")
 COMMIT = Details("t", 1, 0, committed=True)
 ABORT = Details("t", 1, 0, committed=False)
 
@@ -286,7 +295,7 @@ def test_a_standing_rule_takes_every_frame(trap: Callable[[Rule], Trap]) -> None
 )
 def test_every_field_of_a_rule_narrows_it(rule: Rule, *, fits: bool) -> None:
     """A commit of id `t` by client `rdkafka`."""
-    assert rule.fits(Side.REQUEST, HEAD, COMMIT) is fits
+    assert rule.matches(Side.REQUEST, HEAD, COMMIT) is fits
 
 
 @pytest.mark.parametrize("given", [{"api": "EndTxm"}, {"api": "EndTxn", "nth": 0}, {"api": 26, "x": 1}, {"times": 2}])
@@ -310,7 +319,7 @@ def test_waiting_for_a_frame_that_never_comes_ends_with_the_deadline(trap: Calla
 
 
 def test_what_a_rule_caught_is_handed_over(trap: Callable[[Rule], Trap]) -> None:
-    """Connection, head, details."""
+    """Connection, header, details."""
     one = trap(Rule(Api.END_TXN))
     one.catch(CaughtFrame(3, HEAD, COMMIT), lambda: None)
     assert one.caught(Deadline(1)) == CaughtFrame(3, HEAD, COMMIT)

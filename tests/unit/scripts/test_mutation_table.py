@@ -107,7 +107,7 @@ def test_a_survivor_without_an_explanation_fails_its_module(
     mutants = [MUTANT | {"status": "killed"}] * 19 + [MUTANT | {"status": status}]
     reasons = [mutation.Explained(*REASON)] if explained else []
     row = mutation.score("a.py", mutants, reasons)
-    assert mutation.tell("a.py", row, []) is passes
+    assert mutation.print_score("a.py", row, []) is passes
     assert ("+ return x <= 1" in capsys.readouterr().out) is not passes
 
 
@@ -116,7 +116,7 @@ def test_a_module_below_the_bar_fails_even_when_every_survivor_is_explained(muta
     for survivors, passes in ((11, False), (10, True)):
         mutants = [MUTANT] * survivors + [MUTANT | {"status": "killed"}] * (100 - survivors)
         row = mutation.score("a.py", mutants, [mutation.Explained(*REASON)])
-        assert mutation.tell("a.py", row, []) is passes
+        assert mutation.print_score("a.py", row, []) is passes
 
 
 def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -> None:
@@ -141,7 +141,7 @@ def test_what_is_left_alone_stands_between_two_comments(mutation: ModuleType) ->
     """Mutmut's own; a class or function of another name stays open."""
     source = "class A:\n    x = 1\n\n\ndef f(\n    x: int,\n) -> int:\n    return x\n\n\nclass B:\n    x = 2\n"
     start, end = "# pragma: no mutate start\n", "# pragma: no mutate end\n"
-    kept = mutation.fenced(source, ["f", "B"])
+    kept = mutation.excluded(source, ["f", "B"])
     first, function, second = source.split("\n\n\n")
     assert kept == f"{first}\n\n\n{start}{function}\n{end}\n\n{start}{second}{end}"
-    assert mutation.fenced(source, []) == source
+    assert mutation.excluded(source, []) == source
