@@ -48,14 +48,12 @@ class Jvm:
             raise dependencies.missing_jars(self.part, self.home)
         return ":".join(jars)
 
-    def command(
-        self, main: str, arguments: Sequence[str], *, flags: Sequence[str] = (), archive: bool = True
-    ) -> list[str]:
+    def command(self, main: str, arguments: Sequence[str], *, flags: Sequence[str] = ()) -> list[str]:
         """Return the command line that runs ``main``; the JVM silently ignores an archive that doesn't match."""
         java = shutil.which("java")
         if java is None:
             raise Refused("no java on PATH; Java 17 or later is needed (a JRE is enough)")
-        shared = [f"-XX:SharedArchiveFile={self.archive}"] if archive and self.archive.exists() else []
+        shared = [f"-XX:SharedArchiveFile={self.archive}"] if self.archive.exists() else []
         quiet = ["-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
         return [java, *quiet, *shared, *flags, "-cp", self.class_path(), main, *arguments]
 

@@ -31,7 +31,7 @@ from sandbox.secure import Security
 
 _STARTED = b"Kafka Server started"
 _POLL_S = 0.02
-_STOP_GRACE_S = 15.0
+_START_S, _STOP_GRACE_S = 60.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,6 @@ class Settings:
     quick: bool = True
     ends_with_parent: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
-    start_s: float = 60.0
     namespaces: bool = False
     data_size_mb: int = 0
     secure: bool = False
@@ -285,7 +284,7 @@ class Cluster:
             if not node.namespace:  # in its own network, all ports are free
                 for port in (node.port, node.controller_port, node.mutual_port):
                     require_free(port)
-        deadline = Deadline(self.settings.start_s)
+        deadline = Deadline(_START_S)
         for node in nodes:
             self.layout.home(node).mkdir(parents=True, exist_ok=True)
             more = secure.settings(self.layout, node) if self.layout.secure else {}
