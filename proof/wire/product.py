@@ -1,44 +1,75 @@
-"""Late frames against the pipeline itself, and F11 to F13 as cells of the fault matrix."""
+"""Late frames against the pipeline itself, behind the wire proxy."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import secrets
-import signal
-import subprocess
-import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused
-from brew.names import TransactionalId
+from brew.errors import BrewError
+from proof.campaign.cell import Cell, nothing
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.programs import Programs
+from proof.campaign.stage import CellEnvironment
 from proof.wire.codec import Api, error_name
-from proof.wire.late import AttemptState
 from proof.wire.proxy import WireProxy
-from proof.wire.rules import Rule
-from proof.wire.torn import F11, Result, experiment
+from proof.wire.rules import NO_DELAY, NetworkConditions, Rule
 
 _RANGE, _SPARE = 20, 50  # orders of a transaction, transactions
-_STEP_S, _PROGRAM_S = 60.0, 300.0
-TRIES = 30
-# With a smaller share of broken tries, the control has not shown the fault, and a clean strict writer proves nothing.
-BELIEVED_FROM = 0.95
-TARGETS = {
-    "strict": "writer",
-    "reuse": "a writer that reuses its producer (control)",
-    "plain": "a writer without sequence numbers (control)",
-}
-_HELD = "held, connection cut, released inside the next transaction"
-FAULTS = {"F11": _HELD, "F12": _HELD, "F13": "written, their reply lost, connection cut"}
-MOMENTS = {"F11": "next transaction", "F12": "next transaction", "F13": "reply"}
+CAUGHT_S = 60.0
+_PROGRAM_S = 300.0
+
+
+@contextmanager
+def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iterator[WireProxy]:
+    """Within the block, writers reach the brokers through the proxy; readers and the checker do not."""
+    with WireProxy(stage.cluster.bootstrap, shape=shape, seed=stage.seed) as proxy:
+        stage.bootstrap = proxy.bootstrap
+        try:
+            yield proxy
+            stage.stop_writers()
+        finally:
+            stage.bootstrap = stage.cluster.bootstrap
+            stage.doubts += [f"the proxy could not read a frame: {failure}" for failure in proxy.failures]
+
+
+class LateFrame(NamedTuple):
+    """A frame that arrived too late: when, the broker's answer, and by how many epochs."""
+
+    released_at: float
+    answer: str
+    epochs_behind: int
+
+
+def deliver_late(proxy: WireProxy, api: Api, transactional_id: str) -> LateFrame:
+    """
+    Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
+
+    A broker can't tell a late frame from a new one unless the epoch differs; ours changes with every transaction.
+    """
+    committed = True if api is Api.END_TXN else None
+    late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
+    caught = late.caught(Deadline(CAUGHT_S))
+    # The first of these frames belongs to the same attempt, unless that one is past it.
+    nth = 2 if api is Api.PRODUCE else 1
+    inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id, nth=nth))
+    try:
+        following = inside.caught(Deadline(CAUGHT_S))
+        released_at = time.time()
+        late.release()
+        error = late.answered(Deadline(CAUGHT_S)).error
+    finally:
+        proxy.remove(inside)
+        proxy.remove(late)
+    answer = "nothing" if error is None else error_name(error)
+    return LateFrame(released_at, answer, following.details.epoch - caught.details.epoch)
 
 
 @dataclass
@@ -70,163 +101,32 @@ class ProductResult:
         return {**asked, **late, **found, "trouble": self.trouble, "seconds": round(self.seconds, 2)}
 
 
-@dataclass(frozen=True)
-class _ExperimentTopics:
-    """The topics of one experiment, as options of the commands."""
-
-    connection: Connection
-    stem: str
-
-    def program(self, *words: str, bootstrap: str = "") -> list[str]:
-        return [sys.executable, "-m", *words, "--bootstrap", bootstrap or self.connection.bootstrap]
-
-    @property
-    def topics(self) -> list[str]:
-        return ["--input", f"{self.stem}.in", "--output", f"{self.stem}.out", "--dead-letter", f"{self.stem}.dlq"]
-
-    def run(self, *words: str, good: tuple[int, ...] = (0,)) -> str:
-        """Run a command and return its output; raise `Refused` if its exit code is none of ``good``."""
-        command = [*self.program(*words[:2]), *words[2:]]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
-        if done.returncode not in good:
-            name = f"python -m {' '.join(words[:2])}"
-            raise Refused(f"`{name}` exited with {done.returncode}: {done.stderr.strip()[-300:]}")
-        return done.stdout
-
-
 def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN) -> ProductResult:
     """
     Run `python -m pipeline run --master none --follow` through the proxy, and deliver one frame per try too late.
 
-    The frame's connection is cut. Once the next transaction has written its records, the frame is released and its
-    reply awaited. After the tries, another run processes the remaining orders, and the checker reads everything.
+    After the tries, another run processes the remaining orders, and the checker reads everything.
     """
-    began = time.monotonic()
-    place = _ExperimentTopics(connection, f"wire-pipeline-{secrets.token_hex(4)}")
-    result = ProductResult(api.title, tries)
-    place.run("proof", "topics", *place.topics, "--partitions", "1")
-    orders = _RANGE * (2 * tries + _SPARE)
-    place.run("proof", "seed", "--topic", f"{place.stem}.in", "--count", str(orders))
-    with WireProxy(connection.bootstrap) as proxy, _following(place, proxy):
-        try:
-            for _ in range(tries):
-                _try(proxy, api, str(TransactionalId(place.stem, f"{place.stem}.in", 0)), result)
-        except BrewError as error:
-            result.trouble = str(error)
-        result.trouble = result.trouble or "; ".join(proxy.failures)
-    place.run("pipeline", "run", "--master", "none", *place.topics, "--group", place.stem, "--progress", "none")
-    output = place.run("proof", "verify", *place.topics, "--group", place.stem, "--json", good=(0, 1, 3))
-    result.report = json.loads(output)
+    began, result = time.monotonic(), ProductResult(api.title, tries)
+    cell = Cell("wire-pipeline", "F11", "late frames", "writer", "next transaction", nothing, partitions=1)
+    with tempfile.TemporaryDirectory(prefix="brew-wire-") as folder, Programs(Path(folder)) as programs:
+        cluster = ExternalCluster(connection.bootstrap)
+        stage = CellEnvironment(cell, 0, cluster, Path(folder), programs, Deadline(_PROGRAM_S))
+        stage.make_topics()
+        stage.orders(_RANGE * (2 * tries + _SPARE))
+        with between(stage) as proxy:
+            stage.writer("--follow", "--max-records-per-transaction", str(_RANGE))
+            try:
+                for _ in range(tries):
+                    late = deliver_late(proxy, api, stage.names.transactional_id(0))
+                    result.late[late.answer] += 1
+                    result.epochs_behind[late.epochs_behind] += 1
+            except BrewError as error:
+                result.trouble = str(error)
+        result.trouble = result.trouble or "; ".join(stage.doubts)
+        stage.deadline = Deadline(_PROGRAM_S)
+        stage.drain()
+        result.report = stage.verified()
+        stage.forget()
     result.seconds = time.monotonic() - began
     return result
-
-
-def _try(proxy: WireProxy, api: Api, transactional_id: str, result: ProductResult) -> None:
-    committed = True if api is Api.END_TXN else None
-    late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
-    caught = late.caught(Deadline(_STEP_S))
-    # The next transaction's AddOffsetsToTxn, or EndTxn: its records are written before.
-    marks = Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id)
-    if api is not Api.END_TXN:
-        marks = Rule(Api.END_TXN, transactional_id=transactional_id, nth=2)
-    inside = proxy.add(marks)
-    try:
-        following = inside.caught(Deadline(_STEP_S))
-        late.release()
-        answer = late.answered(Deadline(_STEP_S))
-        result.late["no error read" if answer.error is None else error_name(answer.error)] += 1
-        result.epochs_behind[following.details.epoch - caught.details.epoch] += 1
-    finally:
-        proxy.remove(inside)
-        proxy.remove(late)
-
-
-@contextlib.contextmanager
-def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
-    """Run the pipeline in the background; on exit stop it with SIGTERM, or with SIGKILL if it does not end."""
-    options = ["--master", "none", "--follow", "--lanes", "1", "--max-records-per-transaction", str(_RANGE)]
-    command = [*place.program("pipeline", "run", bootstrap=proxy.bootstrap), *place.topics, "--group", place.stem]
-    command += [*options, "--progress", "none"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STEP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _cell(
-    row: str, fault: str, scripts: Sequence[str], writer: str, connection: Connection, seed: int, tries: int = TRIES
-) -> dict[str, Any]:
-    """Run one experiment and return its result; a control is `violated` if at least 95 % of its tries break."""
-    began, clock = datetime.now(UTC), time.monotonic()
-    expected = "proven" if writer == "strict" else "violated"
-    result = experiment(connection, writer, tries, scripts, seed=seed)
-    tally = result.tally
-    answered = tries - tally.late["no answer"]
-    states = Counter(attempt.state for tried in result.tries for attempt in tried.attempts)
-    return {
-        "cell": _name(row, fault, writer),
-        "row": row,
-        "fault": f"{fault} {FAULTS[row]}",
-        "target": TARGETS[writer],
-        "moment": MOMENTS[row],
-        "path": "proxy",
-        "seed": seed,
-        "verdict": verdict(result, expected),
-        "began": began.isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - clock, 2),
-        "bound_s": None,
-        "recovery_s": [],
-        "stall_s": [],
-        "fired": {"late_frames": answered, "broken": tally.broken},
-        "needed": {"late_frames": tries},
-        "counts": {
-            "outputs": sum(place.visible for place in result.log.values()),
-            "committed_transactions": states[AttemptState.COMMITTED],
-            "aborted_transactions": states[AttemptState.GIVEN_UP],
-            "aborted_records": sum(not place.visible for place in result.log.values()),
-        },
-        "anomalies": [
-            {"name": found.name, "topic": "output", "partition": 0}
-            | {"offset": found.offset, "producer_id": found.producer_id, "epoch": found.epoch}
-            | {"evidence": f"try {number}: {found.evidence}"}
-            for number, found in tally.first
-        ],
-        "doubts": tally.troubles,
-        "note": f"late frames answered: {dict(tally.late)}; {tally.broken} of {tally.tries} tries broken",
-        "expected": expected,
-    }
-
-
-def verdict(result: Result, expected: str) -> str:
-    """Return `violated` if any try broke, but at least 95 % of a control's; `inconclusive` if any try was."""
-    tally = result.tally
-    if expected == "violated":
-        return "violated" if result.share_broken >= BELIEVED_FROM else "inconclusive"
-    if tally.broken:
-        return "violated"
-    return "inconclusive" if tally.inconclusive else "proven"
-
-
-def _name(row: str, fault: str, writer: str) -> str:
-    return f"{row}-{fault}-{writer if writer == 'strict' else 'control'}"
-
-
-Cell = Callable[..., dict[str, Any]]
-"""Takes connection, seed and tries; returns the result."""
-_EXPERIMENTS = (
-    ("F11", "end-txn", F11, "reuse"),
-    ("F12", "offsets", ("late-offsets",), "reuse"),
-    ("F12", "records", ("late-records",), "plain"),  # sequence numbers protect a reused producer here
-    ("F13", "records", ("lost-records-reply",), "plain"),
-)
-WRITER_OF = {_name(row, fault, name): name for row, fault, _, control in _EXPERIMENTS for name in (control, "strict")}
-CELLS: dict[str, Cell] = {
-    _name(row, fault, writer): partial(_cell, row, fault, scripts, writer)
-    for row, fault, scripts, control in _EXPERIMENTS
-    for writer in (control, "strict")
-}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,14 @@ from brew.journal import Entry, Phase, Step
 from proof.campaign.cell import CellTable, nothing
 from proof.campaign.cells.writer import died
 from proof.campaign.stage import CellEnvironment
-from proof.wire import product
-from proof.wire.codec import Api, error_name
-from proof.wire.proxy import WireProxy
-from proof.wire.rules import NO_DELAY, Action, NetworkConditions, Rule, Side
+from proof.wire.codec import Api
+from proof.wire.late import AttemptState
+from proof.wire.product import CAUGHT_S, between, deliver_late
+from proof.wire.rules import Action, NetworkConditions, Rule, Side
+from proof.wire.torn import F11, experiment
 
 CELLS = CellTable(path="proxy", limit_s=240.0)
-_ROUNDS, _TRIES_PER_KILL, _CAUGHT_S = 10, 10, 30.0
+_ROUNDS, _TRIES_PER_KILL = 10, 10
 # Of 20 s, the other cells' time-out, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
 _SLOW_START_S = 120.0
@@ -36,45 +37,15 @@ _RANGES = ("--max-records-per-transaction", "100")
 in_commit = partial(CELLS, moment="commit-in-flight", needed={"kills": 0}, limit_s=600.0, marks="prove")
 
 
-@contextmanager
-def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iterator[WireProxy]:
-    """Within the block, writers reach the brokers through the proxy; readers and the checker do not."""
-    with WireProxy(stage.cluster.bootstrap, shape=shape, seed=stage.seed) as proxy:
-        stage.bootstrap = proxy.bootstrap
-        try:
-            yield proxy
-            stage.stop_writers()
-        finally:
-            stage.bootstrap = stage.cluster.bootstrap
-            stage.doubts += [f"the proxy could not read a frame: {failure}" for failure in proxy.failures]
-
-
 def late(api: Api, stage: CellEnvironment) -> None:
-    """
-    Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
-
-    A broker can't tell a late frame from a new one unless the epoch differs; ours changes with every transaction.
-    """
+    """Frames of the writer arrive inside its next transaction (`deliver_late`)."""
     answers: Counter[str] = Counter()
-    ours = stage.names.transactional_id(stage.partition)
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
-            committed = True if api is Api.END_TXN else None
-            held = proxy.add(Rule(api, transactional_id=ours, committed=committed, cut=True))
-            held.caught(Deadline(_CAUGHT_S))
-            # The first of these frames belongs to the same attempt, unless that one is past it.
-            nth = 2 if api is Api.PRODUCE else 1
-            inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=ours, nth=nth))
-            inside.caught(Deadline(_CAUGHT_S))
-            released_at = time.time()
-            held.release()
-            error = held.answered(Deadline(_CAUGHT_S)).error
-            answers["nothing" if error is None else error_name(error)] += 1
+            frame = deliver_late(proxy, api, stage.names.transactional_id(stage.partition))
+            answers[frame.answer] += 1
             stage.fire("late_frames")
-            inside.release()
-            proxy.remove(held)
-            proxy.remove(inside)
-            stage.recovered(released_at, [stage.partition])
+            stage.recovered(frame.released_at, [stage.partition])
     stage.notes.append("the late frames were answered with " + ", ".join(f"{n} x{c}" for n, c in answers.items()))
 
 
@@ -98,7 +69,7 @@ def lost_reply(api: Api, stage: CellEnvironment) -> None:
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
             trap = proxy.add(Rule(api, Action.CUT, Side.REPLY, transactional_id=ours))
-            trap.caught(Deadline(_CAUGHT_S))
+            trap.caught(Deadline(CAUGHT_S))
             lost = time.time()
             stage.fire("lost_replies")
             proxy.remove(trap)
@@ -134,7 +105,7 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
         for _ in range(stage.kills):
             trap = proxy.add(Rule(Api.END_TXN, transactional_id=ours, committed=True))
             writer = stage.writer("--follow", *_RANGES)
-            trap.caught(Deadline(_CAUGHT_S))
+            trap.caught(Deadline(CAUGHT_S))
             writer.kill()
             died(stage, writer)
             if released:
@@ -183,12 +154,52 @@ for _word, _fault, _shape in (
     CELLS(f"F20-{_word}", _fault, "network", _shape, moment="always", needed={SLOWED: 10})(slow)
 
 
-def _experiment(name: str, bootstrap: str, seed: int, kills: int) -> dict[str, Any]:
-    return product.CELLS[name](Connection(bootstrap), seed, _TRIES_PER_KILL * kills)
+# The proxy's own experiments: scripts of `proof.wire.late`, each with a writer that must break, and with ours.
+TARGETS = {
+    "strict": "writer",
+    "reuse": "a writer that reuses its producer (control)",
+    "plain": "a writer without sequence numbers (control)",
+}
+_HELD = "held, connection cut, released inside the next transaction"
+_LOST = "written, their reply lost, connection cut"
 
 
-for _name in product.CELLS:
-    _row = _name.split("-", 1)[0]
-    _cells = partial(CELLS, moment=product.MOMENTS[_row], limit_s=600.0, marks="prove" if _row == "F11" else "")
-    _target, _run = product.TARGETS[product.WRITER_OF[_name]], partial(_experiment, _name)
-    _cells(_name, product.FAULTS[_row], _target, experiment=_run)(nothing)
+def _experiment(
+    what: str, scripts: Sequence[str], writer: str, bootstrap: str, seed: int, kills: int
+) -> dict[str, Any]:
+    """Run one experiment; return what it found, as fields of the cell's result."""
+    tries = _TRIES_PER_KILL * kills
+    result = experiment(Connection(bootstrap), writer, tries, scripts, seed=seed)
+    tally, visible = result.tally, sum(place.visible for place in result.log.values())
+    states = Counter(attempt.state for tried in result.tries for attempt in tried.attempts)
+    return {
+        "fault": what,
+        "verdict": result.verdict,
+        "fired": {"late_frames": tries - tally.late["no answer"], "broken": tally.broken},
+        "needed": {"late_frames": tries},
+        "counts": {
+            "outputs": visible,
+            "committed_transactions": states[AttemptState.COMMITTED],
+            "aborted_transactions": states[AttemptState.GIVEN_UP],
+            "aborted_records": len(result.log) - visible,
+        },
+        "anomalies": [
+            {"name": found.name, "topic": "output", "partition": 0, **asdict(found)}
+            | {"evidence": f"try {number}: {found.evidence}"}
+            for number, found in tally.first
+        ],
+        "doubts": tally.troubles,
+        "note": f"late frames answered: {dict(tally.late)}; {tally.broken} of {tally.tries} tries broken",
+    }
+
+
+for _row, _word, _scripts, _control, _fault, _moment in (
+    ("F11", "end-txn", F11, "reuse", _HELD, "next transaction"),
+    ("F12", "offsets", ("late-offsets",), "reuse", _HELD, "next transaction"),
+    ("F12", "records", ("late-records",), "plain", _HELD, "next transaction"),  # a reused producer is protected here
+    ("F13", "records", ("lost-records-reply",), "plain", _LOST, "reply"),
+):
+    for _writer, _suffix in ((_control, "control"), ("strict", "strict")):
+        _run = partial(_experiment, f"{_word} {_fault}", _scripts, _writer)
+        _cells = partial(CELLS, moment=_moment, limit_s=600.0, marks="prove" if _row == "F11" else "")
+        _cells(f"{_row}-{_word}-{_suffix}", _fault, TARGETS[_writer], experiment=_run)(nothing)
