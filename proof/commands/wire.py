@@ -25,7 +25,6 @@ from proof.campaign.runner import RunSettings, run
 from proof.commands import connected, flag, json_option, repeatable, say, say_json, typed_option
 from proof.provenance import MadeWith
 from proof.wire.late import SCRIPTS
-from proof.wire.product import against_pipeline
 from proof.wire.proxy import HOST, WireProxy
 from proof.wire.rules import CaughtFrame, NetworkConditions, Rule, Trap
 from proof.wire.torn import F11, SCRIPT_DESCRIPTIONS, Result, conclusion, experiment, seen_by_reader, timelines
@@ -204,7 +203,7 @@ def torn(
 
 
 def _pipeline(connection: Connection, tries: int, script: str, *, as_json: bool) -> int:
-    result = against_pipeline(connection, tries, SCRIPTS[script][1].api)
+    result = wire.against_pipeline(connection, tries, SCRIPTS[script][1].api)
     answers = ", ".join(f"{name} x {count}" for name, count in sorted(result.late.items()))
     trouble = f": {result.trouble}" if result.trouble else ""
     text = f"pipeline behind the proxy, {tries} tries with a late {result.api}: answered {answers}\n"

@@ -6,27 +6,33 @@ Also the proxy's own experiments, which run both writers repeatedly: a control t
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.errors import BrewError
 from brew.journal import Entry, Phase, Step
-from proof.campaign.cell import CellTable, nothing
+from proof.campaign.cell import Cell, CellTable, nothing
 from proof.campaign.cells.writer import died
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.programs import Programs
 from proof.campaign.stage import CellEnvironment
-from proof.wire.codec import Api
+from proof.wire.codec import Api, error_name
 from proof.wire.late import AttemptState
-from proof.wire.product import CAUGHT_S, between, deliver_late
-from proof.wire.rules import Action, NetworkConditions, Rule, Side
+from proof.wire.proxy import WireProxy
+from proof.wire.rules import NO_DELAY, Action, NetworkConditions, Rule, Side
 from proof.wire.torn import F11, experiment
 
 CELLS = CellTable(path="proxy", limit_s=240.0)
-_ROUNDS, _TRIES_PER_KILL = 10, 10
+_ROUNDS, _TRIES_PER_KILL, _CAUGHT_S = 10, 10, 60.0
 # Of 20 s, the other cells' time-out, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
 _SLOW_START_S = 120.0
@@ -35,6 +41,51 @@ _SLOW_S, _NOTICED_S = 20.0, 0.025
 SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
 in_commit = partial(CELLS, moment="commit-in-flight", needed={"kills": 0}, limit_s=600.0, marks="prove")
+
+
+@contextmanager
+def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iterator[WireProxy]:
+    """Within the block, writers reach the brokers through the proxy; readers and the checker do not."""
+    with WireProxy(stage.cluster.bootstrap, shape=shape, seed=stage.seed) as proxy:
+        stage.bootstrap = proxy.bootstrap
+        try:
+            yield proxy
+            stage.stop_writers()
+        finally:
+            stage.bootstrap = stage.cluster.bootstrap
+            stage.doubts += [f"the proxy could not read a frame: {failure}" for failure in proxy.failures]
+
+
+class LateFrame(NamedTuple):
+    """A frame that arrived too late: when, the broker's answer, and by how many epochs."""
+
+    released_at: float
+    answer: str
+    epochs_behind: int
+
+
+def deliver_late(proxy: WireProxy, api: Api, transactional_id: str) -> LateFrame:
+    """
+    Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
+
+    A broker can't tell a late frame from a new one unless the epoch differs; ours changes with every transaction.
+    """
+    committed = True if api is Api.END_TXN else None
+    late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
+    caught = late.caught(Deadline(_CAUGHT_S))
+    # The first of these frames belongs to the same attempt, unless that one is past it.
+    nth = 2 if api is Api.PRODUCE else 1
+    inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id, nth=nth))
+    try:
+        following = inside.caught(Deadline(_CAUGHT_S))
+        released_at = time.time()
+        late.release()
+        error = late.answered(Deadline(_CAUGHT_S)).error
+    finally:
+        proxy.remove(inside)
+        proxy.remove(late)
+    answer = "nothing" if error is None else error_name(error)
+    return LateFrame(released_at, answer, following.details.epoch - caught.details.epoch)
 
 
 def late(api: Api, stage: CellEnvironment) -> None:
@@ -69,7 +120,7 @@ def lost_reply(api: Api, stage: CellEnvironment) -> None:
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
             trap = proxy.add(Rule(api, Action.CUT, Side.REPLY, transactional_id=ours))
-            trap.caught(Deadline(CAUGHT_S))
+            trap.caught(Deadline(_CAUGHT_S))
             lost = time.time()
             stage.fire("lost_replies")
             proxy.remove(trap)
@@ -105,7 +156,7 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
         for _ in range(stage.kills):
             trap = proxy.add(Rule(Api.END_TXN, transactional_id=ours, committed=True))
             writer = stage.writer("--follow", *_RANGES)
-            trap.caught(Deadline(CAUGHT_S))
+            trap.caught(Deadline(_CAUGHT_S))
             writer.kill()
             died(stage, writer)
             if released:
@@ -203,3 +254,68 @@ for _row, _word, _scripts, _control, _fault, _moment in (
         _run = partial(_experiment, f"{_word} {_fault}", _scripts, _writer)
         _cells = partial(CELLS, moment=_moment, limit_s=600.0, marks="prove" if _row == "F11" else "")
         _cells(f"{_row}-{_word}-{_suffix}", _fault, TARGETS[_writer], experiment=_run)(nothing)
+
+
+# The same against the pipeline alone, for `python -m proof torn --writer pipeline`.
+_RANGE, _SPARE = 20, 50  # orders of a transaction, transactions
+_PROGRAM_S = 300.0
+
+
+@dataclass
+class ProductResult:
+    """The replies to the late frames, how many epochs late they were, and the checker's report on the run."""
+
+    api: str
+    tries: int
+    late: Counter[str] = field(default_factory=Counter)
+    epochs_behind: Counter[int] = field(default_factory=Counter)
+    report: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The checker's verdict; if it is `proven`, `inconclusive` unless every late frame was refused."""
+        verdict = str(self.report.get("verdict", "inconclusive"))
+        if verdict != "proven":
+            return verdict
+        refused = self.tries - self.late[error_name(0)]
+        whole = sum(self.late.values()) == self.tries == refused and not self.trouble
+        return "proven" if whole else "inconclusive"
+
+    def document(self) -> dict[str, Any]:
+        asked = {"writer": "pipeline", "api": self.api, "tries": self.tries, "verdict": self.verdict}
+        late = {"late_frames": dict(self.late), "epochs_behind": dict(self.epochs_behind)}
+        found = {"counts": self.report.get("counts", {}), "anomalies": self.report.get("totals", {})}
+        return {**asked, **late, **found, "trouble": self.trouble, "seconds": round(self.seconds, 2)}
+
+
+def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN) -> ProductResult:
+    """
+    Run `python -m pipeline run --master none --follow` through the proxy, and deliver one frame per try too late.
+
+    After the tries, another run processes the remaining orders, and the checker reads everything.
+    """
+    began, result = time.monotonic(), ProductResult(api.title, tries)
+    cell = Cell("wire-pipeline", "F11", "late frames", "writer", "next transaction", nothing, partitions=1)
+    with tempfile.TemporaryDirectory(prefix="brew-wire-") as folder, Programs(Path(folder)) as programs:
+        cluster = ExternalCluster(connection.bootstrap)
+        stage = CellEnvironment(cell, 0, cluster, Path(folder), programs, Deadline(_PROGRAM_S))
+        stage.make_topics()
+        stage.orders(_RANGE * (2 * tries + _SPARE))
+        with between(stage) as proxy:
+            stage.writer("--follow", "--max-records-per-transaction", str(_RANGE))
+            try:
+                for _ in range(tries):
+                    late = deliver_late(proxy, api, stage.names.transactional_id(0))
+                    result.late[late.answer] += 1
+                    result.epochs_behind[late.epochs_behind] += 1
+            except BrewError as error:
+                result.trouble = str(error)
+        result.trouble = result.trouble or "; ".join(stage.doubts)
+        stage.deadline = Deadline(_PROGRAM_S)
+        stage.drain()
+        result.report = stage.verified()
+        stage.forget()
+    result.seconds = time.monotonic() - began
+    return result
