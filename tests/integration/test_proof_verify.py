@@ -27,7 +27,7 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import SourcePosition
 from brew.orders import DISCOUNTS, tier_of_key
 from brew.records import ERROR_REASON
-from proof import log_feeds, verify
+from proof import verify
 from proof.__main__ import proof
 
 Capture = pytest.CaptureFixture[str]
@@ -197,7 +197,7 @@ def test_an_output_in_an_open_transaction_is_inconclusive(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offsets are pending too: neither loss nor proof."""
-    monkeypatch.setattr(log_feeds, "_COMMITTED_S", 1.0)
+    monkeypatch.setattr(verify, "_COMMITTED_S", 1.0)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, told = verified(broker, names, capsys)
@@ -209,17 +209,17 @@ def test_the_same_is_a_hanging_transaction_once_the_run_has_settled(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its producer and its transactional id."""
-    asked = log_feeds._query_offsets
+    asked = verify._query_offsets
 
-    def impatient(connection: Connection, claim: log_feeds.PipelineUnderTest, partitions: range, isolation: str) -> Any:
+    def impatient(connection: Connection, claim: verify.PipelineUnderTest, partitions: range, isolation: str) -> Any:
         """What has no answer is not waited for; what has one is."""
         with monkeypatch.context() as short:
             if isolation == READ_COMMITTED:
-                short.setattr(log_feeds, "_COMMITTED_S", 0.5)
+                short.setattr(verify, "_COMMITTED_S", 0.5)
             return asked(connection, claim, partitions, isolation)
 
-    monkeypatch.setattr(log_feeds, "_query_offsets", impatient)
-    monkeypatch.setattr(log_feeds, "_SETTLE_S", 0.2)
+    monkeypatch.setattr(verify, "_query_offsets", impatient)
+    monkeypatch.setattr(verify, "_SETTLE_S", 0.2)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, report = verified(broker, names, capsys, "--settled")

@@ -161,10 +161,9 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
 def speculation(writers: str, stage: CellEnvironment) -> None:
     """A writer hangs in its transaction, and Spark runs a copy of its task on another host; then it continues."""
     conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
-    master = standalone(stage)
-    with sink_on(stage, writers, feed=_FEED) as play:
+    with standalone(stage) as cluster, sink_on(stage, writers, feed=_FEED) as play:
         # A copy with tasks waits for half of the time-out before it ends the batch.
-        options = ("--master", master, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *play.events.options)
+        options = ("--master", cluster.url, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *play.events.options)
         program, hold = play.held(CrashPoint.MID_PRODUCE, *options)
         since = time.time()
         play.recovered(since)
@@ -293,41 +292,12 @@ for _name, _role, _target, _effect in (
 # F43: checkpoints and names.
 
 
-@between("F43-deleted", "checkpoint deleted", "sink", needed=("refusals",))
-def checkpoint_deleted(stage: CellEnvironment) -> None:
-    """A query without its checkpoint would write all of its input again: it is refused."""
-    with sink_on(stage, ONE) as play:
-        play.ended(play.start())
-        copy = shutil.copytree(play.checkpoint, stage.folder / "copy")
-        shutil.rmtree(play.checkpoint)
-        play.refused(play.start(), "the checkpoint was deleted")
-        replaced(play, copy)
-
-
-@between_for_both("F43-restored", "an old copy of the checkpoint", "sink", needed=("refusals",))
-def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
-    """A query whose checkpoint was replaced by an old copy would write some of its input again: it is refused."""
-    with sink_on(stage, writers) as play:
-        latest = _restored(play)
-        play.refused(play.start(), "an older copy of the checkpoint was restored")
-        replaced(play, latest)
-
-
-@between("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed=("wipes",))
-def deleted_under_sparks(stage: CellEnvironment) -> None:
-    """The control: Spark's own sink writes all of its input again."""
-    with sink_on(stage, SPARKS) as play:
-        play.ended(play.start())
-        shutil.rmtree(play.checkpoint)
-        stage.fire("wipes")
-
-
-@between("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed=("wipes",))
-def restored_under_sparks(stage: CellEnvironment) -> None:
-    """The control: Spark's own sink repeats what was written after the copy."""
-    with sink_on(stage, SPARKS) as play:
-        _restored(play)
-        stage.fire("wipes")
+def _deleted(play: SinkPlay) -> Path:
+    """Run once, and delete the checkpoint; return a copy of it."""
+    play.ended(play.start())
+    copy = shutil.copytree(play.checkpoint, play.stage.folder / "copy")
+    shutil.rmtree(play.checkpoint)
+    return copy
 
 
 def _restored(play: SinkPlay) -> Path:
@@ -339,6 +309,29 @@ def _restored(play: SinkPlay) -> Path:
     latest = shutil.copytree(play.checkpoint, play.stage.folder / "latest")
     replaced(play, old)
     return latest
+
+
+def checkpoint_lost(lose: Callable[[SinkPlay], Path], reason: str, writers: str, stage: CellEnvironment) -> None:
+    """
+    A query whose checkpoint was deleted or is an old copy would write input again: it is refused for that ``reason``.
+
+    The control, without a reason: Spark's own sink writes that input again.
+    """
+    with sink_on(stage, writers) as play:
+        latest = lose(play)
+        if reason:
+            play.refused(play.start(), reason)
+            replaced(play, latest)
+        else:
+            stage.fire("wipes")
+
+
+_WIPED, _OLD, _SPARKS = "checkpoint deleted", "an old copy of the checkpoint", "Spark's own sink"
+_GONE, _OLDER = (_deleted, "the checkpoint was deleted"), (_restored, "an older copy of the checkpoint was restored")
+between("F43-deleted", _WIPED, "sink", *_GONE, ONE, needed=("refusals",))(checkpoint_lost)
+between_for_both("F43-restored", _OLD, "sink", *_OLDER, needed=("refusals",))(checkpoint_lost)
+between("F43-deleted-control", _WIPED, _SPARKS, _deleted, "", SPARKS, needed=("wipes",))(checkpoint_lost)
+between("F43-restored-control", _OLD, _SPARKS, _restored, "", SPARKS, needed=("wipes",))(checkpoint_lost)
 
 
 def replaced(play: SinkPlay, copy: Path) -> None:

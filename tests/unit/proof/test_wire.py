@@ -399,6 +399,6 @@ def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
     clean = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
     told_late = ((47, 7, ""), (None, 7, ""), (47, 7, "time-out"), (0, 6, ""))
     tries = [Try(n, "s", [clean], late, position, why) for n, (late, position, why) in enumerate(told_late)]
-    told = tally(tries, {"a": SEEN}, {47: "INVALID_PRODUCER_EPOCH", 0: "ok"})
+    told = tally(tries, {"a": SEEN})
     assert (told.tries, told.clean, told.inconclusive, told.broken) == (4, 1, 2, 1)
     assert told.late == {"INVALID_PRODUCER_EPOCH": 2, "no answer": 1, "ok": 1}
