@@ -64,11 +64,8 @@ def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
     assert topic.reads == 2
 
 
-def test_a_key_of_text_is_refused_rather_than_not_found() -> None:
+def test_a_table_travels_as_values_and_refuses_a_key_of_text() -> None:
     with pytest.raises(TypeError, match="key to look up in 'rates' is 'USD'; a record's key is bytes"):
         Table("rates").at("USD", 1)  # type: ignore[arg-type]
-
-
-def test_a_table_travels_as_values() -> None:
     table = Table("rates", bootstrap="k:1")
     assert pickle.loads(pickle.dumps(table)) == table
