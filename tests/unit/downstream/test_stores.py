@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -157,20 +156,17 @@ def test_an_amount_keeps_every_digit_or_is_none(value: str, cents: Decimal | Non
     ],
 )
 def test_what_cannot_be_booked_says_why(changed: dict[str, object], problem: Problem | None) -> None:
-    """A customer's name has 256 characters at most; the tier has to be one that exists."""
     assert _entry(ORDER, **changed).problem == problem
 
 
 @given(some.binary(max_size=200) | some.none())
 def test_no_record_is_an_error(value: bytes | None) -> None:
-    """Whatever lies on the topic becomes a row that a database takes."""
     found = entry(0, 0, value, [("source.topic", b"\x00"), ("source.partition", b"1" * 5000), ("source.offset", b"1")])
     assert found.problem is not None
     assert not any("\x00" in text for text in found if isinstance(text, str))
 
 
 def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
-    """Equal is too long already; just below is accepted."""
     settings = DatabaseSettings("postgresql://h/d", "ledger", lock_s=3, statement_s=29.9, idle_s=20)
     settings.check(30)
     with pytest.raises(UsageError, match=r"--statement-timeout-s is 29\.9 s"):
@@ -181,7 +177,6 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
-    """The last good moment, the first bad one, and a partition that is not ours."""
     now = [0.0]
     context = leased([], deadline=Deadline(10, lambda: now[0]))
     now[0] = 9.9
@@ -194,7 +189,6 @@ def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
 
 
 def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -> None:
-    """About as often as the probability says."""
     drawn = [
         [StoreCrash(CrashMoment.AFTER_COMMIT, 0.3, seed).due(CrashMoment.AFTER_COMMIT) for seed in range(400)]
         for _ in range(2)
@@ -227,7 +221,6 @@ BATCH = PartitionBatch(3, 50, 60, [])
 
 @pytest.mark.parametrize(("stands", "free"), [(49, False), (50, True), (51, False), (None, False)])
 def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands: int | None, free: bool) -> None:
-    """Behind it something is missing, ahead of it something would be booked twice."""
     rows = {} if stands is None else {3: OffsetRow(3, stands, "id")}
     with contextlib.nullcontext() if free else pytest.raises(RetryLater, match="another process moved it"):
         Ledger("g", "t").require(rows, [BATCH])
@@ -269,7 +262,6 @@ def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, .
     ],
 )
 def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], found: dict[str, int]) -> None:
-    """The position is 3: record 2 has a row, record 3 has none, and no row is without a record."""
     checked, balances = compared(
         3, [Record(n, value=json.dumps(HALF_OFF).encode()) for n in range(4)], map(booked, rows)
     )
@@ -282,7 +274,6 @@ def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[in
     ("value", "row"), [(HALF_OFF, booked(0, 101)), (HALF_OFF, booked(0, books=False)), ({}, booked(0))]
 )
 def test_a_row_that_differs_from_its_record_is_found(value: dict[str, object], row: tuple[Any, ...]) -> None:
-    """By its amount, or since it moves a balance and its record does not, or the other way round."""
     checked, balances = compared(1, [Record(value=json.dumps(value).encode())], [row])
     assert dict(checked.findings) == {"ledger-drift": 1}
     assert bool(balances) == bool(value)
@@ -323,7 +314,6 @@ def test_a_message_has_one_effect_and_above_the_position_one_at_most(
     ],
 )
 def test_points_are_compared_from_either_side(points: dict[str, int], found: dict[str, int]) -> None:
-    """Too many, too few, none, and a customer of whom no message tells."""
     checked = receive_check.CheckResult()
     receive_check._compare_points(checked, [("a", 1), ("a", 2)], points)
     assert Counter(checked.findings) == Counter(found)
@@ -333,7 +323,6 @@ def test_points_are_compared_from_either_side(points: dict[str, int], found: dic
 
 
 def test_of_several_records_with_one_id_the_first_counts() -> None:
-    """Also where they stand in different partitions; a record without an id is known by its own place."""
     first = Record(value=b'{"quantity":2,"customer_id":"c"}', source=7)
     records = [first, Record(1, source=7), Record(2), Record(3)]
     found = messages("t", records, identifier("source"))
@@ -350,7 +339,6 @@ def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, wh
 
 
 def test_a_customers_name_has_its_limits() -> None:
-    """The first and the last good length, and what lies beyond."""
     values = [json.dumps({"customer_id": "c" * length}).encode() for length in (0, 1, 256, 257)]
     assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
 
@@ -393,7 +381,6 @@ def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> Non
 
 
 def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
-    """One of two was revoked: the batch has no effect at all."""
     receiver, heard = Claiming(), list[Mapping[int, int]]()
     batch = [PartitionBatch(p, 0, 1, [Record(0, source=p)]) for p in (3, 4)]
     with pytest.raises(NotOwned):
@@ -444,14 +431,11 @@ def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:
 
 
 def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From before the loop begins."""
     receiver, broken = Claiming(), Broken()
 
-    def consume(
-        _name: str, _settings: object, handler: Receiver, _given: object, stop: threading.Event, _: object
-    ) -> str:
-        assert handler.background == [broken]
-        stop.set()
+    def consume(*given: Any) -> str:
+        assert given[2].background == [broken], "from before the loop begins"
+        given[4].set()
         return "consumed"
 
     monkeypatch.setattr(command, "consume", consume)
@@ -468,7 +452,6 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     ],
 )
 def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
-    """None is one cup, 1 and 2147483647 are the first and the last good one; a bad one is no point, and says why."""
     found = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
     assert (found.customer, found.points) == ("c-1", points)
     assert bool(found.refused) is (points == 0)
@@ -500,15 +483,11 @@ DAY = 86_400.0
 
 
 def test_claims_have_to_outlive_retention_and_segment_together() -> None:
-    """A segment's first record stays until its last one is old: the last bad and the first good day."""
+    """A segment's first record stays until its last one is old; records that stay for ever need claims that do."""
     kept, told = TopicRetention(7 * DAY, 3 * DAY), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
     with pytest.raises(Refused, match=f"for 10 days, and 't' keeps .* {told}"):
         ClaimRetention.longer_than(10, kept, "t")
     assert ClaimRetention.longer_than(10.5, kept, "t").keep_s == 10.5 * DAY
-
-
-def test_records_that_stay_for_ever_need_claims_that_do() -> None:
-    """0 days stand for that."""
     for_ever = TopicRetention(None, 3 * DAY)
     with pytest.raises(Refused, match="give 0 to keep claims forever"):
         ClaimRetention.longer_than(9999, for_ever, "t")

@@ -106,7 +106,6 @@ def orders(count: int, keys: int = 10) -> list[Order]:
 
 
 def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
-    """Eight workers, ten keys, failing now and then: each key's effects come in the order of its records."""
     chance = threading.local()
 
     def moody(_order: Order) -> None:
@@ -125,35 +124,21 @@ def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
     assert effects.done != list(range(300)), "nobody overtook anybody: no concurrency"
 
 
-def test_the_position_waits_for_a_slow_record() -> None:
-    """All others are done; a crash now repeats them and does not skip the slow one."""
+def test_the_position_waits_for_a_slow_record_and_what_is_finished_above_it_fills_the_partition() -> None:
+    """A crash now does not skip the slow record; one that hangs lets neither memory nor repetitions grow for ever."""
     held = threading.Event()
     effects = Effects(held_up({3}, held))
-    with working(effects) as virtual:
-        virtual.add(HERE, orders(50, keys=50))
-        until(lambda: len(effects.done) == 49, "the others")
-        assert virtual.positions() == {HERE: 3}
-        held.set()
-        until(virtual.idle, "all")
-        assert virtual.positions() == {HERE: 50}
-
-
-def test_a_partition_is_full_when_enough_lies_above_its_position() -> None:
-    """Finished records count too, or one that hangs would let memory and repetitions grow without an end."""
-    held = threading.Event()
-    effects = Effects(held_up({0}, held))
-    with working(effects, most_uncovered=20) as virtual:
+    with working(effects, most_uncovered=17) as virtual:
         virtual.add(HERE, orders(20, keys=20))
         until(lambda: len(effects.done) == 19, "the others")
-        assert virtual.full(HERE), "a batch of ten more would make it thirty"
+        assert (virtual.positions(), virtual.full(HERE)) == ({HERE: 3}, True)
         held.set()
         until(virtual.idle, "all")
-        assert not virtual.full(HERE)
+        assert (virtual.positions(), virtual.full(HERE)) == ({HERE: 20}, False)
 
 
 @pytest.mark.parametrize(("error", "attempts"), [(ValueError("poison"), 3), (NonRetriableError("a 400 stays one"), 1)])
 def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Exception, attempts: int) -> None:
-    """It counts as done, the records of its key follow; one that will never succeed is tried once."""
     effects = Effects(poisoned(1, error))
     with working(effects) as virtual:
         virtual.add(HERE, orders(6, keys=1))
@@ -188,7 +173,6 @@ def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once()
 
 
 def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
-    """The record has neither its effect nor a place elsewhere: going on would lose it."""
 
     class Lost(Effects):
         def give_up(self, *_args: object) -> None:
@@ -272,7 +256,6 @@ def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() ->
 
 
 def test_records_without_a_key_wait_for_nobody() -> None:
-    """They have no order to keep: all are in work at once."""
     gate = threading.Barrier(4)
     effects = Effects(lambda _order: (gate.wait(20), None)[1])
     with working(effects, count=4) as virtual:
@@ -282,7 +265,6 @@ def test_records_without_a_key_wait_for_nobody() -> None:
 
 
 def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
-    """Its record lies at the position and will be repeated."""
     held = threading.Event()
     virtual = VirtualPartitions(VirtualSettings(count=2), Effects(held_up({0}, held)))
     assert [(one.name, one.daemon) for one in virtual._workers._threads] == [("virtual-0", True), ("virtual-1", True)]
@@ -338,7 +320,6 @@ def records(start: int, until: int) -> PartitionBatch:
 
 
 def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:
-    """Asked again after a wait, it goes on where it has read to; what retention took is refused."""
     one = scene.make()
     assert one.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
     one.handle([records(9, 12)], scene.context())
@@ -371,7 +352,6 @@ def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_roo
 
 
 def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
-    """All is read, nothing done: the loop is told to come back before its time is over, and then all is stored."""
     one = scene.make(follow=False)
     one.assigned([assignment(0, 28)], Deadline(5))
     one.handle([records(28, 30)], scene.context())
@@ -430,7 +410,6 @@ def test_a_position_that_was_stored_before_a_partition_went_is_stored_again_when
 
 
 def test_the_first_failure_is_the_one_that_the_feeder_hears_of() -> None:
-    """The second worker fails while it ends; nothing else is begun, and all come to rest."""
     begun, both = list[str](), threading.Barrier(2)
 
     def work(piece: str) -> None:
@@ -453,7 +432,6 @@ def test_the_first_failure_is_the_one_that_the_feeder_hears_of() -> None:
 
 
 def test_workers_that_stop_wait_for_what_runs_and_begin_nothing_else() -> None:
-    """And no longer than it runs."""
     begun, free = list[str](), threading.Event()
 
     def work(piece: str) -> None:
@@ -471,7 +449,6 @@ def test_workers_that_stop_wait_for_what_runs_and_begin_nothing_else() -> None:
 
 
 def test_a_piece_that_failed_comes_again_after_its_pause_by_an_idle_worker() -> None:
-    """By the workers' own clock; nothing else wakes them."""
     tried: list[float] = []
 
     def work(_piece: str) -> float | None:
