@@ -149,6 +149,7 @@ def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: 
 
 
 def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHandler) -> None:
+    """Also the end of a quiet log: a store that was away an hour ago, and is again, was not away all the time."""
     loop.assigned([1])
     handler.error = RetryLater("busy", 0.001)
     _round(loop, _polled())
@@ -158,6 +159,12 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
         _retry(loop)
     handler.error, loop._progress[1].retry_at = None, None
     _round(loop, _polled())
+    assert loop._progress[1].give_up_at is None
+    handler.error = RetryLater("busy", 1e-9)
+    loop._turn(_polled(9))
+    loop._turn({})
+    assert loop._progress[1].give_up_at is not None
+    loop._turn({1: Polled([], 5)})
     assert loop._progress[1].give_up_at is None
 
 
@@ -186,17 +193,6 @@ def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_e
     assert loop._member.seeks == [{1: 5}]
     assert handler.handled == []
     assert loop._progress[1].position == 5
-
-
-def test_patience_is_new_after_the_end_of_the_log_was_read(loop: Loop, handler: FakeHandler) -> None:
-    """A quiet topic: a store that was away an hour ago, and is away again, has not been away all the time."""
-    loop.assigned([1])
-    handler.error = RetryLater("busy", 1e-9)
-    loop._turn(_polled())
-    loop._turn({})
-    assert loop._progress[1].give_up_at is not None
-    loop._turn({1: Polled([], 5)})
-    assert loop._progress[1].give_up_at is None
 
 
 def test_a_turn_has_one_deadline_however_long_its_parts_take(

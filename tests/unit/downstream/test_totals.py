@@ -28,16 +28,7 @@ from downstream.totals import command, stages, state_store, topics
 from downstream.totals import run as running
 from downstream.totals.run import Run
 from downstream.totals.stages import BY_KEY, Aggregate, AttemptResult, Output, Source, Split, add, advance
-from downstream.totals.state_store import (
-    CHECKPOINT_KEY,
-    MemoryStore,
-    RocksStore,
-    Store,
-    StoreCheckpoint,
-    checkpoint_value,
-    restore,
-    wait_until_stable,
-)
+from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, StoreCheckpoint
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
 
@@ -62,7 +53,6 @@ Orders = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["gold", "si
 @settings(max_examples=80, deadline=None)
 @given(Orders, st.integers(0, 30))
 def test_sums_are_exact_however_the_orders_are_cut(orders: list[tuple[str, str, str]], cut: int) -> None:
-    """Fractions agree to the last digit, and deltas of two parts add up to the deltas of the whole."""
     values = [order(customer, tier, cents, "0.15") for customer, tier, cents in orders]
     whole = deltas(values)
     parts = deltas(values[:cut])
@@ -234,20 +224,18 @@ def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(made: Ru
         made._failed("failed", bad, "no answer")
 
 
-def test_one_success_begins_its_patience_anew(made: Run, now: list[float]) -> None:
+def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner(made: Run, now: list[float]) -> None:
+    """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
     for _ in range(3):
         made._failed("fenced", SOURCE, "another one")
         now[0] += running._PATIENCE_S - 1
         made._succeeded(SOURCE, Split("d"), AttemptResult(0, 9, 9))
     assert made.result.fenced == 3
-
-
-def test_where_the_brokers_say_no_it_ends_sooner(made: Run, now: list[float]) -> None:
-    """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
-    why = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
-    for now[0] in (0.0, 9.9):
+    why, began = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)", now[0]
+    for after in (0.0, 9.9):
+        now[0] = began + after
         made._failed("failed", SOURCE, why)
-    now[0] = 10.0
+    now[0] = began + 10.0
     with pytest.raises(Refused, match="for 10 s, at last: Abortable: produce"):
         made._failed("failed", SOURCE, why)
 
@@ -332,7 +320,7 @@ def test_a_commit_that_failed_changes_neither_the_store_nor_the_next_one(store: 
     for _ in range(2):
         outputs = produced(adding, 2, b"a", b"b")
         assert own(outputs) == {b"a": 3, b"b": 1}
-        assert outputs[-1].value == checkpoint_value(4, 2)
+        assert outputs[-1].value == state_store.checkpoint_value(4, 2)
         adding.dropped()
     assert store.get([b"a", b"b"]) == [Total(2).encode(), None]
     assert (store.checkpoint.until, store.checkpoint.keys) == (2, 1)
@@ -400,7 +388,7 @@ def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(stages, "restore", lambda *_where: 0)
     store = MemoryStore()
     adding = aggregate(store)
-    assert produced(adding, 0, b"a", b"b", fresh=True)[-1].value == checkpoint_value(2, 2)
+    assert produced(adding, 0, b"a", b"b", fresh=True)[-1].value == state_store.checkpoint_value(2, 2)
     adding.committed()
     assert store.checkpoint == StoreCheckpoint(2, 0, 2)
 
@@ -408,34 +396,26 @@ def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.Mo
 def test_the_brokers_are_asked_for_the_end_every_ten_seconds(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with every transaction, and a commit keeps what is known of it."""
-    now = [0.0]
+    """Not with every transaction, and a commit keeps what is known of it; within a transaction's time."""
+    now, asked = [0.0], list[tuple[Any, ...]]()
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    left = logs_of(monkeypatch, stages, log(4), log(5), log(6))
+    left = [log(4), log(5), log(6)]
+    monkeypatch.setattr(stages, "log_offsets", lambda *given: asked.append(given) or {0: left.pop(0)})
     adding = aggregate(store)
     for at, (now[0], unasked) in enumerate(((0.0, [log(5), log(6)]), (9.9, [log(5), log(6)]), (10.0, [log(6)])), 2):
         produced(adding, at, b"a")
         adding.committed()
         assert left == unasked
     assert store.checkpoint == StoreCheckpoint(5, 4, 1)
-
-
-def test_the_end_is_asked_of_the_own_changelog_within_a_transactions_time(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(stages, "log_offsets", lambda *given: asked.append(given) or {0: log(5)})
-    aggregate(store).ready(2, fresh=False)
-    ((client, topic, partitions, deadline),) = asked
-    assert (client, topic, partitions, deadline.budget_s) == (NOWHERE, "g.changelog", [0], 30.0)
+    for client, topic, partitions, deadline in asked:
+        assert (client, topic, partitions, deadline.budget_s) == (NOWHERE, "g.changelog", [0], 30.0)
 
 
 def test_a_total_goes_into_state_and_results_and_the_state_says_up_to_where_it_holds(store: MemoryStore) -> None:
-    """A key's delta, state and result share one partition number."""
     assert produced(aggregate(store), 2, b"tier/gold") == [
         Output("g.changelog", 0, b"tier/gold", ONE),
         Output("out", 0, b"tier/gold", Total(1).document(b"tier/gold")),
-        Output("g.changelog", 0, CHECKPOINT_KEY, checkpoint_value(3, 2)),
+        Output("g.changelog", 0, CHECKPOINT_KEY, state_store.checkpoint_value(3, 2)),
     ]
 
 
@@ -465,13 +445,13 @@ def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.
     """The first look sees an open one; its records, and where it ends, are known at the second."""
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     left = logs_of(monkeypatch, state_store, log(3, 8), log(7, 8), log(9, 9), log(99, 99))
-    assert wait_until_stable(NOWHERE, "t", [0], Deadline(10)) == {0: log(9)}
+    assert state_store.wait_until_stable(NOWHERE, "t", [0], Deadline(10)) == {0: log(9)}
     assert left == [log(99)]
     logs_of(monkeypatch, state_store, log(3, 6), log(6))
     assert command._ends(NOWHERE, Topic("c", "id", 1, 1)) == {0: (0, 6)}, "a recomputation waits, too"
     logs_of(monkeypatch, state_store, log(3, 8))
     with pytest.raises(DeadlineExceeded, match=r"t\[1\] has an open transaction from offset 3 on"):
-        wait_until_stable(NOWHERE, "t", [1], Deadline(0.001))
+        state_store.wait_until_stable(NOWHERE, "t", [1], Deadline(0.001))
 
 
 def restored(monkeypatch: pytest.MonkeyPatch, store: Store, records: list[Record], *seen: LogOffsets) -> Any:
@@ -491,7 +471,7 @@ def restored(monkeypatch: pytest.MonkeyPatch, store: Store, records: list[Record
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     monkeypatch.setattr(state_store, "RangeReader", Reader)
     logs_of(monkeypatch, state_store, *seen)
-    return restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10)), read
+    return state_store.restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10)), read
 
 
 def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,7 +575,6 @@ def attempt(task: Task, kafka: FakeTransaction, until: int, read: Any = None, cr
 
 
 def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_afterwards() -> None:
-    """Records, offset and the state's changes belong together; where counting began is carried along."""
     broker, task = Broker(), Task()
     kafka = Timed(broker)
     assert attempt(task, kafka, 6, reading((3, 6))) == AttemptResult(3, 6, 3)
@@ -611,7 +590,6 @@ def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_af
 
 @pytest.mark.parametrize("until", [5, 6])
 def test_an_attempt_behind_what_was_committed_reads_and_writes_nothing(until: int) -> None:
-    """Another process was ahead, or just as far: the result says where the group stands."""
     broker, task = Broker(committed=Committed(6, "topic-id=id began=3")), Task()
     assert attempt(task, FakeTransaction(broker), until) == AttemptResult(6, 6, 0)
     assert (task.heard, broker.log) == ([("ready", 6, False)], [])

@@ -132,9 +132,7 @@ def test_a_key_that_waits_holds_up_no_other() -> None:
 
 
 @pytest.mark.parametrize(("taken", "end", "position"), [(4, 9, 9), (9, 5, 10)])
-def test_the_end_of_the_log_passes_no_unfinished_record_and_takes_nothing_back(
-    taken: int, end: int, position: int
-) -> None:
+def test_the_logs_end_passes_no_unfinished_record_and_takes_nothing_back(taken: int, end: int, position: int) -> None:
     """One that was seen earlier may lie below what has been read by now."""
     tracker = OffsetTracker(3)
     tracker.take(taken)
