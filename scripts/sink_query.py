@@ -38,7 +38,7 @@ class Hold(SinkCrash):
 
     file: str = ""
 
-    def strike(self, _point: CrashPoint, _transaction: Transaction | None) -> None:
+    def crash(self, _point: CrashPoint, _transaction: Transaction | None) -> None:
         task, written = TaskContext.get(), Path(f"{self.file}.{os.getpid()}")
         written.write_text(f"{os.getpid()} {-1 if task is None else task.stageId()}")
         try:

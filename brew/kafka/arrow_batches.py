@@ -66,12 +66,12 @@ class ArrowBatch:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The columns of some records; ``places`` holds each record's (topic, partition) as an index into ``names``."""
+    """The columns of some records; ``destinations`` are indices into ``names``, (topic, partition) pairs."""
 
     value: pa.Array
     key: pa.Array | None
     headers: pa.ListArray | None
-    places: Array
+    destinations: Array
     names: Sequence[tuple[str, int]]
 
 
@@ -84,13 +84,13 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
 
     ``own``: headers to append to each record. All records together must have less than 2 GiB.
     """
-    total = len(rows.places)
+    total = len(rows.destinations)
     if not total:
         return pa.RecordBatch.from_pylist([], SCHEMA)
     parts, size = _parts(rows, own)
-    order = np.argsort(rows.places, kind="stable") if len(rows.names) > 1 else None
-    places = rows.places if order is None else rows.places[order]
-    cuts = _cuts(size if order is None else size[order], places, most)
+    order = np.argsort(rows.destinations, kind="stable") if len(rows.names) > 1 else None
+    destinations = rows.destinations if order is None else rows.destinations[order]
+    cuts = _cuts(size if order is None else size[order], destinations, most)
     counts = np.diff(cuts)
     delta = np.arange(total) - np.repeat(cuts[:-1], counts)
     if order is not None:
@@ -100,7 +100,7 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
     joined = _joined(length, _scalar(_UNCHANGING), delta_varint, *parts)
     if order is not None:
         joined = joined.take(pa.array(order))
-    found = [rows.names[place] for place in places[cuts[:-1]].tolist()]
+    found = [rows.names[destination] for destination in destinations[cuts[:-1]].tolist()]
     columns = [
         pa.array([topic for topic, _ in found], pa.string()),
         pa.array([partition for _, partition in found], pa.int32()),
@@ -119,7 +119,7 @@ def batches_of(encoded: pa.RecordBatch, timestamp_ms: int) -> Iterator[ArrowBatc
 
 def _parts(rows: Records, own: Sequence[tuple[str, bytes | None]]) -> tuple[list[Any], Array]:
     """Return each record's encoded key, value and headers, and their size in bytes per record."""
-    parts, size = list[Any](), np.zeros(len(rows.places), np.int64)
+    parts, size = list[Any](), np.zeros(len(rows.destinations), np.int64)
     for column in (rows.key, rows.value):
         if column is None:
             parts.append(_scalar(_varint(_NULL)))
@@ -167,10 +167,10 @@ def _binary(kind: pa.DataType, offsets: Array, data: pa.Array) -> pa.Array:
     )
 
 
-def _cuts(size: Array, places: Array, most: int) -> Array:
-    """Return where batches begin, and the end: at each new place, and where a record would exceed ``most`` bytes."""
+def _cuts(size: Array, destinations: Array, most: int) -> Array:
+    """Return where batches begin, and the end: at each new destination, and where a record would exceed ``most``."""
     total = np.cumsum(size + 2 * _LONGEST_VARINT + len(_UNCHANGING))
-    borders = [*(np.flatnonzero(np.diff(places)) + 1).tolist(), len(size)]
+    borders = [*(np.flatnonzero(np.diff(destinations)) + 1).tolist(), len(size)]
     cuts = [0]
     for border in borders:
         while cuts[-1] < border:

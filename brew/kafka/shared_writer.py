@@ -50,7 +50,7 @@ class Written:
     """What one task wrote: the number of acknowledged records, and their partitions."""
 
     records: int = 0
-    places: set[tuple[str, int]] = field(default_factory=set)
+    destinations: set[tuple[str, int]] = field(default_factory=set)
 
 
 def write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callable[[], None] | None = None) -> Written:
@@ -123,18 +123,18 @@ class _Sender:
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
         self._sent: list[tuple[asyncio.Future[Any], int]] = []
-        self._places = set[tuple[str, int]]()
+        self._destinations = set[tuple[str, int]]()
 
     async def queue(self, chunk: pa.RecordBatch) -> None:
         for batch in batches_of(chunk, int(time.time() * 1000)):
             future = await self._producer.send_batch(batch, batch.topic, partition=batch.partition)
             self._sent.append((future, batch.count))
-            self._places.add((batch.topic, batch.partition))
+            self._destinations.add((batch.topic, batch.partition))
 
     async def finish(self) -> Written:
         """Wait for every acknowledgement."""
         await asyncio.gather(*(future for future, _ in self._sent))
-        return Written(sum(count for _, count in self._sent), self._places)
+        return Written(sum(count for _, count in self._sent), self._destinations)
 
 
 async def _closed(producer: AIOKafkaProducer) -> None:

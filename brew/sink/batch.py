@@ -56,14 +56,14 @@ class Result:
     """
     The outcome of an attempt, or of one task's share of it.
 
-    ``places``: the output partitions that the task wrote to, as `topic/partition`; ``stage``: Spark's id of its stage.
+    ``partitions``: which output partitions the task wrote to, as `topic/partition`; ``stage``: Spark's id of its stage.
     ``steps``: seconds of each of the six steps that was begun, in the process that ends the transaction.
     """
 
     status: Status
     rows: int = 0
     detail: str = ""
-    places: list[str] = field(default_factory=list)
+    partitions: list[str] = field(default_factory=list)
     stage: int = -1
     steps: dict[str, float] = field(default_factory=dict)
 
@@ -101,9 +101,9 @@ class SinkCrash:
 
     def at(self, point: CrashPoint, batch_id: int, transaction: Transaction | None = None) -> None:
         if (point, batch_id) == (self.point, self.batch_id) and not _is_repeated():
-            self.strike(point, transaction)
+            self.crash(point, transaction)
 
-    def strike(self, point: CrashPoint, transaction: Transaction | None) -> None:
+    def crash(self, point: CrashPoint, transaction: Transaction | None) -> None:
         """Crash; the campaign's programs override this."""
         if point is CrashPoint.COMMIT_IN_FLIGHT and transaction is not None:
             with contextlib.suppress(BrewError):  # no answer in time is the purpose of this crash point
@@ -225,11 +225,11 @@ def _produce(
         with kafka.mapped("produce"):
             for value, key, topic, partition, headers in rows_of(batch, job.topic):
                 carried = ours if not headers else [*headers, *ours]
-                place = -1 if partition is None else partition
+                number = -1 if partition is None else partition
                 try:
-                    produce(topic, value, key, place, None, None, 0, carried)
+                    produce(topic, value, key, number, None, None, 0, carried)
                 except BufferError:
-                    queue(kafka, deadline, topic, value, key, place, 0, carried)
+                    queue(kafka, deadline, topic, value, key, number, 0, carried)
         if not count and job.crash is not None and job.crash.point is CrashPoint.MID_PRODUCE:
             kafka.flush(deadline)
             job.may_crash(kafka)(CrashPoint.MID_PRODUCE)

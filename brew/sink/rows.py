@@ -141,7 +141,7 @@ def _headers_of(column: pa.Array) -> list[Headers | None]:
     return found
 
 
-def places_of(
+def destinations_of(
     batch: pa.RecordBatch, topic: str | None, count_of: Callable[[str], int]
 ) -> tuple[np.ndarray[Any, Any], list[tuple[str, int]]]:
     """
@@ -168,8 +168,8 @@ def places_of(
         rows = np.flatnonzero(open_rows & (of_topic == number))
         keys = batch.column("key").take(_array(rows)) if "key" in names else _array([None] * len(rows))
         partitions[rows] = partitions_of(keys, count_of(name))
-    found, places = np.unique((of_topic << 32) | partitions, return_inverse=True)
-    return places, [(topics[one >> 32], one & 0xFFFFFFFF) for one in found.tolist()]
+    found, destinations = np.unique((of_topic << 32) | partitions, return_inverse=True)
+    return destinations, [(topics[one >> 32], one & 0xFFFFFFFF) for one in found.tolist()]
 
 
 def _array(values: Any) -> pa.Array:

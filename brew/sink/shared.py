@@ -26,7 +26,7 @@ from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, Status
 from brew.sink.query import in_few_tasks, is_narrow, tasks_of, was_repeated
-from brew.sink.rows import checked_headers, places_of
+from brew.sink.rows import checked_headers, destinations_of
 from brew.spark.worker import tune_worker
 from brew.transaction import Write, transact
 
@@ -104,8 +104,8 @@ class SharedWriter:
             result = _write_share(job, epoch, batches if shuffled else encode(batches), speculation=speculation)
             yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 
-        placed = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
-        rows = placed.mapInArrow(task, RESULT_SCHEMA).collect()
+        ready = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
+        rows = ready.mapInArrow(task, RESULT_SCHEMA).collect()
         shares = [Result.decoded(bytes(row.result)) for row in rows]
         checked(shares)
         for stage in {share.stage for share in shares}:
@@ -130,10 +130,10 @@ def checked(shares: list[Result]) -> None:
         raise (Overlap if overlap else Abortable)(f"{failed[0]} ({len(failed)} of {len(shares)} tasks)")
     seen = set[str]()
     for share in shares:
-        twice = seen & set(share.places)
+        twice = seen & set(share.partitions)
         if twice:
             raise Overlap(f"produce: two tasks wrote to {min(twice)}; each output partition needs one writer")
-        seen |= set(share.places)
+        seen |= set(share.partitions)
 
 
 def _stays(frame: DataFrame) -> bool:
@@ -190,8 +190,8 @@ def _encode(
             try:
                 if "headers" in columns:
                     checked_headers(columns["headers"])
-                places, names = places_of(rows, job.topic, count_of)
-                records = Records(columns["value"], columns.get("key"), columns.get("headers"), places, names)
+                destinations, names = destinations_of(rows, job.topic, count_of)
+                records = Records(columns["value"], columns.get("key"), columns.get("headers"), destinations, names)
                 yield encoded(records, job.sink_headers, min(_BATCH_BYTES, job.batch_bytes // 2))
             except BrewError as error:
                 refused = {"topic": None, "partition": 0, "count": 0, "records": Result.of(error).encoded()}
@@ -216,8 +216,8 @@ def _write_share(job: BatchJob, epoch: SharedEpoch, encoded: Iterator[pa.RecordB
     except BrewError as error:
         failed = Result.of(error)
         return Result(failed.status, detail=failed.detail, stage=stage)
-    places = sorted(f"{topic}/{partition}" for topic, partition in written.places)
-    return Result(Status.WRITTEN, written.records, places=places, stage=stage)
+    partitions = sorted(f"{topic}/{partition}" for topic, partition in written.destinations)
+    return Result(Status.WRITTEN, written.records, partitions=partitions, stage=stage)
 
 
 def _checked(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

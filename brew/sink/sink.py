@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import random
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,8 +42,8 @@ LOG.addHandler(logging.NullHandler())
 Writers = Literal[1, "tasks"]
 
 _LONGEST_S = 900.0
-_PAUSE_S, _GROWTH = 0.2, 3.0
-"""The pause before the second attempt at a batch, and its growth factor for the next ones."""
+_PAUSE_S, _GROWTH, _LONGEST_PAUSE_S = 0.2, 3.0, 20.0
+"""The pause before the second attempt at a batch, its growth factor for the next ones, and its limit."""
 _DESCRIBE_S = 30.0
 _LONGEST_NAME = 249
 _LONGEST_FRAME = 10_000
@@ -260,8 +261,9 @@ class ExactlyOnceSink:
                 raise Refused(result.detail.partition(": ")[2])
             job = job.first_attempt()
             if number < self.attempts:
-                time.sleep(pause_s)  # the current holder of the id, or an unavailable broker, needs time
-                pause_s *= _GROWTH
+                # The holder of the id, or an unavailable broker, needs time; two holders must get out of step.
+                time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - a pause, not a secret
+                pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
         raise Abortable(
             f"sink {self.name!r}: batch {batch_id} was not written in {self.attempts} attempts, the last one: "
             f"{result.detail if result else ''}; nothing of it is visible; where it takes longer than "

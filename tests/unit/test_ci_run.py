@@ -55,12 +55,14 @@ def test_named_cells_come_before_the_tests_and_no_clock_holds_them_back(tmp_path
     """They are broken even where the tests take all the time; the others come last, and only while there is time."""
     code, calls, _ = _run(tmp_path)
     assert code == 0
-    assert [one.split()[1] for one in calls] == ["lint", "-m", "test", "-m"]
-    assert all(f"--cells={one}" in calls[1] for one in _named())
-    assert "begin-within" not in calls[1]
-    assert "--may-leave-out" not in calls[1]
-    assert "--cells=prove" in calls[3]
-    assert "--begin-within-s" in calls[3]
+    setup, *beside, test, others = calls
+    lint, named = sorted(beside)
+    assert [one.split()[1] for one in (setup, lint, test)] == ["setup", "lint", "test"]
+    assert all(f"--cells={one}" in named for one in _named())
+    assert "begin-within" not in named
+    assert "--may-leave-out" not in named
+    assert "--cells=prove" in others
+    assert "--begin-within-s" in others
 
 
 def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_the_same(tmp_path: Path) -> None:
@@ -73,14 +75,15 @@ def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_th
 
 
 def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Path) -> None:
-    """No time for the other cells is no failure, and is told; a test that fails is."""
+    """No time for the other cells is no failure, and is told; a step that fails is."""
     late = SCRIPT.read_text().replace("last_begins_s=1050", "last_begins_s=0")
     (tmp_path / "late").mkdir()
     code, calls, said = _run(tmp_path / "late", script=late)
-    assert (code, len(calls)) == (0, 3)
+    assert (code, len(calls)) == (0, 4)
     assert "no time is left for the other cells" in said
-    (tmp_path / "red").mkdir()
-    assert _run(tmp_path / "red", make="[[ $1 != test ]]")[0] == 1
+    for step in ("setup", "lint", "test"):
+        (tmp_path / step).mkdir()
+        assert _run(tmp_path / step, make=f"[[ $1 != {step} ]]")[0] != 0
 
 
 @pytest.mark.parametrize(("words", "wanted"), [((), ExitCode.REFUSED), (("--may-leave-out",), ExitCode.DONE)])

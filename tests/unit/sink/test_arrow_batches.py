@@ -89,7 +89,7 @@ def test_a_batch_ends_before_the_record_that_may_be_too_long() -> None:
     assert [one.count for one in sent(columns(rows), 5 * bound - 1, ())] == [4, 4, 2]
 
 
-def test_places_that_alternate_are_one_batch_each() -> None:
+def test_destinations_that_alternate_are_one_batch_each() -> None:
     """Not a batch for each change of place; the limit is of the records that are in a batch."""
     rows: list[Row] = [(b"v" * (1000 if at % 2 else 1), None, None, at % 2) for at in range(20)]
     rows_of_two = replace(columns(rows), names=NAMES[:2])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.errors import Refused, UsageError
-from brew.sink.rows import check_destinations, checked_columns, checked_headers, partitions_of, places_of, rows_of
+from brew.sink.rows import check_destinations, checked_columns, checked_headers, destinations_of, partitions_of, rows_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -103,8 +103,8 @@ def nobody(topic: str) -> int:
 
 
 def placed(columns: dict[str, pa.Array], topic: str | None, counts: dict[str, int]) -> list[tuple[str, int]]:
-    places, names = places_of(pa.RecordBatch.from_pydict(columns), topic, counts.__getitem__)
-    return [names[place] for place in places.tolist()]
+    destinations, names = destinations_of(pa.RecordBatch.from_pydict(columns), topic, counts.__getitem__)
+    return [names[one] for one in destinations.tolist()]
 
 
 def test_rows_that_name_their_partition_go_there_and_those_with_neither_key_nor_partition_take_turns() -> None:
@@ -148,7 +148,7 @@ def test_a_destination_that_does_not_exist_is_refused(
     with pytest.raises(Refused, match=said):
         check_destinations(batch, None, count_of)
     with pytest.raises(Refused, match=said):
-        places_of(batch, None, count_of)
+        destinations_of(batch, None, count_of)
 
 
 def test_a_sinks_topic_takes_precedence_and_a_null_partition_is_the_keys() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import brew
-from brew.errors import Refused, UsageError
+from brew.errors import Abortable, Refused, UsageError
 from brew.sink import sink as sinks
 from brew.sink.batch import BatchJob, Result, Status
 from brew.sink.position import Batch, PositionMetadata
@@ -50,6 +50,24 @@ def test_tasks_cannot_log_in_by_kerberos(tmp_path: Path) -> None:
         sink(writers="tasks", client_config=file)
 
 
+JOB = BatchJob(Batch("revenue", "out", 2, PositionMetadata(None, "", "")), sink().connection, 60.0, "out", headers=True)
+NO_FRAME: Any = None
+
+
+def test_two_sinks_of_one_name_pause_differently_and_never_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With equal pauses they would fence each other at each attempt."""
+    pauses = list[float]()
+    monkeypatch.setattr(sinks.time, "sleep", pauses.append)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: Result(Status.FAILED, detail="Fenced: "))
+    for _ in range(2):
+        with pytest.raises(Abortable, match="was not written in 8 attempts"):
+            sink(attempts=8)._run(NO_FRAME, JOB)
+    first, second = pauses[:7], pauses[7:]
+    assert all(one != other for one, other in zip(first, second, strict=True))
+    for pause, planned in zip(first, (0.2, 0.6, 1.8, 5.4, 16.2, 20, 20), strict=True):
+        assert planned / 2 <= pause <= planned * 1.5
+
+
 BEHIND = Result(Status.BEHIND, detail="PositionBehind: Kafka's position is batch 1")
 
 
@@ -64,15 +82,11 @@ def test_a_position_behind_the_checkpoint_is_asked_for_again_before_it_is_refuse
     monkeypatch.setattr(sinks, "_PAUSE_S", 0.0)
     monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: left.pop(0))
     writing = sink(attempts=3)
-    job = BatchJob(
-        Batch("revenue", "out", 2, PositionMetadata(None, "", "")), writing.connection, 60.0, "out", headers=True
-    )
-    frame: Any = None
     if written:
-        assert writing._run(frame, job)
+        assert writing._run(NO_FRAME, JOB)
     else:
         with pytest.raises(Refused, match=r"^Kafka's position is batch 1$"):
-            writing._run(frame, job)
+            writing._run(NO_FRAME, JOB)
     assert left == []
 
 

@@ -65,8 +65,8 @@ def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest
         oauth.forget()
 
 
-def wrote(*places: str) -> Result:
-    return Result(Status.WRITTEN, len(places), places=[*places])
+def wrote(*partitions: str) -> Result:
+    return Result(Status.WRITTEN, len(partitions), partitions=[*partitions])
 
 
 OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
@@ -110,9 +110,9 @@ def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, s
 
 @given(st.sampled_from(Status), st.integers(0, 2**53), WORDS, st.lists(WORDS), st.integers(-1, 2**31))
 def test_a_result_is_read_back_as_it_was_written(
-    status: Status, rows: int, detail: str, places: list[str], stage: int
+    status: Status, rows: int, detail: str, partitions: list[str], stage: int
 ) -> None:
-    result = Result(status, rows, detail, places, stage)
+    result = Result(status, rows, detail, partitions, stage)
     assert Result.decoded(result.encoded()) == result
 
 
