@@ -77,6 +77,7 @@ OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSeque
     [
         # Both tasks' sequence numbers began at 0, so brokers took the second one's records for duplicates,
         ([wrote("out/0", "out/1"), wrote("out/1")], Overlap, "two tasks wrote to out/1"),
+        ([wrote("out/0", "out/1"), wrote(), wrote("out/2"), wrote("out/2")], Overlap, "two tasks wrote to out/2"),
         # or refused them: attempted without a shuffle again, five times, that ended a query (cell F39-rand-tasks).
         ([wrote("out/0"), Result.of(OUT_OF_ORDER)], Overlap, r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"),
         ([Result.of(Abortable("produce: gone"))], Abortable, ""),
