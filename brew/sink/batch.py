@@ -152,12 +152,12 @@ class BatchJob:
         return lambda point: crash.at(point, batch_id, transaction) if crash is not None else None
 
     def is_new(self, committed: Committed | None) -> bool:
-        """Call `brew.sink.position.is_new`, with the last records of the topic as evidence."""
-        batch = self.batch
+        """Call `brew.sink.position.is_new`, with the last records of the topic that rows go to as evidence."""
+        batch, topic = self.batch, self.topic or self.batch.topic
 
         def evidence() -> int | None:
             wanted = (SINK_NAME, batch.sink.encode())
-            return last_in_topic(self.connection, batch.topic, batch.sink, SINK_BATCH, wanted)
+            return last_in_topic(self.connection, topic, batch.sink, SINK_BATCH, wanted)
 
         return is_new(batch, committed, evidence)
 

@@ -22,9 +22,14 @@ _CONNECT = "pyspark.sql.connect"
 
 
 class BatchSource(NamedTuple):
-    """One batch of a query: the query's id, and the checkpoint's source offsets of this batch and the one before."""
+    """
+    One batch of a query: the checkpoint's source offsets of this batch and the one before.
+
+    ``query``: its id, which restarts keep; ``run``: the id of this run, which passes each batch once.
+    """
 
     query: str
+    run: str
     offsets: str
     previous: str | None
     ends: dict[str, dict[int, int]]
@@ -82,6 +87,19 @@ def _import_writers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     yield from batches
 
 
+def check_batch_job(df: DataFrame) -> None:
+    """
+    Raises:
+        UsageError: a streaming query is running in this thread.
+    """
+    context: Any = df.sparkSession.sparkContext
+    if context.getLocalProperty(_QUERY_ID) is not None:
+        raise UsageError(
+            "sink.write was called inside foreachBatch, where it can't compare the batch with the query's checkpoint; "
+            "call the sink itself: sink(df, batch_id)"
+        )
+
+
 def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
     """
     Return what the checkpoint says about a batch that `foreachBatch` passes.
@@ -93,13 +111,18 @@ def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
     context: Any = df.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY_ID)
     if query is None:
-        raise UsageError("the sink was called outside of foreachBatch; use sink.write(df, batch_id) for a batch job")
+        raise UsageError(
+            "the sink was called outside of foreachBatch; use sink.write(df, batch_id) for a batch job; threads that "
+            "foreachBatch starts have to be pyspark.InheritableThread, or pools whose functions are wrapped by "
+            "pyspark.inheritable_thread_target(df.sparkSession)"
+        )
     try:
-        log = _execution(df.sparkSession, query).offsetLog()
+        execution = _execution(df.sparkSession, query)
+        log, run = execution.offsetLog(), execution.runId().toString()
         entry = log.get(batch_id)
         before = log.get(batch_id - 1) if batch_id > 0 else None
         previous = before.get().toString() if before is not None and before.isDefined() else None
-        return BatchSource(query, entry.get().toString(), previous, _ends(entry.get()))
+        return BatchSource(query, run, entry.get().toString(), previous, _ends(entry.get()))
     except (Py4JError, AttributeError, TypeError) as error:
         version = df.sparkSession.version
         raise Refused(

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,7 +26,15 @@ from brew.observability.status import Status as SinkStatus
 from brew.sasl import GSSAPI
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
 from brew.sink.position import Batch, PositionMetadata, fingerprint
-from brew.sink.query import batch_source, check_session, driver_processes, in_few_tasks, tasks_of, wake_workers
+from brew.sink.query import (
+    batch_source,
+    check_batch_job,
+    check_session,
+    driver_processes,
+    in_few_tasks,
+    tasks_of,
+    wake_workers,
+)
 from brew.sink.rows import checked_columns
 from brew.sink.telemetry import Telemetry
 from brew.transaction import Write, transact
@@ -46,6 +55,8 @@ _PAUSE_S, _GROWTH, _LONGEST_PAUSE_S = 0.2, 3.0, 20.0
 """The pause before the second attempt at a batch, its growth factor for the next ones, and its limit."""
 _DESCRIBE_S = 30.0
 _LONGEST_NAME = 249
+_last_calls: dict[tuple[str, str], tuple[str, int, int]] = {}
+"""By a sink's name and its position's topic: the query's run, the batch, and the hash of the plan that was written."""
 _LONGEST_FRAME = 10_000
 
 
@@ -137,6 +148,7 @@ class ExactlyOnceSink:
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
         self._shared: SharedWriter | None = None
+        self._writing = threading.Lock()
         self.last_batch: BatchReport | None = None
         """The last batch that was written, or found already written."""
         self._telemetry = Telemetry(name, place, self.topic, self.connection)
@@ -156,19 +168,23 @@ class ExactlyOnceSink:
         Write one micro-batch; Spark calls it through `foreachBatch`.
 
         Raises:
-            UsageError: the sink can't write rows, or a session, of this kind.
-            Refused: checkpoint and Kafka do not belong together; the text says what each has, and the ways out.
+            UsageError: the sink can't write rows, or a session, of this kind, or another thread's batch is not written.
+            Refused: checkpoint and Kafka do not belong together; the text says what each has, and the ways out. Or this
+                batch was written with another DataFrame.
             Abortable: the batch was aborted as often as ``attempts`` allows; nothing of it is visible.
         """
         check_session(df)
-        with self._telemetry.batch(batch_id), self._advised():
+        with self._alone(), self._telemetry.batch(batch_id), self._advised():
             frame = self._selected(df)
             self._check_cluster()
             source = batch_source(df, batch_id)
+            call = (source.run, batch_id, frame.semanticHash())
+            self._check_only_call(call)
             metadata = PositionMetadata(source.query, fingerprint(source.offsets), self._topic_id)
             previous = None if source.previous is None else fingerprint(source.previous)
             batch = Batch(self.name, self.position_topic, batch_id, metadata, previous)
             self._run(frame, replace(self._job(batch), source_group=self.source_group, source_offsets=source.ends))
+            _last_calls[self.name, self.position_topic] = call
 
     def write(self, df: DataFrame, batch_id: int) -> bool:
         """
@@ -178,9 +194,10 @@ class ExactlyOnceSink:
             As for a micro-batch.
         """
         check_session(df)
+        check_batch_job(df)
         if batch_id < 0:
             raise UsageError(f"batch_id is {batch_id}: it has to be 0 or more")
-        with self._telemetry.batch(batch_id), self._advised():
+        with self._alone(), self._telemetry.batch(batch_id), self._advised():
             frame = self._selected(df)
             self._check_cluster()
             batch = Batch(self.name, self.position_topic, batch_id, PositionMetadata(None, "", self._topic_id))
@@ -207,6 +224,29 @@ class ExactlyOnceSink:
             transact(kafka, lambda _: Write(lambda _: None, lambda: batch_id, "", deadline), deadline)
         finally:
             kafka.close()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second thread: both would write in one epoch, where brokers drop equal sequence numbers."""
+        if not self._writing.acquire(blocking=False):
+            raise UsageError(
+                f"sink {self.name!r} is writing a batch in another thread; a sink writes one batch after another, so "
+                "give each query, or each thread, a sink with a name of its own"
+            )
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    def _check_only_call(self, call: tuple[str, int, int]) -> None:
+        """Refuse other rows under a batch that this run has written: they would be dropped as already written."""
+        last = _last_calls.get((self.name, self.position_topic))
+        if last is not None and last[:2] == call[:2] and last != call:
+            raise Refused(
+                f"sink {self.name!r}: batch {call[1]} of this query was written by an earlier call, with another "
+                "DataFrame; a sink writes one per batch: write their union (rows may name their topic), or give each a "
+                "sink with a name of its own"
+            )
 
     @contextlib.contextmanager
     def _advised(self) -> Iterator[None]:
@@ -276,13 +316,13 @@ class ExactlyOnceSink:
 
             self._shared = self._shared or SharedWriter(job)
             return self._shared.write(frame, job)
-        tasks = tasks_of(frame)
-        if tasks == 0:  # no task would run, so nothing would move the position
+        # One task, even if the plan has more when it runs than it had before (a source that grows): a second one would
+        # find the batch already written by the first, and drop its rows.
+        frame = in_few_tasks(frame).repartition(1) if tasks_of(frame) > 1 else frame.coalesce(1)
+        rows = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
+        if not rows:  # no task ran, so nothing moved the position
             return write_alone(job, iter(()))
-        if tasks > 1:
-            frame = in_few_tasks(frame).repartition(1)
-        (row,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
-        return Result.decoded(bytes(row.result))
+        return Result.decoded(bytes(rows[0].result))
 
 
 def _task(

@@ -43,6 +43,7 @@ GROUPS = {
     "moved": ("scenarios/test_moved_coordinator.py",),
     "sink": (
         "integration/test_sink.py",
+        "integration/test_sink_callers.py",
         "integration/test_sink_mutants.py",
         "integration/test_sink_refusals.py",
         "scenarios/test_sink_kills.py",

@@ -1,0 +1,153 @@
+"""What a program may do with a sink, on real Spark and a real broker: what would lose rows is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.sinks import SinkStage
+from harness.transactions import STEP_S
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.kafka import topics
+from brew.kafka.group_requests import delete_group
+from brew.sink import sink as sinks
+
+
+@pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
+def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
+    """30 records are in, none is out."""
+    stage = SinkStage(Stage(broker, names), tmp_path, request.param)
+    stage.create()
+    stage.feed(30)
+    return stage
+
+
+ONE = pytest.mark.parametrize("it", [1], ids=["one"], indirect=True)
+TASKS = pytest.mark.parametrize("it", ["tasks"], ids=["tasks"], indirect=True)
+
+
+def each(count: int, start: int = 0) -> Counter[bytes | None]:
+    return Counter(b"%d" % n for n in range(start, start + count))
+
+
+def rows(it: SinkStage, start: int, count: int) -> DataFrame:
+    return it.spark.range(start, start + count, 1, 2).select(sf.col("id").cast("string").alias("value"))
+
+
+def halves(df: DataFrame) -> list[DataFrame]:
+    odd = sf.col("value").cast("string").cast("int") % 2 == 1
+    return [df.filter(odd), df.filter(~odd)]
+
+
+def test_two_threads_do_not_share_a_sink(it: SinkStage) -> None:
+    """Both wrote in one epoch, where brokers dropped the second one's sequence numbers as duplicates."""
+    sink, both = it.sink(transaction_timeout_s=10), Barrier(2)
+
+    def write(number: int) -> bool | UsageError:
+        frame = rows(it, number * 1000, 1000)
+        both.wait(30)
+        try:
+            return sink.write(frame, number)
+        except UsageError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(write, (1, 2))
+    assert (first is True) != (second is True)
+    assert "is writing a batch in another thread" in str(second if first is True else first)
+    assert it.values() == each(1000, start=1000 if first is True else 2000)
+
+
+def test_another_frame_of_a_batch_that_is_written_is_refused_and_the_same_is_not(it: SinkStage) -> None:
+    """Its rows would be dropped as already written, without a word."""
+
+    def twice(df: DataFrame, batch_id: int) -> None:
+        for frame in halves(df):
+            it.sink()(frame, batch_id)
+
+    with pytest.raises(Refused, match=r"batch 0 of this query was written by an earlier call.* write their union"):
+        it.run(it.copied(), twice)
+    assert it.values() == Counter({b"%d" % n: 1 for n in range(1, 30, 2)})
+
+    def united(df: DataFrame, batch_id: int) -> None:
+        odd, even = halves(df)
+        for _ in range(2):
+            sink(odd.union(even), batch_id)
+
+    it.recreate(it.stage.names.output)
+    sink = it.sink(name=f"{it.name}.united")
+    it.run(it.copied(), united, checkpoint=it.folder / "united")
+    assert it.values() == each(30)
+
+
+@ONE
+def test_one_writer_writes_the_tasks_that_came_after_it_counted_them(
+    it: SinkStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a batch source grows: a second task found the batch written by the first, and its rows were lost."""
+    counted, source, added = sinks.tasks_of, it.stage.names.topic("source"), list[int]()
+    topics.create(it.stage.admin, [topics.TopicSpec(source, 1, {})], Deadline(STEP_S))
+    topics.describe_all(it.stage.admin, [source], Deadline(STEP_S))
+    it.stage.produce(source, (0, b"k", b"0"))
+
+    def before_it_grows(frame: DataFrame) -> int:
+        found = counted(frame)
+        it.more_partitions(source, 2)
+        it.stage.produce(source, (1, b"k", b"1"))
+        added.append(found)
+        return found
+
+    monkeypatch.setattr(sinks, "tasks_of", before_it_grows)
+    options = {"kafka.bootstrap.servers": it.stage.broker.bootstrap, "subscribe": source}
+    it.sink().write(it.spark.read.format("kafka").options(**options).load().select("value"), 1)
+    assert added == [1]
+    assert it.values() == each(2)
+
+
+def test_the_topic_of_the_rows_tells_that_a_position_elsewhere_expired(it: SinkStage) -> None:
+    """The position's topic holds no record, so the batch was taken for a new sink's and written twice."""
+    elsewhere: dict[str, Any] = {"position_topic": it.stage.names.dead_letter}
+    assert it.sink(**elsewhere).write(rows(it, 0, 10), 1)
+    it.stage.nothing_open()
+    delete_group(it.stage.connection, it.name, Deadline(STEP_S))
+    with pytest.raises(Refused, match="the topic holds its records up to batch 1"):
+        it.sink(**elsewhere).write(rows(it, 0, 10), 1)
+    assert it.values() == each(10)
+
+
+@TASKS
+def test_calls_that_spark_does_not_know_of_are_told_what_to_do(it: SinkStage) -> None:
+    """`write` inside a query knows no checkpoint; a thread of one's own does not know its query."""
+    sink, other = it.sink(), it.sink(name=f"{it.name}.other", topic=it.stage.names.dead_letter)
+    with pytest.raises(Refused, match=r"sink\.write was called inside foreachBatch"):
+        it.run(it.copied(), sink.write)
+
+    def pooled(df: DataFrame, batch_id: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(sink, df, batch_id).result()
+
+    with pytest.raises(Refused, match=r"threads that foreachBatch starts have to be pyspark\.InheritableThread"):
+        it.run(it.copied(), pooled)
+
+    def threads(df: DataFrame, batch_id: int) -> None:
+        both = [InheritableThread(target=one, args=(df, batch_id), session=df.sparkSession) for one in (sink, other)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+
+    it.run(it.copied(), threads)
+    assert it.values() == each(30)
+    assert len(it.stage.records(it.stage.names.dead_letter)) == 30
