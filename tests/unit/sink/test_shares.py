@@ -77,37 +77,34 @@ def test_an_adopted_producer_takes_servers_and_client_id_as_librdkafka_does() ->
     assert asyncio.run(look()) == ("revenue", [("::1", 3), ("one", 1), ("two", 2)])
 
 
-def test_all_tasks_through_and_no_partition_twice_is_right() -> None:
-    two, none, one = ["out/0", "out/1"], list[str](), ["out/2"]
-    checked([Result(Status.WRITTEN, len(wrote), partitions=wrote) for wrote in (two, none, one)])
+def wrote(*partitions: str) -> Result:
+    return Result(Status.WRITTEN, len(partitions), partitions=[*partitions])
 
 
-def test_two_tasks_in_one_partition_end_the_batch() -> None:
-    """Their sequence numbers began at 0 both, so brokers took the second one's records for duplicates."""
-    with pytest.raises(Overlap, match="two tasks wrote to out/1"):
-        checked(
-            [Result(Status.WRITTEN, 1, partitions=["out/0", "out/1"]), Result(Status.WRITTEN, 1, partitions=["out/1"])]
-        )
+OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
 
 
-def test_sequence_numbers_that_brokers_refuse_tell_of_two_tasks_in_one_partition() -> None:
-    """The batch is attempted again with a shuffle; five attempts without one ended the query (cell F39-rand-tasks)."""
-    refused = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
-    with pytest.raises(Overlap, match=r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"):
-        checked([Result(Status.WRITTEN, 1, partitions=["out/0"]), Result.of(refused)])
-    with pytest.raises(Abortable) as told:
-        checked([Result.of(Abortable("produce: gone"))])
-    assert not isinstance(told.value, Overlap)
-
-
-def test_one_failed_task_ends_the_batch_with_its_reason() -> None:
-    with pytest.raises(Abortable, match=r"Fenced: produce: gone \(1 of 2 tasks\)"):
-        checked([Result(Status.WRITTEN, 1), Result.of(Fenced("produce: gone"))])
-
-
-def test_a_refusal_goes_before_a_failure() -> None:
-    with pytest.raises(Refused, match=r"^no such topic$"):
-        checked([Result.of(Fenced("x")), Result.of(Refused("no such topic"))])
+@pytest.mark.parametrize(
+    ("results", "error", "said"),
+    [
+        # Both tasks' sequence numbers began at 0, so brokers took the second one's records for duplicates,
+        ([wrote("out/0", "out/1"), wrote("out/1")], Overlap, "two tasks wrote to out/1"),
+        ([wrote("out/0", "out/1"), wrote(), wrote("out/2"), wrote("out/2")], Overlap, "two tasks wrote to out/2"),
+        # or refused them: attempted without a shuffle again, five times, that ended a query (cell F39-rand-tasks).
+        ([wrote("out/0"), Result.of(OUT_OF_ORDER)], Overlap, r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"),
+        ([Result.of(Abortable("produce: gone"))], Abortable, ""),
+        ([wrote(), Result.of(Fenced("produce: gone"))], Abortable, r"Fenced: produce: gone \(1 of 2 tasks\)"),
+        ([Result.of(Fenced("x")), Result.of(Refused("no such topic"))], Refused, r"^no such topic$"),
+    ],
+)
+def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
+    results: list[Result], error: type[Exception], said: str
+) -> None:
+    """A refusal goes before a failure."""
+    checked([wrote("out/0", "out/1"), wrote(), wrote("out/2")])
+    with pytest.raises(error, match=said) as told:
+        checked(results)
+    assert isinstance(told.value, Overlap) is (error is Overlap)
 
 
 @pytest.mark.parametrize(
