@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.deadline import Deadline, retry_until
-from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
-from brew.kafka.clients import KafkaException, mapped
+from brew.errors import DeadlineExceeded, Retriable, UsageError
 from brew.names import SinkTransactionalId, TransactionalId, checked_topic
 from brew.offsets import OffsetRange, SinkBatch, SourcePosition
 
@@ -131,38 +129,6 @@ def test_a_part_of_a_deadline_that_is_over_runs_out_and_is_no_error_of_its_own()
     clock[0] = 12.0
     with pytest.raises(DeadlineExceeded, match="locate"):
         part.check("locate")
-
-
-@pytest.mark.parametrize(
-    ("error", "leaf"),
-    [
-        (KafkaError(KafkaError._FENCED, "x", True), Fenced),
-        (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "x", True), Fenced),
-        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "x", False, True), Retriable),
-        (KafkaError(KafkaError.UNKNOWN_PRODUCER_ID, "x", False, False, True), Abortable),
-        (KafkaError(KafkaError.NOT_COORDINATOR), Retriable),
-        (KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH), Retriable),
-        (KafkaError(KafkaError.FENCED_LEADER_EPOCH), Retriable),
-        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "x", True), Fatal),
-        (KafkaError(KafkaError.INVALID_TXN_STATE), Fatal),
-    ],
-)
-def test_every_client_error_becomes_one_leaf(error: KafkaError, leaf: type[Exception]) -> None:
-    """Asked in the manual's order; what no question covers is fatal."""
-    assert type(classify(error, "commit")) is leaf
-
-
-def test_no_code_of_the_library_is_left_unmapped() -> None:
-    """All of them, in every combination of the three flags, become a leaf of the tree."""
-    codes = [
-        value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
-    ]
-    assert len(codes) > 100
-    for code in codes:
-        for flags in range(8):
-            error = KafkaError(code, "x", bool(flags & 1), bool(flags & 2), bool(flags & 4))
-            with pytest.raises((Retriable, Abortable, Fenced, Fatal)), mapped("step"):
-                raise KafkaException(error)
 
 
 def test_a_retriable_call_is_repeated_until_it_succeeds_or_time_is_up() -> None:
