@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -129,9 +128,6 @@ class SinkStage:
         for name in (f"{last}", f".{last}.crc"):
             (commits / name).unlink(missing_ok=True)
         return last
-
-    def offsets_of(self, batch: int) -> Any:
-        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
 
     def copy_checkpoint(self) -> Path:
         return Path(shutil.copytree(self.checkpoint, self.folder / "copy"))
