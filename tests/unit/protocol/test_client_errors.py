@@ -53,9 +53,7 @@ RETRIABLE, ABORTABLE = {"retriable": True}, {"txn_requires_abort": True}
         ("REQUEST_TIMED_OUT", {}, Retriable),
     ],
 )
-def test_an_error_is_exactly_one_leaf_and_keeps_its_text(
-    name: str, flags: dict[str, bool], leaf: type[KafkaFailure]
-) -> None:
+def test_an_error_is_one_leaf_and_keeps_its_text(name: str, flags: dict[str, bool], leaf: type[KafkaFailure]) -> None:
     """Asked in the manual's order: fenced, retriable, abortable, known to pass; what no question covers is fatal."""
     error = KafkaError(getattr(KafkaError, name), "what it says", **flags)
     assert error.retriable() is ("retriable" in flags)
@@ -66,7 +64,6 @@ def test_an_error_is_exactly_one_leaf_and_keeps_its_text(
 
 
 def test_no_code_of_the_library_is_left_unmapped() -> None:
-    """All of them, in every combination of the three flags, become a leaf of the tree."""
     codes = [
         value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
     ]
@@ -98,7 +95,6 @@ def test_what_the_client_logs_names_the_topics_in_the_step_and_in_the_advice(cap
     names = {"topic": "orders", "output": "a.totals", "written0": "a.totals", "group": "g"}
     text = f"orders[0]: no transaction succeeded there for 10 s, at last: Abortable: {step}: {ERROR}"
     said = advice(text, "User:me", names, None)
-    assert said is not None
     named = [one for one in ("a.totals", "g.deltas", "orders") if f"Write on topic {one}: `" in said]
     assert named == ["a.totals", "g.deltas"]
     assert said.count("kafka-acls") == 2
