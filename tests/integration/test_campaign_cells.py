@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import make_topics
 from harness.waiting import until
 
 from brew.connection import Connection
@@ -166,8 +167,7 @@ def test_a_reader_sees_a_batch_that_is_not_whole(broker: Broker, names: Names, t
 def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:
     """Leaders are told, log starts move, partitions are added, topics go."""
     client, deadline = admin(Connection(broker.bootstrap)), Deadline(60)
-    topics.create(client, [topics.TopicSpec(names.input, 2, {})], deadline)
-    topics.describe_all(client, [names.input], deadline)
+    make_topics(Connection(broker.bootstrap), names.input, partitions=2)
     assert set(cluster_admin.leaders(client, names.input, deadline)) == {0, 1}
     assert cluster_admin.out_of_sync(client, [names.input], deadline) == []
     cluster_admin.set_config(client, names.input, {topics.MAX_MESSAGE_BYTES: "2000000"}, deadline)

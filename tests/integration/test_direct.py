@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import time
@@ -12,7 +11,6 @@ import psutil
 import pytest
 from confluent_kafka import TopicPartition
 from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import READ_UNCOMMITTED, Stage
 from harness.programs import until
 
@@ -26,15 +24,8 @@ from brew.readers.direct.worker import IDLE_FOLLOWING_MS, MAX_READING, MAX_TRANS
 from proof.wire.proxy import WireProxy
 
 DIRECT = ("--master", "none", "--reader", "direct")
-RIVALRY = re.compile('"status":"(fenced|ahead|offset-gap|already-done)"')
-ANNOUNCED = re.compile(r"^💥 crash[^:]*: (\d+) records?", re.MULTILINE)
 FETCHES = 6
 COMMITTED = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def test_it_drains_what_the_connector_would_and_says_so(stage: Stage) -> None:
@@ -89,40 +80,21 @@ def test_a_following_run_with_nothing_to_do_asks_seldom(stage: Stage) -> None:
     stage.proven(inputs=80, outputs=80)
 
 
-@pytest.mark.parametrize("point", list(CrashPoint))
-def test_a_crash_at_this_point_leaves_what_it_says_and_the_next_run_heals_it(stage: Stage, point: CrashPoint) -> None:
-    stage.create(3)
-    stage.seed(60)
-    ran = stage.pipeline(*DIRECT, "--crash-prob", "1.0", "--crash-point", point.value, seconds=60)
-    assert ran.code == 2, ran.text
-    told = ANNOUNCED.search(ran.out)
-    assert told is not None, ran.text
-    assert int(told[1]) == len(stage.records(stage.names.output, READ_UNCOMMITTED))
-    assert (int(told[1]) > 0) == (point is not CrashPoint.AFTER_FENCE)
-    visible = len(stage.records(stage.names.output))
-    assert (visible == int(told[1])) if point in COMMITTED else point is CrashPoint.COMMIT_IN_FLIGHT or visible == 0
-    healed = stage.pipeline(*DIRECT, seconds=60)
-    assert healed.code == 0, healed
-    stage.proven(inputs=60, outputs=60)
-
-
 def test_a_sigkill_at_every_crash_point_heals(stage: Stage, tmp_path: Path) -> None:
-    """The process dies as a Spark worker would, its line to the driver with it."""
+    """The journal's last line tells where the process died; the next one finds out the rest from Kafka alone."""
     stage.create(2)
-    seeded = 0
-    for point in CrashPoint:
+    for seeded, point in enumerate(CrashPoint, 1):
         stage.seed(20)
-        seeded += 20
+        journal = tmp_path / point.value
         crash = ["--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", point.value]
-        died = stage.pipeline(*DIRECT, "--journal", str(tmp_path / point.value), *crash, seconds=60)
+        died = stage.pipeline(*DIRECT, "--journal", str(journal), *crash, seconds=60)
         assert died.code == -signal.SIGKILL
-    healed = stage.pipeline(*DIRECT, seconds=60)
-    assert healed.code == 0, healed
-    fenced = [
-        e for p in CrashPoint for e in entries(tmp_path / p.value) if (e.step, e.phase) == (Step.FENCE, Phase.DONE)
-    ]
-    assert len(fenced) >= len(CrashPoint), "each run came to a transaction"
-    stage.proven(inputs=seeded, outputs=seeded)
+        done = [one.step for one in entries(journal) if one.phase is Phase.DONE]
+        assert Step.FENCE in done, "it came to a transaction"
+        if point is not CrashPoint.COMMIT_IN_FLIGHT:  # there the answer may come before the kill
+            assert (Step.COMMIT in done) == (point in COMMITTED), point
+        stage.drain_alone()
+        stage.proven(inputs=20 * seeded, outputs=20 * seeded)
 
 
 def test_a_following_run_takes_up_new_partitions_and_ends_on_sigterm(stage: Stage) -> None:
@@ -137,27 +109,6 @@ def test_a_following_run_takes_up_new_partitions_and_ends_on_sigterm(stage: Stag
         assert program.wait(30).code == 0
     stage.nothing_open()
     stage.proven(inputs=60, outputs=60)
-
-
-def _committed(stage: Stage) -> int:
-    return sum(offset or 0 for offset in stage.committed().values())
-
-
-def test_two_runs_at_once_write_everything_once(stage: Stage) -> None:
-    """They fence each other between their transactions; orders come until that was seen, and both end with 0."""
-    stage.create(2)
-    small, deadline, seeded = ("--max-records-per-transaction", "500", "--follow"), Deadline(60), 0
-    with stage.follow(*DIRECT, *small) as one, stage.follow(*DIRECT, *small) as other:
-        while not (one.heard(RIVALRY) or other.heard(RIVALRY)):
-            assert not deadline.expired(), f"the two runs never met:\n{one.told()}\n{other.told()}"
-            stage.seed(5_000)
-            seeded += 5_000
-            until(lambda goal=seeded: _committed(stage) >= goal, "this round is committed", 60)
-        one.terminate()
-        other.terminate()
-        ran = [one.wait(30), other.wait(30)]
-    assert [each.code for each in ran] == [0, 0], [each.text for each in ran]
-    stage.proven(inputs=seeded, outputs=seeded)
 
 
 def test_a_position_that_somebody_moves_back_is_where_it_goes_on(stage: Stage) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
 
@@ -22,11 +20,6 @@ from brew.kafka.log_reader import FetchedRecords, TailReader
 AHEAD_BYTES = 64 * 1024
 LOOKS = 30
 VOLUNTARY = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def tail(stage: Stage, start: int = 0) -> TailReader:

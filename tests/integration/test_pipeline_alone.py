@@ -1,45 +1,23 @@
-"""The writer path without Spark: the same promise, at every crash point, in a process that starts in a moment."""
+"""Runs without Spark: ranges with nothing to write, the kept reader of ranges, and what a run says as JSON."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import signal
 import threading
-from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
-from harness.programs import until
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
-from brew.journal import Phase, Step, entries
 from brew.kafka.clients import producer
 from brew.kafka.log_reader import RangeReader
 from brew.names import CrashPoint
 
 
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
-
-
 def offsets(reader: RangeReader, start: int, until: int) -> list[int]:
     return [r.offset() for some in reader.read(start, until, Deadline(10), threading.Event()) for r in some]
-
-
-def test_it_drains_what_spark_would_and_says_so(stage: Stage) -> None:
-    """Aborted records, a partition of markers alone, poison: all as through Spark."""
-    stage.create()
-    stage.seed(300, "--transactional", "--markers-only-partition", "2")
-    stage.seed(40, "--bad-every", "5")
-    ran = stage.pipeline("--master", "none", seconds=60)
-    assert ran.code == 0, ran
-    assert "332 enriched, 8 rejected" in ran.out
-    stage.proven(inputs=340, outputs=332)
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])
@@ -56,35 +34,6 @@ def test_a_crash_that_finds_nothing_to_write_lets_the_range_pass(stage: Stage, r
     ran = stage.pipeline("--master", "none", "--reader", reader, *crash, seconds=60)
     assert ran.code == 0, ran
     assert stage.committed() == {0: 2}
-
-
-def test_a_sigkill_at_every_crash_point_heals(stage: Stage, tmp_path: Path) -> None:
-    """The journal's last line tells where the process died; the next one finds out the rest from Kafka alone."""
-    stage.create(2)
-    seeded = 0
-    for point in CrashPoint:
-        stage.seed(20)
-        seeded += 20
-        journal = tmp_path / point.value
-        crash = ["--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", point.value]
-        died = stage.pipeline("--master", "none", "--journal", str(journal), *crash, seconds=60)
-        assert died.code == -signal.SIGKILL
-        answered = [one for one in entries(journal) if one.step is Step.COMMIT and one.phase is Phase.DONE]
-        if point is not CrashPoint.COMMIT_IN_FLIGHT:  # there the answer may come before the kill
-            assert bool(answered) == (point in {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}), point
-        healed = stage.pipeline("--master", "none", seconds=60)
-        assert healed.code == 0, healed
-    stage.proven(inputs=seeded, outputs=seeded)
-
-
-def test_sigterm_ends_a_following_run_in_good_order(stage: Stage) -> None:
-    stage.create(2)
-    stage.seed(20)
-    with stage.follow("--master", "none", "--follow") as program:
-        until(lambda: sum(at or 0 for at in stage.committed().values()) == 20, "all is committed", 30)
-        program.terminate()
-        assert program.wait(30).code == 0
-    stage.proven(inputs=20, outputs=20)
 
 
 def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -> None:

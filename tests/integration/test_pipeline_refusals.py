@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READERS, Here, Stage, until
+from harness.pipeline import DIRECT, READERS, Here, Stage, until
 
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
@@ -239,6 +239,7 @@ def rewritten(stage: Stage) -> None:
     stage.produce(stage.names.output, (source.partition(), source.key(), b"{}", headers, source.timestamp()[1]))
 
 
+@pytest.mark.parametrize("stage", [DIRECT], indirect=True)  # the proof does not ask who read
 @pytest.mark.parametrize(
     ("spoil", "name"),
     [(duplicate, "duplicate-output"), (unsourced, "phantom-output"), (rewritten, "corrupt-output")],

@@ -8,9 +8,7 @@ import sys
 
 from harness.brokers import Broker
 from harness.pages import ROOT
-from harness.pipeline import environment
-
-from sandbox.jvm import QUICK
+from harness.pipeline import environment, quick_jvms
 
 PAGE = ROOT / "docs/guide/sink.md"
 
@@ -20,6 +18,6 @@ def test_the_sinks_demo_prints_what_the_page_shows(broker: Broker) -> None:
     shown = re.search(r"^```text\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert shown is not None
     line = [sys.executable, str(ROOT / "scripts/demo_sink.py"), "--bootstrap", broker.bootstrap]
-    given = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": " ".join(QUICK)}
+    given = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
     done = subprocess.run(line, cwd=ROOT, env=given, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, shown[1]), done.stderr

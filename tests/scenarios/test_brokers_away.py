@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from harness import enriched
-from harness.brokers import Broker, sandbox_broker
+from harness.brokers import Broker
 from harness.downstream import LedgerStage, Running
 from harness.names import Names
 from harness.programs import until
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import clients
 from downstream.consume import loop as looping
 from downstream.consume.loop import Loop
 from sandbox.store import Postgres
 
 ORDERS = 60
-
-
-@pytest.fixture
-def alone() -> Iterator[Broker]:
-    """A broker that no other test uses."""
-    with sandbox_broker() as found:
-        yield found
 
 
 def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waited_for(
@@ -43,6 +39,8 @@ def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waite
         enriched.write(alone.bootstrap, names.output, ORDERS, seed=2, first=1000)
         until(lambda: running.loop.result.postponed > 0, "the ledger waits for its database")
         alone.cluster.pause(1)
+        with pytest.raises(Refused, match="no Kafka broker answered"):  # connections stay, answers do not come
+            clients.reach(Connection(alone.bootstrap), Deadline(0.5))
         until(lambda: any("their offsets can't be read" in note for note in notes), "and for its brokers")
         alone.cluster.resume(1)
         postgres.restart()

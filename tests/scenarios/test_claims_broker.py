@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 
-import pytest
-from harness.brokers import Broker, sandbox_broker
+from harness.brokers import Broker
 from harness.names import Names
 from harness.programs import until
 
@@ -21,13 +19,6 @@ from proof.claims.history import Belief, broken
 
 INTERVAL_S = 0.5
 PARTITIONS = (0, 1, 2, 3)
-
-
-@pytest.fixture
-def alone() -> Iterator[Broker]:
-    """A broker that no other test uses."""
-    with sandbox_broker() as found:
-        yield found
 
 
 def test_members_go_on_after_their_broker_was_killed_and_no_token_has_two_holders(alone: Broker, names: Names) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness.names import Names
-from harness.transactions import STEP_S, topics_made
+from harness.transactions import STEP_S, make_topics
 from harness.waiting import until
 
 from brew.connection import Connection
@@ -82,7 +82,7 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
     three: Cluster, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says 10 where the group stands at 20 by now; without the look behind send-offsets rows come out twice."""
-    topics_made(three.connection, names, partitions=2)
+    make_topics(three.connection, names.input, names.output, partitions=2)
     whole = TransactionSettings(three.connection, names.group, STEP_S)
     for partition in (0, 1):
         until(partial(_written, whole, names, partition, 0, 5), "a first transaction each")

@@ -10,8 +10,8 @@ import pytest
 from harness.pipeline import Ran, Running, Stage
 
 LONGEST_STOP_S = 10.0
-ORDERS = 60_000
-SMALL = ("--max-records-per-transaction", "100", "--progress", "json")
+ORDERS = 12_000
+SMALL = ("--max-records-per-transaction", "20", "--progress", "json")
 
 
 def interrupted(program: Running, number: signal.Signals, to: str) -> tuple[Ran, float]:
@@ -67,7 +67,7 @@ def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
     """It was told to go on until it is told to stop: that is its end."""
     stage.create()
     stage.seed(20)
-    with stage.follow("--follow", *SMALL) as program:
+    with stage.follow("--follow", "--master", "none", *SMALL) as program:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")
     ended_well(stage, ran, took, code=0)
@@ -75,6 +75,7 @@ def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
     stage.proven(inputs=20)
 
 
+@pytest.mark.usefixtures("quick_jvms")
 def test_ctrl_c_on_submit_is_spark_submits_and_the_next_run_heals_it(stage: Stage) -> None:
     """spark-submit takes our place, and ends with its JVM at once: the next run heals it, as after a crash."""
     stage.create()
@@ -95,7 +96,7 @@ def test_ctrl_c_through_make_leaves_nothing_open(stage: Stage) -> None:
     """The terminal interrupts make, too, which waits for the program and ends by the signal itself."""
     stage.create()
     stage.seed(ORDERS)
-    with stage.start(stage.make_command("run-pipeline", MASTER="local[2]")) as program:
+    with stage.start(stage.make_command("run-pipeline", MASTER="none", FOLLOW="1")) as program:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")
     ended_well(stage, ran, took, code=-signal.SIGINT)

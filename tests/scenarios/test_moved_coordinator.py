@@ -1,4 +1,4 @@
-"""A group's coordinator moves to another broker, as in each rolling restart, while a transaction asks the old one."""
+"""Three brokers: one dies, and a group's coordinator moves to another, as in each rolling restart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from harness.names import Names
-from harness.transactions import STEP_S, begun, topics_made
+from harness.transactions import STEP_S, begun, make_topics
 from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka import cluster_admin
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin
 from brew.kafka.cluster_admin import reassign
 from brew.kafka.committed_offset import locator
@@ -74,7 +74,7 @@ def _coordinator_moves(connection: Connection, group: str) -> None:
 def stood(three: Cluster, names: Names) -> Connection:
     """A group that stands at 5, located and confirmed by this process."""
     connection = three.connection
-    topics_made(connection, names)
+    make_topics(connection, names.input, names.output)
     _committed(connection, names, 5)
     return connection
 
@@ -100,3 +100,16 @@ def test_librdkafkas_admin_client_would_end_the_process(stood: Connection, names
         finally:
             program.kill()
     assert program.returncode == -signal.SIGSEGV
+
+
+def test_three_brokers_hold_three_replicas_and_go_on_without_one(three: Cluster, names: Names) -> None:
+    """Replication 3, as the promise needs it; the others answer while one is dead, and take it in again."""
+    assert len(three.running()) == 3
+    make_topics(three.connection, names.input, names.output)
+    assert topics.describe_one(admin(three.connection), names.input, Deadline(STEP_S)).replicas == 3
+    three.kill(2)
+    assert len(three.running()) == 2
+    # Who was not asked yet may hear of the topic from the next controller, if this was the first one.
+    until(lambda: names.input in topics.names(admin(three.connection), Deadline(STEP_S)), "the others tell of it")
+    three.restart(2)
+    assert len(three.running()) == 3
