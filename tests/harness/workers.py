@@ -24,14 +24,12 @@ GROUPS = {
         "integration/test_profiles.py::test_spark_workers_hold_the_table_and_keep_it",
     ),
     "stores": (
-        "integration/test_claims_ledger.py",
         "integration/test_durability.py",
         "integration/test_ledger.py",
         "integration/test_receive.py",
         "integration/test_receive_redis.py",
         "scenarios/test_broker_restarts.py",
         "scenarios/test_brokers_away.py",
-        "scenarios/test_claims_broker.py",
         "scenarios/test_store_kills.py",
     ),
     "secure": (

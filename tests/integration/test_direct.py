@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import time
@@ -128,11 +129,9 @@ def test_a_position_that_somebody_moves_back_is_where_it_goes_on(stage: Stage) -
     assert len(stage.records(stage.names.output)) == 21 + 15
 
 
-@pytest.mark.parametrize("blocked", [1, MAX_READING + 1])
-def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transaction_ends(
-    stage: Stage, blocked: int
-) -> None:
-    """More than are read at a time, too."""
+def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transaction_ends(stage: Stage) -> None:
+    """Also when they are more than are read at a time."""
+    blocked = MAX_READING + 1
     stage.create(blocked + 1)
     stage.seed(10 * (blocked + 1))
     upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
@@ -171,3 +170,32 @@ def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:
         until(lambda: stage.committed()[0] == 10, "it works on", 30)
         program.terminate()
         assert program.wait(30).code == 0
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_crash_that_finds_nothing_to_write_lets_the_range_pass(stage: Stage, reader: str) -> None:
+    """Offsets of an aborted transaction alone: `mid-produce` is never reached, and the position goes on behind them."""
+    stage.create(1)
+    upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
+    upstream.init_transactions(20)
+    upstream.begin_transaction()
+    upstream.produce(stage.names.input, b"{}", b"gold-1", 0)
+    upstream.flush(20)
+    upstream.abort_transaction(20)
+    crash = ("--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", CrashPoint.MID_PRODUCE.value)
+    ran = stage.pipeline("--master", "none", "--reader", reader, *crash, seconds=60)
+    assert ran.code == 0, ran
+    assert stage.committed() == {0: 2}
+
+
+def test_a_run_as_json_says_nothing_that_is_no_document(stage: Stage) -> None:
+    """A line each on stdout, the sum last; refused, it is one object on stderr."""
+    stage.create(1)
+    stage.seed(20)
+    ran = stage.pipeline("--master", "none", "--json")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert (ran.code, {"cycle"} <= {one["event"] for one in lines}) == (0, True), ran.text
+    assert (lines[-1]["event"], lines[-1]["enriched"] + lines[-1]["rejected"]) == ("done", 20)
+    refused = stage.pipeline("--master", "none", "--json", "--input", stage.names.topic("nowhere"))
+    assert (refused.code, refused.out) == (3, "")
+    assert "nowhere" in json.loads(refused.err)["error"]

@@ -154,6 +154,11 @@ def phantom(made: list[Row]) -> None:
     )
 
 
+def unsourced(made: list[Row]) -> None:
+    topic, record, value, _ = made[3]
+    made.append((topic, record, value, []))
+
+
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
@@ -162,6 +167,7 @@ def phantom(made: list[Row]) -> None:
         (repeat_elsewhere, {"duplicate-output"}),
         (corrupt, {"corrupt-output"}),
         (phantom, {"phantom-output"}),
+        (unsourced, {"phantom-output"}),
     ],
 )
 def test_a_wrong_run_is_found(

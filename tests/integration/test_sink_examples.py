@@ -1,8 +1,9 @@
-"""The sink's examples, run as their first lines say: with spark-submit, and the notebook cell by cell."""
+"""The sink's examples, run as their first lines say: with spark-submit, the notebook cell by cell; and its demo."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,13 @@ def test_the_notebook_runs_and_a_batch_that_is_repeated_is_there_once(
     ]
     assert "[('Cork', '120'), ('Essen', '55')]" in told
     stage.nothing_open(stage.names.output)
+
+
+def test_the_sinks_demo_prints_what_the_page_shows(broker: Broker) -> None:
+    """Its topics have names of their own, so a broker's topics are used only once."""
+    shown = re.search(r"^```text\n(.*?)^```$", (ROOT / "docs/guide/sink.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    line = [sys.executable, str(ROOT / "scripts/demo_sink.py"), "--bootstrap", broker.bootstrap]
+    given = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
+    done = subprocess.run(line, cwd=ROOT, env=given, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, shown[1]), done.stderr

@@ -115,10 +115,10 @@ def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> No
     """Driver, JVM and workers die in the middle of a long backlog; each round goes on from Kafka's answer."""
     dice = random.Random(20)
     stage.create()
-    stage.seed(60_000)
+    stage.seed(30_000)
     last: dict[int, int] = {}
     for _ in range(ROUNDS):
-        with stage.follow("--follow", "--max-records-per-transaction", "100") as program:
+        with stage.follow("--follow", "--max-records-per-transaction", "50") as program:
             program.await_cycle(times=dice.randint(1, 3))
             until(lambda: stands_in_a_transaction(stage, program), "an open transaction", 30)
             program.kill_family()
@@ -128,9 +128,9 @@ def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> No
         now = {p: log.last_stable for p, log in stage.logs(stage.names.output).items()}
         assert now != last, "no progress between the kills"
         last = now
-    assert sum(last.values()) < 60_000, "the load ended before the rounds did"
+    assert sum(last.values()) < 30_000, "the load ended before the rounds did"
     stage.drain_alone()
-    stage.proven(inputs=60_000, outputs=60_000)
+    stage.proven(inputs=30_000, outputs=30_000)
 
 
 def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: Stage) -> None:
