@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import make_topics
 from harness.waiting import markers_written
 
 from brew.cli import exit_code_of
@@ -19,7 +20,6 @@ from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import topics
 from brew.kafka.clients import Producer, admin, consumer, producer
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
@@ -37,9 +37,7 @@ PARTITIONS = 3
 
 def seeded(broker: Broker, names: Names, *options: str) -> Connection:
     connection = Connection(broker.bootstrap)
-    wanted = [topics.TopicSpec(n, PARTITIONS, {}) for n in (names.input, names.output, names.dead_letter)]
-    topics.create(admin(connection), wanted, Deadline(20))
-    topics.describe_all(admin(connection), [one.name for one in wanted], Deadline(20))
+    make_topics(connection, names.input, names.output, names.dead_letter, partitions=PARTITIONS)
     arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--transactional", *options]
     assert exit_code_of(proof, "proof", arguments) == 0
     markers_written(connection, names.input)
@@ -156,6 +154,11 @@ def phantom(made: list[Row]) -> None:
     )
 
 
+def unsourced(made: list[Row]) -> None:
+    topic, record, value, _ = made[3]
+    made.append((topic, record, value, []))
+
+
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
@@ -164,6 +167,7 @@ def phantom(made: list[Row]) -> None:
         (repeat_elsewhere, {"duplicate-output"}),
         (corrupt, {"corrupt-output"}),
         (phantom, {"phantom-output"}),
+        (unsourced, {"phantom-output"}),
     ],
 )
 def test_a_wrong_run_is_found(

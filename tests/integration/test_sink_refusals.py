@@ -12,11 +12,11 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.sinks import SinkStage
-from harness.transactions import STEP_S
+from harness.transactions import STEP_S, make_topics
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
-from brew.kafka import sink_transaction, topics
+from brew.kafka import sink_transaction
 from brew.kafka.group_requests import delete_group
 
 
@@ -154,8 +154,7 @@ NOWHERE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
 def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
     """No batch is out; record batches of the output are small."""
     stage = SinkStage(Stage(broker, names), tmp_path, request.param)
-    topics.create(stage.stage.admin, [topics.TopicSpec(names.output, 3, SMALL)], Deadline(STEP_S))
-    topics.describe_all(stage.stage.admin, [names.output], Deadline(STEP_S))
+    make_topics(stage.stage.connection, names.output, partitions=3, config=SMALL)
     return stage
 
 
