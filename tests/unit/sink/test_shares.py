@@ -92,7 +92,7 @@ OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSeque
         ([wrote("out/0", "out/1"), wrote(), wrote("out/2"), wrote("out/2")], Overlap, "two tasks wrote to out/2"),
         # or refused them: attempted without a shuffle again, five times, that ended a query (cell F39-rand-tasks).
         ([wrote("out/0"), Result.of(OUT_OF_ORDER)], Overlap, r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"),
-        ([Result.of(Abortable("produce: gone"))], Abortable, ""),
+        ([Result.of(Abortable("produce: gone"))], Abortable, "produce: gone"),
         ([wrote(), Result.of(Fenced("produce: gone"))], Abortable, r"Fenced: produce: gone \(1 of 2 tasks\)"),
         ([Result.of(Fenced("x")), Result.of(Refused("no such topic"))], Refused, r"^no such topic$"),
     ],
