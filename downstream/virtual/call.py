@@ -72,8 +72,7 @@ class Caller:
             NonRetriableError: the receiver will never accept it.
             CallFailedError, urllib3.exceptions.HTTPError: the receiver may accept it later.
         """
-        source = message_id(self._topic, record)
-        key = f"{source.topic}/{source.partition}/{source.offset}"
+        key = str(message_id(self._topic, record))
         headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key}
         answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
         outcome = RequestOutcome.of(answer.status)

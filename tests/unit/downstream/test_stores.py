@@ -341,6 +341,14 @@ def test_of_several_records_with_one_id_the_first_counts() -> None:
     assert found[0].points == 2
 
 
+def test_each_output_of_one_input_is_a_message_of_its_own() -> None:
+    """A function that returns a list writes several records with one source position; the index tells them apart."""
+    outputs = [Record(n, headers=SourcePosition("in", 0, 7, n).headers()) for n in range(3)]
+    ids = ["in/0/7", "in/0/7#1", "in/0/7#2"]
+    assert [one.message_id for one in messages("t", [*outputs, *outputs], identifier("source"))] == ids
+    assert [entry(3, one.offset(), b"{}", one.headers()).source for one in outputs] == ids
+
+
 @pytest.mark.parametrize(("length", "whole"), [(254, True), (255, False)])
 def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, whole: bool) -> None:
     """`f:` and 254 characters make 256, one more is one too many."""
