@@ -50,6 +50,13 @@ option = functools.partial(click.option, show_default=True)
 """`click.option` that shows the default in the help."""
 
 
+def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
+    """Refuse an empty `--group`: confluent-kafka ends the process for one (a failed assertion in C)."""
+    if group == "":
+        raise UsageError("--group is empty; name a group, or leave the option out")
+    return group
+
+
 class LazyGroup(click.Group):
     """Imports a command only when it is needed, because most import clients that the others do not need."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, connection, option
+from brew.cli import bootstrap_option, checked_group, connection, option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import KillAt
@@ -246,7 +246,12 @@ HOME = Path(".brew-state")
 @bootstrap_option
 @option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic of enriched orders.")
 @option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Topic for the results, compacted.")
-@option("--group", default=GROUP, help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.")
+@option(
+    "--group",
+    default=GROUP,
+    callback=checked_group,
+    help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.",
+)
 @click.option("--follow", is_flag=True, help="Run until SIGTERM; without it, stop at the topic's current end.")
 @option(
     "--store",
