@@ -304,4 +304,4 @@ def _milliseconds(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--at is {text!r}: give a time such as 2026-01-31T06:00:00Z") from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
+    return max(0, int(aware.timestamp() * 1000))  # brokers take -1 for the log's end
