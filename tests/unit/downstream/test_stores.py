@@ -82,6 +82,9 @@ _TINY = "1e-99999999999999999999"
         ('"c-1"', str(2**64)),
         ('"c-1"', "-0"),
         ("}", ', "more": NaN}'),
+        ("}", ', "more": 1e400}'),
+        ("}", ', "more": "\\ud800"}'),
+        ('"c-1"', '"\\ud800"'),
         ("{", "\ufeff{"),
     ],
 )
@@ -298,6 +301,14 @@ def test_of_several_records_with_one_id_the_first_counts() -> None:
     found = messages("t", records, identifier("source"))
     assert [one.message_id for one in found] == ["in/0/7", "@t/3/2", "@t/3/3"]
     assert found[0].points == 2
+
+
+def test_each_output_of_one_input_is_a_message_of_its_own() -> None:
+    """A function that returns a list writes several records with one source position; the index tells them apart."""
+    outputs = [Record(n, headers=SourcePosition("in", 0, 7, n).headers()) for n in range(3)]
+    ids = ["in/0/7", "in/0/7#1", "in/0/7#2"]
+    assert [one.message_id for one in messages("t", [*outputs, *outputs], identifier("source"))] == ids
+    assert [entry(3, one.offset(), b"{}", one.headers()).source for one in outputs] == ids
 
 
 def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_limits() -> None:

@@ -122,8 +122,10 @@ def test_a_total_is_written_with_all_its_digits_and_read_back_whole() -> None:
     assert of_order(order("c", "gold", "-5", "0"))[1].encode() == b"1 -5 0 0"
 
 
-@pytest.mark.parametrize("text", [b"", b"1 2 3", b"1  2 3 4", b"1 x 3 4", b"1.5 2 3 4", b"x" * 81])
+@pytest.mark.parametrize("text", [b"", b"1 2 3", b"1  2 3 4", b"1 x 3 4", b"1.5 2 3 4", b"x" * 81, b"1 NaN 3 4",
+                                  b"1 2E+9 3 4", b"\xff 2 3 4"])  # fmt: skip
 def test_what_is_no_total_is_refused(text: bytes) -> None:
+    """The message shows how it begins. NaN can't be summed, and a giant exponent would take gigabytes."""
     with pytest.raises(ValueError, match=f"^no total: {re.escape(repr(text[:80]))}$"):
         Total.decode(text)
 
@@ -417,10 +419,24 @@ def test_a_total_goes_into_state_and_results_and_the_state_says_up_to_where_it_h
     ]
 
 
-@pytest.mark.parametrize("record", [Record(7, None, ONE), Record(7, b"k", None)], ids=["no key", "no value"])
-def test_a_delta_that_this_program_did_not_write_is_refused(store: MemoryStore, record: Record) -> None:
-    with pytest.raises(Refused, match=r"^foreign-delta: g\.deltas\[0\] offset 7 lacks key or value"):
-        aggregate(store).take([record])
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [(None, ONE, "lacks key or value"), (b"k", None, "lacks key or value"), (b"k", b"{}", r"holds no total: b'\{\}'")],
+)
+def test_a_delta_that_this_program_did_not_write_is_refused(
+    store: MemoryStore, key: bytes | None, value: bytes | None, problem: str
+) -> None:
+    with pytest.raises(Refused, match=rf"^foreign-delta: g\.deltas\[0\] offset 7 {problem}, so this program did not"):
+        aggregate(store).take([Record(7, key, value)])
+
+
+def test_a_state_that_this_program_did_not_write_is_refused(store: MemoryStore) -> None:
+    """As the changelog gave it: another program wrote there."""
+    store.write({b"a": b"{}"}, StoreCheckpoint(2, 2, 2))
+    with pytest.raises(Refused, match=r"^changelog-damaged: g\.changelog\[0\] holds no total: b'\{\}', so this"):
+        produced(aggregate(store), 2, b"a")
+    with pytest.raises(Refused, match=r"^changelog-damaged: the changelog has b'9 x' in place of a checkpoint"):
+        state_store.parse_checkpoint(b"9 x")
 
 
 @pytest.mark.parametrize("starts", [[0, 10, 20], [15, 15, 20]])

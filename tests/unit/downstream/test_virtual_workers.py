@@ -13,9 +13,13 @@ import pytest
 from harness.programs import until
 from harness.records import FakeRecord as Record
 
+from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
+from brew.offsets import SourcePosition
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
+from downstream.receive.command import DemoServer
+from downstream.virtual import call
 from downstream.virtual import partitions as member
 from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
 from downstream.virtual.scheduling import OnFailure, Retries, Workers
@@ -259,6 +263,19 @@ def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
 def test_senseless_settings_are_refused_with_their_names(fields: tuple[int, ...], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         VirtualSettings(*fields)
+
+
+def test_each_output_of_one_input_is_called_with_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver would take the second output for a repeat of the first one, and drop it."""
+    monkeypatch.setattr(call, "producer", lambda *_given, **_settings: None)
+    with DemoServer() as server:
+        server.serving()
+        caller = call.Caller(server.url, 5.0, Connection("nowhere"), "out", "out.dlq", 1)
+        for index in (0, 1, 2, 1):
+            caller.handle(Record(index, headers=SourcePosition("in", 0, 7, index).headers()))
+        caller.close()
+        server.shutdown()
+    assert list(server.effects) == ["in/0/7", "in/0/7#1", "in/0/7#2"]
 
 
 @dataclass

@@ -18,7 +18,7 @@ from harness.waiting import await_ends, has_ended, until
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import Part
-from sandbox import process
+from sandbox import process, store
 from sandbox.jvm import TOOLS, Jvm
 from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
@@ -194,3 +194,22 @@ def test_the_class_path_has_one_order_and_an_archive_is_named_only_when_it_exist
     assert not any("SharedArchiveFile" in word for word in jvm.command("kafka.Kafka", []))
     jvm.archive.touch()
     assert f"-XX:SharedArchiveFile={jvm.archive}" in jvm.command("kafka.Kafka", [])
+
+
+def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG_VERSION is the first file of `initdb`: a server in what is there would never start."""
+    initdb = tmp_path / "initdb"
+    monkeypatch.setattr(store, "_program", lambda _name: str(initdb))
+    monkeypatch.setattr(store, "_as_user", list)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    made = store.Postgres(tmp_path, store.State(1))
+    made.home.mkdir()
+    for ending, budget_s, said in (("exit 1", 30.0, "failed"), ("exec sleep 30", 0.5, "did not end within 0.5 s")):
+        initdb.write_text(f'#!/bin/sh\ntouch "$2/PG_VERSION"\n{ending}\n')
+        initdb.chmod(0o755)
+        with pytest.raises(Refused, match=said):
+            made.prepare(Deadline(budget_s))
+        assert not made.data.exists()
+    initdb.write_text('#!/bin/sh\ntouch "$2/PG_VERSION" "$2/whole"\n')
+    made.prepare(Deadline(10))
+    assert (made.data / "whole").exists()
