@@ -27,7 +27,7 @@ from brew.acl import WRITTEN, advice
 from brew.client_config import ClientConfig, load
 from brew.command import dressed
 from brew.connection import CLIENT_CONFIG, Connection
-from brew.errors import BrewError, Denied, UsageError
+from brew.errors import BrewError, Denied, Refused, UsageError
 from brew.names import ExitCode
 from brew.records import MARKS_TOPIC, REPLAY_GROUP
 from brew.signals import Stopped, check_stopped, end_at_once, handlers_kept, raise_on_signals
@@ -48,6 +48,13 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 option = functools.partial(click.option, show_default=True)
 """`click.option` that shows the default in the help."""
+
+
+def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
+    """Refuse an empty `--group`: confluent-kafka ends the process for one (a failed assertion in C)."""
+    if group == "":
+        raise UsageError("--group is empty; name a group, or leave the option out")
+    return group
 
 
 class LazyGroup(click.Group):
@@ -176,13 +183,25 @@ def _stopped(error: Stopped | SystemError, name: str) -> int:
     return stopped.code
 
 
+def _code_of(command: click.Command, name: str, arguments: list[str]) -> int:
+    """Call the command; a path that the system refuses is the user's to correct, and `Refused`."""
+    try:
+        return int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise Refused(
+            f"{error.filename}: {error.strerror}; name a path that exists, and that this user may read and write"
+        ) from error
+
+
 @handlers_kept()
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """Return the exit code of one call: what the command returned, or the code for its error."""
     _log_to_stderr()
     stdout = sys.stdout
     try:
-        code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
+        code = _code_of(command, name, arguments)
         check_stopped(code)
     except (Stopped, SystemError) as error:
         return _stopped(error, name)
@@ -208,15 +227,22 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         gone = not isinstance(error, SystemExit) or isinstance(error.__context__, BrokenPipeError)
         if not gone and sys.stdout is stdout:
             raise
-        return _reader_gone(stdout)
+        return _reader_gone(stdout, error, name)
     return code
 
 
-def _reader_gone(stdout: TextIO) -> int:
+class UnfinishedError(BrokenPipeError):
+    """Raised by a command that stopped before its work was done, because the reader of its output is gone."""
+
+
+def _reader_gone(stdout: TextIO, error: BaseException, name: str) -> int:
     """Discard what is left in the buffer, because the reader of our output (`| head`) is gone."""
     sys.stdout = stdout
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
-    return ExitCode.DONE
+    if not isinstance(error, UnfinishedError):
+        return ExitCode.DONE
+    click.echo(f"{name}: {error}", err=True)
+    return ExitCode.REFUSED
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -35,7 +35,13 @@ _INHERITED: dict[tuple[str, ...], tuple[str, ...]] = {("preflight",): ("run",), 
 _CRASHES = ("--crash-prob", "--crash-point", "--crash-mode", "--crash-how", "--crash-in")
 _TYPED_ONLY = {*_CRASHES, "--abort", "--yes", "--wipe", "--end"}
 _PATHS = {"FILE", "DIR"}
-_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
+# What may be secret in a value, by pattern: the password of a URL, of a PostgreSQL address of the form name=value or of
+# a Spark setting, and the query of a web address.
+_SECRETS = (
+    (re.compile(r"(?<=://)([^:@/]*):.*(?=@)"), rf"\1:{MASK}"),
+    (re.compile(r"(?i)(password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&]+)"), rf"\1{MASK}"),
+    (re.compile(r"(?i)\A(https?://[^?]*\?).+"), rf"\1{MASK}"),
+)
 
 
 class SharedSetting(NamedTuple):
@@ -321,12 +327,14 @@ def _check(file: Path, root: click.Context) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """Return the value for JSON: null if unset, with the password masked in a URL."""
+    """Return the value for JSON: null if unset, with secrets masked."""
     if "Sentinel" in type(value).__name__:
         return None
     if isinstance(value, str):
-        return _PASSWORD.sub(MASK, value)
-    return list(value) if isinstance(value, tuple) else value
+        for pattern, masked in _SECRETS:
+            value = pattern.sub(masked, value)
+        return value
+    return list(map(_shown, value)) if isinstance(value, tuple) else value
 
 
 def _text(value: Any) -> str:

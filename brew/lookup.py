@@ -112,6 +112,7 @@ def _made(table: Table) -> Rows:
             source = FullTopicReader(connection, table.topic, _GROUP, deadline)
         for batch in source.read(source.ends(deadline), deadline, threading.Event()):
             for record in batch:
-                rows.add(record.key() or b"", record.timestamp()[1], record.value())
+                if (key := record.key()) is not None:  # a row without a key is none of the empty key's
+                    rows.add(key, record.timestamp()[1], record.value())
 
     return Rows(refresh, lambda: int(time.time() * 1000))

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import as_called, option
+from brew.cli import as_called, checked_group, option
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -37,7 +37,6 @@ from operations.options import (
     advice,
     advised,
     bootstrap_option,
-    checked_group,
     connected,
     json_option,
     print_json,

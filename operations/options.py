@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection, named_option, option, options, with_client_config
+from brew.cli import REACH_S, checked_group, connection, named_option, option, options, with_client_config
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -24,13 +24,6 @@ from brew.names import checked_topic
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> str:
     return checked_topic(value, parameter.opts[0])
-
-
-def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
-    """Refuse an empty `--group`: confluent-kafka ends the process for one, and `doctor` would find nothing."""
-    if group == "":
-        raise UsageError("--group is empty; name a group, or leave the option out")
-    return group
 
 
 bootstrap_option = with_client_config(

@@ -15,7 +15,7 @@ import click
 import orjson
 
 import brew.cli
-from brew.cli import CONTEXT, LazyGroup, as_called, forget_variables
+from brew.cli import CONTEXT, LazyGroup, UnfinishedError, as_called, forget_variables
 from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress, Totals
 from brew.errors import UsageError
 from brew.kafka.cluster import broker_watch
@@ -124,7 +124,13 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
             waits = "this run waits, and continues from the committed offsets"
             watch = broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.note)
             with watch if settings.follow else nullcontext():
-                code = work(settings, stop, counters, view)
+                try:
+                    code = work(settings, stop, counters, view)
+                except BrokenPipeError as error:
+                    raise UnfinishedError(
+                        "stopped before the end, because the reader of its output is gone; "
+                        "run again, and it continues from the committed offsets (--progress none prints no progress)"
+                    ) from error
         totals = counters.totals
         if totals.rejected and totals.rejected == totals.records:
             every = "the only record was" if totals.records == 1 else f"all {totals.records} records were"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from brew.cluster import OpenTransaction, RawBatch
+from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import cluster, offsets, topics
@@ -65,78 +66,52 @@ def _kept(batch: RawBatch, log: LogOffsets) -> int:
     return max(0, min(batch.records, inside))
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLog:
-    topic: str
-    partition: int
-    offsets: LogOffsets
-    counts: LogCounts
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPosition:
-    """A group's position in one partition."""
-
-    partition: int
-    committed: int | None
-    offsets: LogOffsets
-
-    @property
-    def lag(self) -> int:
-        """The number of offsets from the committed one (the log's start if there is none) to the last stable one."""
-        position = self.offsets.first if self.committed is None else self.committed
-        return max(0, self.offsets.last_stable - position)
-
-    @property
-    def behind_stable(self) -> int:
-        """The number of offsets from the last stable one to the end, which wait for a transaction to end."""
-        return self.offsets.end - self.offsets.last_stable
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPosition:
-    """A group's position in one topic, and the transactions that hold back its last stable offsets."""
-
-    group: str
-    topic: str
-    state: str
-    members: int
-    partitions: list[PartitionPosition]
-    blockers: list[OpenTransaction]
-
-    @property
-    def lag(self) -> int:
-        return sum(partition.lag for partition in self.partitions)
-
-    @property
-    def behind_stable(self) -> int:
-        return sum(partition.behind_stable for partition in self.partitions)
-
-
 def topic_offsets(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, LogOffsets]:
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
     return offsets.log_offsets(client, topic, partitions, deadline)
 
 
-def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
-    """Read every partition of ``names`` once (if empty: of all topics except Kafka's own), and count its records."""
+def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[dict[str, Any]]:
+    """
+    Read every partition of ``names`` once (if empty: of all topics except Kafka's own), and count its records.
+
+    Return topic, partition, the fields of `LogOffsets` and those of `LogCounts`.
+    """
     client = admin(connection)
-    partition_logs = []
+    rows = []
     for name in names or topics.names(client, deadline):
         for partition, log in sorted(topic_offsets(client, name, deadline).items()):
             batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
-            partition_logs.append(PartitionLog(name, partition, log, fold(batches, log)))
-    return partition_logs
+            rows.append({"topic": name, "partition": partition, **asdict(log), **asdict(fold(batches, log))})
+    return rows
 
 
-def group_position(connection: Connection, group: str, topic: str, deadline: Deadline) -> GroupPosition:
-    """Return the group's current position; an offset in an open transaction does not count yet."""
+def describe_group(connection: Connection, group: str, topic: str, deadline: Deadline) -> dict[str, Any]:
+    """
+    Return the group's current position in a topic, by partition and in all.
+
+    An offset in an open transaction does not count yet. ``lag``: the offsets from the committed one (the log's start if
+    there is none) to the last stable one. ``behind_stable``: those from there to the end, which wait for the
+    ``open_transactions``.
+    """
     client = admin(connection)
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
     known = offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)
     logs = offsets.log_offsets(client, topic, partitions, deadline)
-    blocked = [p for p, log in logs.items() if log.last_stable < log.end]
     state, members = cluster.group_state(connection, group, deadline)
-    positions = [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions]
-    blockers = open_transactions(connection, topic, blocked, deadline) if blocked else []
-    return GroupPosition(group, topic, state, members, positions, blockers)
+    rows: list[dict[str, Any]] = []
+    for partition, log in logs.items():
+        committed = None if (position := known[partition]) is None else position.offset
+        lag = max(0, log.last_stable - (log.first if committed is None else committed))
+        row = {"partition": partition, "committed": committed, **asdict(log), "lag": lag}
+        rows.append({**row, "behind_stable": log.end - log.last_stable})
+    blocked = [row["partition"] for row in rows if row["behind_stable"]]
+    return {
+        "group": group,
+        "topic": topic,
+        "state": state,
+        "members": members,
+        "partitions": rows,
+        **{name: sum(row[name] for row in rows) for name in ("lag", "behind_stable")},
+        "open_transactions": open_transactions(connection, topic, blocked, deadline) if blocked else [],
+    }

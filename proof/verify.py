@@ -1,37 +1,160 @@
-"""Read input, output, dead letters and the group's offset commits in step, and pass them to the checker."""
+"""
+Read input, output, dead letters and the group's offset commits in step, and pass them to the checker.
+
+All logs are read up to a snapshot of their ends.
+"""
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from brew.acl import COMMITS_READ, Denial, denial_in
-from brew.cluster import OFFSETS_TOPIC
+from brew.cluster import OFFSETS_TOPIC, OffsetBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError
+from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.journal import Entry, entries
-from brew.kafka.clients import admin
+from brew.kafka import offsets, topics
+from brew.kafka.clients import AdminClient, admin
+from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs, open_transactions, raw_logs
 from brew.kafka.log_reader import scan_rows
 from brew.kafka.raw_log import offset_batches
 from brew.load import load
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 from proof.checking.checker import Checker
-from proof.checking.input_partition import BrokerFacts
+from proof.checking.input_partition import BrokerFacts, Row
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transformed import Oracle
 from proof.findings import Name, Report
-from proof.log_feeds import Batches, Feed, Offsets, PipelineUnderTest, Records, Snapshot, snapshot
 from proof.log_summary import topic_offsets
 from proof.oracle import Profiles
 
 _CHUNK = 1024 * 1024
+# Inputs are read this far ahead, so that an output's input has been read although partitions take turns.
+_AHEAD = 50_000
+_OFFSET_BATCHES = 200
+_SETTLE_S, _COMMITTED_S, _PAUSE_S = 5.0, 10.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineUnderTest:
+    """The pipeline to check: its input, its outputs and its group."""
+
+    input: str
+    output: str
+    dead_letter: str
+    group: str
+    also_output: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output, *self.also_output)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return (*self.outputs, self.dead_letter)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """
+    The offsets of all logs at one position of the group.
+
+    ``downstream``: all topics that the pipeline writes. ``offset_log``: the group's partition of `__consumer_offsets`,
+    or None if it can't be read.
+    """
+
+    input: dict[int, LogOffsets]
+    downstream: dict[str, dict[int, LogOffsets]]
+    committed: dict[int, int | None]
+    offset_log: tuple[int, LogOffsets] | None
+
+    @property
+    def gaps(self) -> list[str]:
+        """The reasons why downstream records may not be visible."""
+        gaps = []
+        for topic, logs in self.downstream.items():
+            for partition, log in sorted(logs.items()):
+                place = f"{topic}[{partition}]"
+                if log.first > 0:
+                    advice = "verify earlier, or raise the topic's retention"
+                    gaps.append(f"{place} begins at offset {log.first} because of retention; {advice}")
+                if log.last_stable < log.end:
+                    advice = "run the pipeline again, which ends its own transactions, or wait for the time-out"
+                    gaps.append(f"{place} has an open transaction at offset {log.last_stable}; {advice}")
+        return gaps
+
+
+def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, *, settled: bool) -> Snapshot:
+    """
+    Read the offsets of all logs, between two equal reads of the group's position.
+
+    ``settled``: a position that is still pending after some seconds will stay pending; use the one before it.
+
+    Raises:
+        Refused: a topic is missing, the group moves, or its position is pending.
+    """
+    client = admin(connection)
+    sizes = {n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, *claim.written)}
+
+    def logs(name: str) -> dict[int, LogOffsets]:
+        return offsets.log_offsets(client, name, range(sizes[name]), deadline)
+
+    patience = Deadline(_SETTLE_S)
+    while True:
+        before = _committed(connection, claim, range(sizes[claim.input]), settled=settled)
+        source, downstream = logs(claim.input), {name: logs(name) for name in claim.written}
+        found = Snapshot(source, downstream, before, _offset_log(client, claim.group, deadline))
+        moved = before != _committed(connection, claim, range(sizes[claim.input]), settled=settled)
+        # A commit's markers may reach the partitions shortly after the group's position is visible.
+        pending = any(log.last_stable < log.end for some in downstream.values() for log in some.values())
+        if not moved and (not pending or patience.expired()):
+            return found
+        if moved and patience.expired():
+            moved_on = f"the position of group {claim.group!r} kept changing for {_SETTLE_S:g} s while it was read"
+            raise Refused(f"{moved_on}; stop the pipeline, then verify again")
+        time.sleep(min(_PAUSE_S, patience.remaining_s()))
+
+
+def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
+    """Return the group's partition of `__consumer_offsets`; None without the right to read it, or before any commit."""
+    try:
+        partition = coordinator_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
+        return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]
+    except BrewError:
+        return None
+
+
+def _committed(
+    connection: Connection, claim: PipelineUnderTest, partitions: range, *, settled: bool
+) -> dict[int, int | None]:
+    """Return the group's position as a `read_committed` reader sees it."""
+    try:
+        return _query_offsets(connection, claim, partitions, READ_COMMITTED)
+    except DeadlineExceeded as error:
+        if settled:
+            return _query_offsets(connection, claim, partitions, READ_UNCOMMITTED)
+        raise Refused(
+            f"the committed offset of group {claim.group!r} is part of a transaction that has not ended; "
+            "run the pipeline again, which ends it, or wait for its time-out"
+        ) from error
+
+
+def _query_offsets(
+    connection: Connection, claim: PipelineUnderTest, partitions: range, isolation: str
+) -> dict[int, int | None]:
+    deadline = Deadline(_COMMITTED_S)
+    committed = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
+    return {p: None if position is None else position.offset for p, position in committed.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,28 +251,24 @@ def _read(
 ) -> list[str]:
     """Feed the checker; return notes on what could not be read."""
     with ExitStack() as stack:
-        raw, notes = _raw(connection, stack, deadline)
+        raw: RawLogs | None = None
         others: list[Feed] = []
-        if raw is not None:
-            others, more = _offsets(raw, claim, logs, checker, connection.user)
-            notes += more
+        try:
+            raw = stack.enter_context(raw_logs(connection, deadline))
+        except BrewError as error:
+            notes = [f"raw batches could not be read, so transactions were not checked: {error}"]
+        else:
+            others, notes = _offsets(raw, claim, logs, checker, connection.user)
 
-        def downstream(topic: str, logs_of: dict[int, LogOffsets]) -> Records:
-            lead = None if raw is None else Batches(raw, topic, logs_of, checker.batches).lead
+        def downstream(topic: str, logs_of: dict[int, LogOffsets]) -> Feed:
             outputs = functools.partial(checker.output, topic=topic)
             take = outputs if topic in claim.outputs else checker.dead_letters
-            return Records(connection, topic, logs_of, take, lead)
+            leads = () if raw is None else (_raw_batches(raw, topic, logs_of, checker),)
+            return _records(connection, topic, logs_of, take, *leads)
 
-        upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
-        read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream.items()], others)
+        upstream = _records(connection, claim.input, logs.input, checker.input, ahead=_AHEAD)
+        _read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream.items()], others)
     return notes
-
-
-def _raw(connection: Connection, stack: ExitStack, deadline: Deadline) -> tuple[RawLogs | None, list[str]]:
-    try:
-        return stack.enter_context(raw_logs(connection, deadline)), []
-    except BrewError as error:
-        return None, [f"raw batches could not be read, so transactions were not checked: {error}"]
 
 
 def _offsets(
@@ -167,23 +286,87 @@ def _offsets(
         return [], [f"{unreadable}{error}{f'; {lacks}' if denial_in(str(error)) is Denial.RIGHT else ''}"]
     batches = offset_batches(raw, claim.group, claim.input, partition, log.first, log.end)
     checker.offsets.begin(partition)
-    return [Offsets(batches, log, checker.offsets.take)], []
+    return [_offset_commits(batches, log, checker)], []
 
 
-def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], others: list[Feed]) -> None:
+def _read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], others: list[Feed]) -> None:
     """Feed the checker, always from the log with the smallest fraction read, so that few records wait."""
     feeds = [*others, *downstream, upstream]
     try:
-        while unread := [feed for feed in feeds if not feed.ended]:
-            behind = min(unread, key=lambda feed: feed.fraction)
-            behind.step()
-            if behind.ended and behind is upstream:
+        unread = {feed: next(feed) for feed in feeds}
+        while unread:
+            behind = min(unread, key=unread.__getitem__)
+            if (fraction := next(behind, None)) is not None:
+                unread[behind] = fraction
+                continue
+            del unread[behind]
+            if behind is upstream:
                 checker.input_ended()
-            elif behind.ended and behind in downstream and all(feed.ended for feed in downstream):
+            elif behind in downstream and unread.keys().isdisjoint(downstream):
                 checker.downstream_ended()
     finally:
         for feed in feeds:
             feed.close()
+
+
+Feed = Generator[float]
+"""Passes one log to the checker step by step; yields the fraction passed so far, first before any step."""
+Lead = Callable[[int, int], None]
+
+
+def _records(
+    connection: Connection,
+    topic: str,
+    logs: dict[int, LogOffsets],
+    take: Callable[[Iterable[Row]], None],
+    lead: Lead = lambda _partition, _offset: None,
+    *,
+    ahead: int = 0,
+) -> Feed:
+    """
+    Pass on the visible records of one topic; ``ahead``: read this log so many records ahead of the others.
+
+    ``lead`` is called with partition and offset before records up to it are passed on.
+    """
+    ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
+    total, done = max(1, sum(last - first for first, last in ranges.values())), dict.fromkeys(logs, 0)
+    with closing(scan_rows(connection, topic, ranges, READ_COMMITTED)) as batches:
+        yield -ahead / total
+        for rows in batches:
+            reached = {row[0]: row[1] for row in rows}
+            for partition, offset in reached.items():
+                lead(partition, offset)
+            take(rows)
+            done |= {partition: offset + 1 - logs[partition].first for partition, offset in reached.items()}
+            yield (sum(done.values()) - ahead) / total
+    for partition, log in logs.items():
+        lead(partition, log.end)
+
+
+def _raw_batches(raw: RawLogs, topic: str, logs: dict[int, LogOffsets], checker: Checker) -> Lead:
+    """Return a function that passes on a partition's raw batches, up to the one that contains an offset."""
+    left = {p: (batch for batch, _ in raw.batches(topic, p, log.first, log.end)) for p, log in logs.items()}
+    reached = {p: log.first - 1 for p, log in logs.items()}
+
+    def lead(partition: int, offset: int) -> None:
+        batches = []
+        while reached[partition] < offset and (batch := next(left[partition], None)) is not None:
+            batches.append(batch)
+            reached[partition] = batch.last_offset
+        if batches:
+            checker.batches(topic, partition, batches)
+
+    return lead
+
+
+def _offset_commits(batches: Iterator[OffsetBatch], log: LogOffsets, checker: Checker) -> Feed:
+    """Pass on the group's partition of `__consumer_offsets`."""
+    yield 0.0
+    while some := list(islice(batches, _OFFSET_BATCHES)):
+        checker.offsets.take(some)
+        if len(some) < _OFFSET_BATCHES:
+            return
+        yield (some[-1].raw.last_offset + 1 - log.first) / max(1, log.end - log.first)
 
 
 def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:

@@ -257,19 +257,27 @@ class Postgres(Store):
     def prepare(self, deadline: Deadline) -> None:
         if (self.data / "PG_VERSION").exists():
             return
-        initdb = _program("initdb")
-        shutil.rmtree(self.data, ignore_errors=True)  # from an interrupted start
-        self.data.mkdir(mode=0o700)
+        # initdb writes PG_VERSION first: made under its own name, an interrupted start would leave a broken server.
+        initdb, fresh = _program("initdb"), self.home / "data.new"
+        for left in (fresh, self.data):
+            shutil.rmtree(left, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
         if os.geteuid() == 0:
             account = _account()
-            _require_way(self.data, account)
-            os.chown(self.data, account.pw_uid, account.pw_gid)
-        command = [*_as_user(), initdb, "-D", str(self.data), "-U", ROLE]
+            _require_way(fresh, account)
+            os.chown(fresh, account.pw_uid, account.pw_gid)
+        command = [*_as_user(), initdb, "-D", str(fresh), "-U", ROLE]
         command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         how: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-        done = subprocess.run(command, timeout=max(0.001, deadline.remaining_s()), check=False, **how)
+        try:
+            done = subprocess.run(command, timeout=max(0.001, deadline.remaining_s()), check=False, **how)
+        except subprocess.TimeoutExpired as error:
+            raise Refused(
+                f"initdb in {fresh} did not end within {deadline.budget_s:g} s; try again when the machine is less busy"
+            ) from error
         if done.returncode != 0:
-            raise Refused(f"initdb in {self.data} failed: {done.stderr.strip() or done.stdout.strip()}")
+            raise Refused(f"initdb in {fresh} failed: {done.stderr.strip() or done.stdout.strip()}")
+        fresh.rename(self.data)
 
     def answers(self) -> bool:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker, any_broker
 from harness.names import Names
+from harness.pages import ROOT
 from harness.results import Results
 from harness.secure import Secure, secure_broker
 from harness.stores import store
@@ -146,6 +148,15 @@ def secure() -> Iterator[Secure]:
     """A broker that asks who is there, shared by a worker's tests; each grants rights on its own names."""
     with secure_broker() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built once; its checksum and its bill of materials stand beside it."""
+    line = [str(ROOT / "scripts/wheel.sh"), str(tmp_path_factory.mktemp("dist"))]
+    built = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return Path(built.stdout.strip())
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from rich.table import Table
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
 from brew.claims.state import Status
-from brew.cli import REACH_S, as_called, bootstrap_option, connection, option, options
+from brew.cli import REACH_S, as_called, bootstrap_option, checked_group, connection, option, options
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -86,7 +86,7 @@ _claims = options(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 _shown = options(
     _claims,
-    click.option("--group", metavar="GROUP", help="Show only this group."),
+    click.option("--group", callback=checked_group, metavar="GROUP", help="Show only this group."),
     click.option("--topic", metavar="TOPIC", help="Show only partitions of this topic."),
     _json,
 )
@@ -190,7 +190,7 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 
 @claims_group.command("release")
 @_claims
-@click.option("--group", required=True, metavar="GROUP", help="Group to pause.")
+@click.option("--group", required=True, callback=checked_group, metavar="GROUP", help="Group to pause.")
 @option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="Length of the pause in seconds.")
 @click.option("--end", is_flag=True, help="End the pause now.")
 @_wait
@@ -217,7 +217,7 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
 
 @claims_group.command("set-position")
 @_claims
-@click.option("--group", required=True, metavar="GROUP", help="Group whose positions are set.")
+@click.option("--group", required=True, callback=checked_group, metavar="GROUP", help="Group whose positions are set.")
 @option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic that the group reads.")
 @click.option("--partitions", metavar="N,N", help="Partitions to set.  [default: all]")
 @click.option(
@@ -304,4 +304,4 @@ def _milliseconds(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--at is {text!r}: give a time such as 2026-01-31T06:00:00Z") from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
+    return max(0, int(aware.timestamp() * 1000))  # brokers take -1 for the log's end

@@ -17,6 +17,7 @@ from downstream.consume.handler import LoopSettings
 from downstream.observed import follow_option
 from downstream.postgres import DatabaseSettings
 
+# The largest values are those that librdkafka takes.
 loop_options = options(
     bootstrap_option,
     option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic to read."),
@@ -24,16 +25,16 @@ loop_options = options(
         "--partitions", metavar="N,N", help="Partitions to read, without group assignment.  [default: the group's]"
     ),
     follow_option,
-    option("--batch", type=click.IntRange(1), default=5000, help="Records per transaction."),
+    option("--batch", type=click.IntRange(1, 1_000_000), default=5000, help="Records per transaction."),
     option(
         "--max-poll-interval-s",
-        type=click.FloatRange(1),
+        type=click.FloatRange(1, 86_400),
         default=60.0,
         help="Maximum seconds between two polls; a member that takes longer loses its partitions.",
     ),
     option(
         "--session-timeout-s",
-        type=click.FloatRange(1),
+        type=click.FloatRange(1, 3600),
         default=10.0,
         help="Seconds after which the group reassigns a dead member's partitions.",
     ),

@@ -65,7 +65,7 @@ def entry(partition: int, offset: int, value: bytes | None, headers: Headers | N
 
 def _source(headers: Headers | None) -> str | None:
     source = SourcePosition.of(headers)
-    return None if source is None else _safe(f"{source.topic}/{source.partition}/{source.offset}")
+    return None if source is None else _safe(str(source))
 
 
 def _name(value: Any) -> str | None:

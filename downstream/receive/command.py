@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from brew.cli import option
+from brew.cli import checked_group, option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics
@@ -115,14 +115,25 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 @click.command("receive")
 @option("--store", type=click.Choice(_STORES), default="postgres", help="Store of the claims; see above.")
 @loop_options
-@option("--group", default=GROUP, metavar="NAME", help="Consumer group; owns the positions and claims.")
+@option(
+    "--group",
+    default=GROUP,
+    callback=checked_group,
+    metavar="NAME",
+    help="Consumer group; owns the positions and claims.",
+)
 @option("--message-id", default=SOURCE, help="Id of a message: its `source` headers, or `field:NAME` of its value.")
-@option("--keep-days", default=21.0, help="Days for which claims are kept; 0: forever.")
+@option("--keep-days", type=click.FloatRange(0), default=21.0, help="Days for which claims are kept; 0: forever.")
 @click.option("--again", is_flag=True, help="Read from the log's start; messages already processed have no effect.")
 @database_options
 @option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="Redis server: redis://host:port/0.")
-@option("--claim-s", default=30.0, help="redis: seconds until a claim expires; longer than any effect takes.")
+@option(
+    "--claim-s",
+    type=click.FloatRange(0.001),
+    default=30.0,
+    help="redis: seconds until a claim expires; longer than any effect takes.",
+)
 @click.option("--accept-weaker", is_flag=True, help="Run even if the store can lose acknowledged writes.")
 @click.option("--effect-url", metavar="URL", help="outbox: URL to post requests to.")
 @click.option(
@@ -157,10 +168,13 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
     """  # noqa: D301 - click's own mark
     store, settings = given["store"], loop_settings(given, given["group"])
     identify = identifier(given["message_id"])
+    effects = _effects(store, given)  # also refuses a missing address, before the brokers are asked
     if only_check:
-        checked = check(settings, identify, _effects(store, given))
+        checked = check(settings, identify, effects)
         click.echo(json.dumps(checked.document(), indent=2) if as_json else checked.text())
         return ExitCode.VIOLATION if checked.findings else ExitCode.DONE
+    if store == "outbox" and not given["effect_url"]:
+        raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
     keeping = _claim_retention(settings, given)
     receiver_settings = ReceiverSettings(
         settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr
@@ -168,8 +182,6 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
     receiver = _receiver(store, receiver_settings, keeping, given)
     deliverer = None
     if store == "outbox":
-        if not given["effect_url"]:
-            raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
         calls = CallSettings(given["effect_url"])
         deliverer = Deliverer(settings.group, database_settings(given), calls, receiver_settings.crash)
     result = _run(settings, receiver, deliverer, given)

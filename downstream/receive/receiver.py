@@ -82,7 +82,7 @@ def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> li
 
 def _source_id(topic: str, record: LogRecord) -> str:
     source = SourcePosition.of(record.headers())
-    return _own_id(topic, record) if source is None else _short(f"{source.topic}/{source.partition}/{source.offset}")
+    return _own_id(topic, record) if source is None else _short(str(source))
 
 
 def _field_id(topic: str, record: LogRecord, name: str) -> str:

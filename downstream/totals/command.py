@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, connection, option
+from brew.cli import bootstrap_option, checked_group, connection, option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import KillAt
@@ -120,8 +120,9 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     by_partition, standings = reading.changelog()
     changelog = {key: value for values in by_partition.values() for key, value in values.items()}
     comparison.totals = len(changelog)
-    _compare_with_orders(reading, orders, sums, changelog, comparison)
-    documents = {key: Total.decode(value).document(key) for key, value in changelog.items()}
+    counted = {key: Total.read(f"changelog-damaged: {settings.changelog}", text) for key, text in changelog.items()}
+    documents = {key: total.document(key) for key, total in counted.items()}
+    _compare_with_orders(reading, orders, sums, counted, comparison)
     comparison.compare("results", documents, reading.results())
     for partition, until in standings.items():
         stands = sums.positions[partition].offset
@@ -186,7 +187,7 @@ def _compare_with_orders(
     reading: _Reading,
     orders: _StageOffsets,
     sums: _StageOffsets,
-    changelog: Mapping[bytes, bytes],
+    counted: dict[bytes, Total],
     comparison: Comparison,
 ) -> None:
     settings, ranges = reading.settings, {}
@@ -201,11 +202,11 @@ def _compare_with_orders(
     for record in reading.records(settings.input, ranges):
         comparison.orders += 1
         add(wanted, deltas([record.value()]))
-    counted = {key: Total.decode(value) for key, value in changelog.items()}
     waiting = {p: (position.offset, sums.logs[p].last_stable) for p, position in sums.positions.items()}
     for record in reading.records(settings.deltas, waiting):
         comparison.pending_deltas += 1
-        add(counted, {record.key() or b"": Total.decode(record.value() or b"")})
+        where = f"foreign-delta: {settings.deltas}[{record.partition()}] offset {record.offset()}"
+        add(counted, {record.key() or b"": Total.read(where, record.value() or b"")})
     texts = ({key: total.encode() for key, total in totals.items()} for totals in (wanted, counted))
     comparison.compare("recomputation", *texts)
 
@@ -245,7 +246,12 @@ HOME = Path(".brew-state")
 @bootstrap_option
 @option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic of enriched orders.")
 @option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Topic for the results, compacted.")
-@option("--group", default=GROUP, help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.")
+@option(
+    "--group",
+    default=GROUP,
+    callback=checked_group,
+    help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.",
+)
 @follow_option
 @option(
     "--store",

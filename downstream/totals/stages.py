@@ -155,19 +155,20 @@ class Aggregate:
     def take(self, records: Sequence[LogRecord]) -> None:
         for record in records:
             key, value = record.key(), record.value()
+            where = f"foreign-delta: {self.settings.deltas}[{self.partition}] offset {record.offset()}"
             if key is None or value is None:
                 raise Refused(
-                    f"foreign-delta: {self.settings.deltas}[{self.partition}] offset {record.offset()} lacks key or "
-                    "value, so this program did not write it; only its group may write there"
+                    f"{where} lacks key or value, so this program did not write it; only its group may write there"
                 )
-            add(self._found, {key: Total.decode(value)})
+            add(self._found, {key: Total.read(where, value)})
 
     def outputs(self, until: int) -> Iterator[Output]:
         partition, changelog, output = self.partition, self.settings.changelog, self.settings.output
         keys = list(self._found)
         before = self.store.get(keys)
+        damaged = f"changelog-damaged: {changelog}[{partition}]"
         for key, old in zip(keys, before, strict=True):
-            total = self._found[key] if old is None else Total.decode(old).plus(self._found[key])
+            total = self._found[key] if old is None else Total.read(damaged, old).plus(self._found[key])
             self._changes[key] = value = total.encode()
             yield Output(changelog, partition, key, value)
             yield Output(output, partition, key, total.document(key))

@@ -211,7 +211,14 @@ def checkpoint_value(until: int, keys: int) -> bytes:
 
 
 def parse_checkpoint(value: bytes) -> tuple[int, int]:
-    until, keys = map(int, value.split(b" "))
+    """Return the offset and the number of totals that `checkpoint_value` was given; `Refused` for anything else."""
+    try:
+        until, keys = map(int, value.split(b" "))
+    except ValueError as error:
+        raise Refused(
+            f"changelog-damaged: the changelog has {value[:80]!r} in place of a checkpoint, so another program wrote "
+            "it; only this program's group may write there. Count again with another --group"
+        ) from error
     return until, keys
 
 

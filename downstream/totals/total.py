@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, NoReturn
 
+from brew.errors import Refused
 from brew.orders import DISCOUNT_FIELD, TIER_FIELD
 
 CUSTOMER = "customer"
@@ -20,6 +21,7 @@ _EXACT = Context(prec=120, traps=[Inexact, InvalidOperation, Overflow])
 _MOST_MAGNITUDE = 24
 _MOST_PLACES = 12
 _NONE = Decimal(0)
+_CHARACTERS = b"0123456789.- "
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,28 @@ class Total:
         Raises:
             ValueError: the text is anything else.
         """
-        words = text.decode().split(" ")
+        ours = not text.translate(None, _CHARACTERS)  # Decimal reads more, such as NaN and an exponent of a billion
         try:
-            orders, sum_cents, discount_cents, unpriced = words
+            orders, sum_cents, discount_cents, unpriced = text.decode().split(" ") if ours else []
             return cls(int(orders), Decimal(sum_cents), Decimal(discount_cents), int(unpriced))
         except (ValueError, InvalidOperation) as error:
             raise ValueError(f"no total: {text[:80]!r}") from error
+
+    @classmethod
+    def read(cls, where: str, text: bytes) -> Total:
+        """
+        Decode what was read from a topic.
+
+        Raises:
+            Refused: another program wrote it ``where``.
+        """
+        try:
+            return cls.decode(text)
+        except ValueError as error:
+            raise Refused(
+                f"{where} holds {error}, so this program did not write it; only its group may write there. "
+                "Count again with another --group"
+            ) from error
 
     def document(self, key: bytes) -> bytes:
         """Return the JSON for the results topic; amounts are strings, because a reader's doubles would round them."""

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import urllib3
 
-from brew.cli import option
+from brew.cli import checked_group, option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
@@ -72,8 +72,7 @@ class Caller:
             NonRetriableError: the receiver will never accept it.
             CallFailedError, urllib3.exceptions.HTTPError: the receiver may accept it later.
         """
-        source = message_id(self._topic, record)
-        key = f"{source.topic}/{source.partition}/{source.offset}"
+        key = str(message_id(self._topic, record))
         headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key}
         answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
         outcome = RequestOutcome.of(answer.status)
@@ -137,8 +136,14 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 @click.command("call")
 @click.option("--url", required=True, callback=_url, help="URL to post each record's value to.")
 @loop_options
-@option("--group", default=GROUP, metavar="NAME", help="Consumer group; its committed offset is the position.")
-@option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, help="Maximum seconds for one call.")
+@option(
+    "--group",
+    default=GROUP,
+    callback=checked_group,
+    metavar="NAME",
+    help="Consumer group; its committed offset is the position.",
+)
+@option("--timeout-s", type=click.FloatRange(0, 3600, min_open=True), default=5.0, help="Maximum seconds for one call.")
 @option("--virtual-partitions", default=1, metavar="N", help="Maximum number of concurrent calls.")
 @option(
     "--most-uncovered",

@@ -44,7 +44,7 @@ from proof.campaign.stage import WRITER
 from proof.provenance import SINK_ROWS, MadeWith
 
 THEMES = (
-    *("writer", "wire", "broker", "kafka", "payload", "spark", "standalone", "ledger", "downstream", "claims"),
+    *("writer", "wire", "broker", "kafka", "payload", "spark", "ledger", "downstream", "claims"),
     *("access", "sink", "mixture"),
 )
 SPARK = "-spark"
@@ -155,102 +155,85 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     # Results from another kernel prove nothing about this one, so those cells run again.
     done = finished_results(folder, {_made_with(plan, sink=sink).kernel for sink in (False, True)})
     began, clock = datetime.now(UTC), time.monotonic()
-    todo = _CellQueue(plan, deque(plan.left(done)), done, starts, ends)
-    lanes = [_Lane(todo, number) for number in range(plan.at_once)]
+    campaign, numbers = _Campaign(plan, done, starts, ends), range(plan.at_once)
+    # Daemons, so that a campaign that is told to end does not wait for its cells; their programs end with it, and each
+    # cluster's guard stops the brokers.
+    lanes = [threading.Thread(target=campaign.lane, args=[n], name=f"lane {n}", daemon=True) for n in numbers]
     try:
         if len(lanes) == 1:
-            lanes[0].run()  # in this thread, so that a cell cleans up when it is told to end
+            campaign.lane(0)  # in this thread, so that a cell cleans up when it is told to end
         else:
             for lane in lanes:
                 lane.start()
             for lane in lanes:
                 lane.join()
     finally:
-        todo.left.clear()
-        for lane in lanes:
-            lane.close()
+        campaign.left.clear()
+        for number in numbers:
+            campaign.close(number)
         about = campaign_metadata(plan.command, began, time.monotonic() - clock, plan.seeds, _made_with(plan))
         write_file(folder / WHOLE, about, done)
-    for lane in lanes:
-        if lane.error is not None:
-            raise lane.error
+    for error in campaign.errors:
+        raise error
     return done
 
 
-@dataclass
-class _CellQueue:
-    """The queue of the cells left to run, taken from either end, and the results; thread-safe."""
+class _Campaign:
+    """The cells left to run, the lanes that take them from either end, and the results; thread-safe."""
 
-    plan: Plan
-    left: deque[Round]
-    done: list[Result]
-    starts: Callable[[Cell, int], None]
-    ends: Callable[[Result], None]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, plan: Plan, done: list[Result], starts: Callable[[Cell, int], None], ends: Callable[[Result], None]
+    ) -> None:
+        self.left = deque(plan.left(done))
+        self.errors: list[BaseException] = []
+        self._plan, self._done, self._starts, self._ends = plan, done, starts, ends
+        self._clusters: dict[int, Sandbox] = {}
         self._lock = threading.Lock()
-        self._time = None if self.plan.begin_within_s is None else Deadline(self.plan.begin_within_s)
+        self._time = None if plan.begin_within_s is None else Deadline(plan.begin_within_s)
 
-    def take(self, *, last: bool) -> Round | None:
+    def lane(self, number: int) -> None:
+        """Run cells sequentially on a cluster of its own; odd lanes start at the list's end, with the long cells."""
+        plan = self._plan
+        try:
+            while (taken := self._take(last=number % 2 == 1)) is not None:
+                cell, seed = taken
+                cluster = ExternalCluster("") if cell.not_applicable else self._cluster(number)
+                made_with = _made_with(plan, sink=cell.row in SINK_ROWS)
+                result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
+                if not result.as_expected:
+                    self.close(number)  # its brokers may be in any state
+                self._finish(result)
+        except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined
+            self.errors.append(error)
+            self.left.clear()
+        finally:
+            self.close(number)
+
+    def _take(self, *, last: bool) -> Round | None:
         with self._lock:
             if not self.left or (self._time is not None and self._time.expired()):
                 return None
             cell, seed = self.left.pop() if last else self.left.popleft()
-            self.starts(cell, seed)
+            self._starts(cell, seed)
             return cell, seed
 
-    def finish(self, result: Result) -> None:
+    def _finish(self, result: Result) -> None:
         with self._lock:
-            append_result(self.plan.settings.folder, result)
-            self.done.append(result)
-            self.ends(result)
+            append_result(self._plan.settings.folder, result)
+            self._done.append(result)
+            self._ends(result)
 
+    def _cluster(self, number: int) -> ExternalCluster:
+        if self._plan.bootstrap is not None:
+            return ExternalCluster(self._plan.bootstrap)
+        if number not in self._clusters:
+            self._clusters[number] = Sandbox(Path(tempfile.mkdtemp(prefix="brew-campaign-")))
+        return self._clusters[number]
 
-class _Lane(threading.Thread):
-    """
-    Runs cells sequentially on a cluster of its own.
-
-    Every other lane starts at the end of the list, where the long cells are. A daemon thread, so that a campaign that
-    is told to end does not wait for its cells; their programs end with it, and each cluster's guard stops the brokers.
-    """
-
-    def __init__(self, todo: _CellQueue, number: int) -> None:
-        super().__init__(name=f"lane {number}", daemon=True)
-        self.error: BaseException | None = None
-        self._todo, self._from_the_end = todo, number % 2 == 1
-        bootstrap = todo.plan.bootstrap
-        self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
-        self._own: Sandbox | None = None
-
-    def run(self) -> None:
-        try:
-            while (taken := self._todo.take(last=self._from_the_end)) is not None:
-                cell, seed = taken
-                cluster = ExternalCluster("") if cell.not_applicable else self._cluster()
-                plan = self._todo.plan
-                made_with = _made_with(plan, sink=cell.row in SINK_ROWS)
-                result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
-                if not result.as_expected:
-                    self.close()  # its brokers may be in any state
-                self._todo.finish(result)
-        except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined
-            self.error = error
-            self._todo.left.clear()
-        finally:
-            self.close()
-
-    def _cluster(self) -> ExternalCluster:
-        if self._foreign is not None:
-            return self._foreign
-        if self._own is None:
-            self._own = Sandbox(Path(tempfile.mkdtemp(prefix="brew-campaign-")))
-        return self._own
-
-    def close(self) -> None:
+    def close(self, number: int) -> None:
         """Stop the lane's own cluster; may be called from another thread while a cell uses it."""
-        own, self._own = self._own, None
-        if own is not None:
-            own.close()
+        if (cluster := self._clusters.pop(number, None)) is not None:
+            cluster.close()
 
 
 def _made_with(plan: Plan, *, sink: bool = False) -> MadeWith:

@@ -25,7 +25,7 @@ from proof.campaign.cell import Need
 from proof.campaign.programs import ROOT, repeated
 
 CLIENTS = "clients"
-_COMMAND_S = 90.0
+_COMMAND_S = 240.0
 _POLL_S = 0.05
 _GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
 _ALL = 3

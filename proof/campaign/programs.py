@@ -22,10 +22,12 @@ import psutil
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
+from brew.names import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
+_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 _SIZE = 16
 _SUFFIX = ".parsed"
 
@@ -104,6 +106,17 @@ class Program:
         if (code := self.wait(deadline)) != 0:
             raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_output()}; see {self._err}")
         return self.printed()
+
+    def report(self, deadline: Deadline) -> dict[str, Any]:
+        """Wait for the end, with a verdict as exit code; return the JSON printed, or raise `ProgramFailedError`."""
+        code = self.wait(deadline)
+        try:
+            report: dict[str, Any] = json.loads(self.printed())
+        except ValueError:
+            report = {}
+        if not report or code not in _VERDICTS:
+            raise ProgramFailedError(f"{self.name} ended with {code} and gave no report: {self.last_output()}")
+        return report
 
     @property
     def ending(self) -> str:

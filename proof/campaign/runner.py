@@ -7,7 +7,6 @@ The verdict is the checker's, unless the required faults did not happen or commi
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import tempfile
 import threading
@@ -16,25 +15,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from brew.journal import Entry, Phase, Step
-from brew.names import ExitCode
 from proof import log_summary
 from proof.campaign.cell import DIRECT, INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.effects import HOLDERS, LeaseObserver
 from proof.campaign.journals import is_commit, is_fenced, stalls
-from proof.campaign.programs import ProgramFailedError, Programs
+from proof.campaign.programs import Programs
 from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
 _WHOLE_S = 90.0
 _NOT_APPLICABLE = "not applicable: "
 _READ_S = 120.0
-_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,8 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
     began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
         cluster.restore(Deadline(_WHOLE_S))
-        return Result(**{**cell.experiment(cluster.bootstrap, seed, settings.kills), "cell": cell.name})
+        found = cell.experiment(cluster.bootstrap, seed, settings.kills)
+        return Result(**{**_about(cell, seed, began), "bound_s": cell.bound_s, "expected": cell.expected, **found})
     folder = settings.folder / f"{cell.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -109,20 +108,21 @@ def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
 
 def _run_phases(stage: CellEnvironment, judged: Judgement) -> None:
     """Run the phases of a cell; later ones run even if earlier ones failed."""
-    opened = _run_phase(lambda: _open(stage), judged)
-    played = opened and _run_phase(lambda: break_it(stage), judged)
+    phase = partial(_run_phase, judged=judged, control=stage.cell.expected == VIOLATED)
+    opened = phase(lambda: _open(stage))
+    played = opened and phase(lambda: break_it(stage))
     if opened and not played:
         stage.abort_writers()
-    whole = _run_phase(lambda: stage.cluster.restore(Deadline(_WHOLE_S), stage.names.topics()), judged)
-    closed = played and whole and stage.cell.judged and _run_phase(lambda: _close(stage), judged)
+    whole = phase(lambda: stage.cluster.restore(Deadline(_WHOLE_S), stage.names.topics()))
+    closed = played and whole and stage.cell.judged and phase(lambda: _close(stage))
     stage.stop_all()
     if opened and whole and stage.cell.judged:
         # The cell's time is for the program under test; the checker has its own.
         stage.deadline = Deadline(_WHOLE_S)
-        _run_phase(stage.read_to_the_end, judged)
-        _run_phase(lambda: check(stage, judged, settled=closed), judged)
+        phase(stage.read_to_the_end)
+        phase(lambda: check(stage, judged, settled=closed))
     if opened and whole:
-        _run_phase(lambda: count(stage, judged), judged)
+        phase(lambda: count(stage, judged))
         stage.forget()
     judged.doubts += stage.doubts
     judged.anomalies += [*stage.findings, *({"name": "crash", "evidence": crash} for crash in stage.crashes())]
@@ -159,12 +159,15 @@ def _close(stage: CellEnvironment) -> None:
     stage.drain()
 
 
-def _run_phase(call: Callable[[], None], judged: Judgement) -> bool:
+def _run_phase(call: Callable[[], None], judged: Judgement, *, control: bool) -> bool:
     """Run one phase; a stall is an anomaly of the program under test, any other error a doubt."""
     try:
         call()
     except StalledError as error:
-        judged.stalled(str(error))
+        if control:  # one that stalls has not shown its violation
+            judged.doubts.append(f"the control stalled: {error}")
+        else:
+            judged.stalled(str(error))
         return False
     except Exception as error:  # noqa: BLE001 - the next cells must run, whatever fails here
         judged.doubts.append(f"{type(error).__name__}: {error}")
@@ -174,14 +177,18 @@ def _run_phase(call: Callable[[], None], judged: Judgement) -> bool:
     return True
 
 
+def _about(cell: Cell, seed: int, began: datetime) -> dict[str, Any]:
+    """Return the fields of a result that only depend on the cell and on time."""
+    same = {name: getattr(cell, name) for name in ("row", "fault", "target", "moment", "path")}
+    seconds = round((datetime.now(UTC) - began).total_seconds(), 2)
+    return {"cell": cell.name, **same, "seed": seed, "began": began.isoformat(timespec="seconds"), "seconds": seconds}
+
+
 def _result(stage: CellEnvironment, judged: Judgement, began: datetime) -> Result:
     cell = stage.cell
     return Result(
-        *(cell.name, cell.row, cell.fault, cell.target, cell.moment, cell.path),
-        seed=stage.seed,
+        **_about(cell, stage.seed, began),
         verdict=judged.verdict,
-        began=began.isoformat(timespec="seconds"),
-        seconds=round((datetime.now(UTC) - began).total_seconds(), 2),
         bound_s=stage.bound_s,
         recovery_s=[round(seconds, 3) for seconds in stage.recovery_s],
         stall_s=[round(seconds, 3) for seconds in stage.stall_s],
@@ -219,16 +226,7 @@ def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
     ``settled``: all writers ended cleanly, so that a transaction that is still open is a violation.
     """
     stage.journals.look()
-    words = ["verify", "--bootstrap", stage.cluster.bootstrap, *stage.names.options(), "--json"]
-    words += ["--journals", str(stage.journals.folder), *(["--settled"] if settled else [])]
-    program = stage.programs.python("verify", "proof", *words)
-    code = program.wait(Deadline(_READ_S))
-    if code not in _VERDICTS:
-        raise ProgramFailedError(f"the checker ended with {code}: {program.last_output()}")
-    try:
-        report = json.loads(program.printed())
-    except ValueError as error:
-        raise ProgramFailedError(f"the checker printed no report: {program.last_output()}") from error
+    report = stage.verified("--journals", str(stage.journals.folder), *(["--settled"] if settled else []))
     judged.anomalies += report["findings"]
     judged.doubts += report["doubts"]
     if report["verdict"] == INCONCLUSIVE and not report["doubts"]:
@@ -244,7 +242,7 @@ def count(stage: CellEnvironment, judged: Judgement) -> None:
     try:
         topics = [stage.names.output, stage.names.dead_letter]
         logged = log_summary.end_offsets(stage.cluster.connection, topics, Deadline(_READ_S))
-        aborted = sum(log.counts.aborted for log in logged)
+        aborted = sum(log["aborted"] for log in logged)
     except BrewError as error:
         judged.doubts.append(f"aborted records could not be counted: {error}")
     # Begun and not committed: aborted by their own writer or by a fence.

@@ -187,13 +187,12 @@ class SinkExperiment:
 
     def ended(self, program: Program, code: int = 0) -> None:
         """Wait for the query's end; raise `StalledError` if it ended with another exit code."""
-        if (found := program.wait(Deadline(END_S * self.stage.slack))) != code:
-            raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_output()}")
+        self.stage.ended(program, code, Deadline(END_S * self.stage.slack))
 
     def stopped(self, program: Program) -> None:
         """Stop a query that follows; raise `StalledError` if it had already ended, or does not end cleanly."""
-        if (found := self.stage.stop(program, END_S)) != 0:
-            raise StalledError(f"{program.name} ended with {found}: {program.last_output()}")
+        self.stage.stop(program, END_S)
+        self.stage.ended(program)
 
     def refused(self, program: Program, reason: str) -> None:
         """Wait for a query to end because the sink refuses; raise `StalledError` if not for that reason."""

@@ -23,14 +23,14 @@ from brew.kafka.clients import KafkaException, Producer, producer
 from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import Row, scan_rows
 from brew.names import READ_COMMITTED
-from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell, Names
+from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, PROVEN, Cell, Names
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
 from proof.campaign.programs import Background, Program, Programs
 from proof.seed import orders, spoiled
 
 _POLL_S = 0.005
-_ASK_S, _OPEN_S = 30.0, 20.0
+_ASK_S, _OPEN_S, _READ_S = 30.0, 20.0, 120.0
 WRITER = (sys.executable, "-m", "pipeline", "run")
 FEED_RATE = 300
 _KILLS_PER_TIME = 5
@@ -42,6 +42,10 @@ _Found = TypeVar("_Found")
 
 class StalledError(BrewError):
     """The program under test did not continue in time: a finding."""
+
+
+class FaultMissedError(BrewError):
+    """The fault found no target, so the cell shows nothing."""
 
 
 class Feeder(Background):
@@ -247,9 +251,12 @@ class CellEnvironment:
 
     def drain(self, *options: str) -> None:
         """Run another writer until the input is drained; it must exit with 0."""
-        program = self.writer("--patience", "60", *options, name="drain")
-        if (code := program.wait(self.deadline)) != 0:
-            raise StalledError(f"the last writer could not drain the input (exit {code}): {program.last_output()}")
+        self.ended(self.writer("--patience", "60", *options, name="drain"))
+
+    def ended(self, program: Program, code: int = 0, deadline: Deadline | None = None) -> None:
+        """Wait for the program's end; raise `StalledError` if it ended with another exit code."""
+        if (found := program.wait(deadline or self.deadline)) != code:
+            raise StalledError(f"{program.name} ended with {found} instead of {code}: {program.last_output()}")
 
     def read_to_the_end(self) -> None:
         """Run a last `read_committed` reader from the logs' starts to their ends."""
@@ -257,10 +264,13 @@ class CellEnvironment:
 
     def proven(self) -> None:
         """Run the checker on what exists so far, for cells whose fault removes data that it would compare."""
-        words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options())
-        program = self.other("verify-before", "proof", *words)
-        if program.wait(self.deadline) != 0:
-            raise StalledError(f"not proven even before the fault: {program.printed()[-500:]}")
+        if (report := self.verified())["verdict"] != PROVEN:
+            raise StalledError(f"not proven even before the fault: {report['totals']}, {report['doubts']}")
+
+    def verified(self, *options: str) -> dict[str, Any]:
+        """Let `proof verify` compare the cell's logs; return its report."""
+        words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options(), "--json", *options)
+        return self.other("verify", "proof", *words).report(Deadline(_READ_S))
 
     def _reading(self) -> list[str]:
         asked = ["--topic", self.names.output, "--topic", self.names.dead_letter]

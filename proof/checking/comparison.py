@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import itemgetter
 
@@ -13,16 +13,18 @@ from proof.checking.input_partition import BrokerFacts, Headers, InputPartition,
 from proof.findings import Findings, Name
 from proof.oracle import Profiles, appended, unjustified, wrong_enrichment
 
+ExactMatch = Callable[[Row, Row], bool]
 
-class Expected:
-    """The fast path: recognizes correct outputs of one input partition in the common case, byte by byte."""
 
-    def __init__(self, topic: str, partition: int) -> None:
-        source = SourcePosition(topic, partition, 0).headers()
-        self._source: Headers = [*source[:-1]]
+def exact_match(topic: str, partition: int) -> ExactMatch:
+    """
+    Return a function that recognizes correct outputs of one input partition in the common case, byte by byte.
 
-    def is_exact_match(self, came: Row, out: Row) -> bool:
-        """Return True if ``out`` is certainly correct; False means that it needs a full comparison."""
+    True: the output is certainly correct. False: it needs a full comparison.
+    """
+    source: Headers = [*SourcePosition(topic, partition, 0).headers()[:-1]]
+
+    def matches(came: Row, out: Row) -> bool:
         _, offset, key, value, headers, created = came
         _, _, out_key, out_value, out_headers, out_created = out
         return (
@@ -30,16 +32,16 @@ class Expected:
             and out_created == created
             and value is not None
             and out_value is not None
-            and out_headers == [*headers, *self._source, (HEADER_OFFSET, b"%d" % offset)]
+            and out_headers == [*headers, *source, (HEADER_OFFSET, b"%d" % offset)]
             and appended(key, value, out_value)
         )
 
+    return matches
 
-class ExpectedWithProfile(Expected):
-    """For outputs that name the profile they were enriched with: all need a full comparison."""
 
-    def is_exact_match(self, came: Row, out: Row) -> bool:  # noqa: ARG002 - overrides
-        return False
+def _no_match(_came: Row, _out: Row) -> bool:
+    """Require a full comparison of all outputs, for those that name the profile they were enriched with."""
+    return False
 
 
 def wrong_output(came: Record, out: Record, source: SourcePosition, profiles: Profiles | None = None) -> str | None:
@@ -102,8 +104,8 @@ class Comparison:
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
-        kind = Expected if facts.profiles is None else ExpectedWithProfile
-        self._expected = {p: kind(facts.input, p) for p in lanes}
+        fast = facts.profiles is None
+        self._exact: dict[int, ExactMatch] = {p: exact_match(facts.input, p) if fast else _no_match for p in lanes}
         self._same_shape = facts.output_partitions == len(lanes)
         self._downstream_open = True
         self.inputs = self.backlog = self.unverifiable = 0
@@ -129,7 +131,7 @@ class Comparison:
             count += 1
             if early and offset in early:
                 topic, out = early.pop(offset)
-                if topic != self._facts.output or not self._expected[partition].is_exact_match(row, out):
+                if topic != self._facts.output or not self._exact[partition](row, out):
                     self._compare(row, topic, out)
             elif self._downstream_open:
                 queue.append(row)
@@ -149,7 +151,7 @@ class Comparison:
         partition = stream.partition
         quick = stream.topic == self._facts.output and partition in self._lanes
         queue = self._lanes[partition].queue if quick else None
-        exactly = self._expected[partition].is_exact_match if quick else None
+        exactly = self._exact[partition] if quick else None
         layout, last = stream.layout, stream.last
         before = last.get(partition, -1)
         upto = stream.upto

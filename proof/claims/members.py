@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from brew.claims import state
 from brew.claims.log import Entry
@@ -23,6 +23,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
+from proof.campaign.programs import Background
 from proof.claims.history import Belief, History, broken, uncovered
 
 _JOIN_S, _TURN_S, _LEAVE_S, _AGAIN_S = 30.0, 3.0, 3.0, 0.2
@@ -126,18 +127,17 @@ def _join(member: Member, stop: threading.Event) -> None:
             return
 
 
-class ClaimsFollower:
-    """Follows a log from its first record, in a thread; creates the topic."""
+class ClaimsFollower(Background):
+    """Follows a log from its first record; creates the topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
+        super().__init__("watching claims", _WATCHING_JOIN_S)
         self.history = History()
         self._log = ClaimsLog(connection, topic)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watching claims", daemon=True)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         self._log.tail({0: 0})
-        while not self._end.wait(_LOOK_S):
+        while not self.over.wait(_LOOK_S):
             with contextlib.suppress(BrewError):  # brokers are killed on purpose
                 self._take({})
 
@@ -149,13 +149,8 @@ class ClaimsFollower:
         deadline = Deadline(_READ_S)
         return sum(entry.key == b"Snapshot" for entry in self._log.history(self._log.bounds(deadline), deadline))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._end.set()
-        self._thread.join(_WATCHING_JOIN_S)
+        super().__exit__()
         with contextlib.suppress(BrewError):
             if kind is None:
                 self._take({0: self._log.bounds(Deadline(_READ_S))[0][1]})

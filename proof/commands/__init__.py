@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, connection, option, options
+from brew.cli import REACH_S, checked_group, connection, option, options
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import UsageError
 from brew.kafka.clients import reach
 from brew.names import checked_topic
 
@@ -26,12 +25,6 @@ _Command = Callable[..., Any]
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     return None if value is None else checked_topic(value, parameter.opts[0])
-
-
-def _group(_context: click.Context, _parameter: click.Parameter, group: str) -> str:
-    if not group:
-        raise UsageError("--group is empty; name a group, or leave the option out")
-    return group
 
 
 def typed_option(flags: str, kind: Any, default: object, text: str, **more: Any) -> Callable[[_Command], _Command]:
@@ -59,7 +52,7 @@ topic_options = options(
     topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Topic for rejected records."),
 )
 group_option = option(
-    "--group", default=names.GROUP_ID, callback=_group, metavar="GROUP", help="The pipeline's consumer group."
+    "--group", default=names.GROUP_ID, callback=checked_group, metavar="GROUP", help="The pipeline's consumer group."
 )
 json_option = flag("--json as_json", "Print one JSON document instead of text.")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,7 @@ from proof.commands import (
     typed_option,
 )
 from proof.findings import Report
-from proof.log_feeds import PipelineUnderTest
-from proof.verify import VerifyOptions
+from proof.verify import PipelineUnderTest, VerifyOptions
 from proof.verify import verify as judge
 
 _JOURNAL_S = 60.0
@@ -130,34 +130,21 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
     Example:
       python -m proof group-describe --group brew-enricher --topic brew.orders.v1
     """  # noqa: D301 - click's own mark
-    position = log_summary.group_position(connected(bootstrap), group, topic, Deadline(_ASK_S))
+    found = log_summary.describe_group(connected(bootstrap), group, topic, Deadline(_ASK_S))
+    blockers = found["open_transactions"]
     if as_json:
-        print_json(_group_document(position))
+        print_json(found | {"open_transactions": list(map(asdict, blockers))})
         return
-    title = f"group {group} in {topic}: {position.state}, {quantity(position.members, 'member')}"
+    title = f"group {group} in {topic}: {found['state']}, {quantity(found['members'], 'member')}"
     table = _table(title, ["partition"], ["committed", "LSO", "log end", "lag", "behind LSO"])
-    for partition in position.partitions:
-        committed = "-" if partition.committed is None else str(partition.committed)
-        log = partition.offsets
-        cells = (partition.partition, committed, log.last_stable, log.end, partition.lag, partition.behind_stable)
-        table.add_row(*map(str, cells))
+    for row in found["partitions"]:
+        cells = (row[name] for name in ("partition", "committed", "last_stable", "end", "lag", "behind_stable"))
+        table.add_row(*("-" if cell is None else str(cell) for cell in cells))
     table.add_section()
-    table.add_row("all", "", "", "", str(position.lag), str(position.behind_stable))
+    table.add_row("all", "", "", "", str(found["lag"]), str(found["behind_stable"]))
     show(table)
-    for blocker in position.blockers:
+    for blocker in blockers:
         click.echo(f"open transaction in {blocker}")
-
-
-def _group_document(position: log_summary.GroupPosition) -> dict[str, object]:
-    names = ("group", "topic", "state", "members", "partitions", "lag", "behind_stable")
-    partitions = [
-        {"partition": of.partition, "committed": of.committed, **asdict(of.offsets)}
-        | {"lag": of.lag, "behind_stable": of.behind_stable}
-        for of in position.partitions
-    ]
-    blockers = [asdict(blocker) for blocker in position.blockers]
-    whole = {name: getattr(position, name) for name in names}
-    return {**whole, "partitions": partitions, "open_transactions": blockers}
 
 
 @click.command("end-offsets")
@@ -179,20 +166,14 @@ def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     asked = [checked_topic(name, "--topic") for name in wanted]
     logs = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
     if as_json:
-        print_json([
-            {"topic": log.topic, "partition": log.partition, **asdict(log.offsets), **asdict(log.counts)}
-            for log in logs
-        ])  # fmt: skip
+        print_json(logs)
         return
     numbers = ["partition", "first", "LSO", "end", "visible", "waiting", "aborted", "open", "control"]
     table = _table("", ["topic"], numbers)
-    last = None
-    for log in logs:
-        if last not in {None, log.topic}:
-            table.add_section()
-        cells = (log.partition, *astuple(log.offsets), *astuple(log.counts))
-        table.add_row(log.topic if log.topic != last else "", *map(str, cells))
-        last = log.topic
+    for topic, of_topic in groupby(logs, itemgetter("topic")):
+        for number, (_, *cells) in enumerate(log.values() for log in of_topic):
+            table.add_row("" if number else topic, *map(str, cells))
+        table.add_section()
     show(table)
 
 

@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,9 +18,13 @@ from brew.cli import bootstrap_option, option
 from brew.connection import Connection
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
+from proof.campaign.cell import INCONCLUSIVE
+from proof.campaign.cells import wire
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.runner import RunSettings, run
 from proof.commands import connected, flag, json_option, print_json, print_result, repeatable, typed_option
+from proof.provenance import MadeWith
 from proof.wire.late import SCRIPTS
-from proof.wire.product import BELIEVED_FROM, CELLS, against_pipeline
 from proof.wire.proxy import HOST, WireProxy
 from proof.wire.rules import CaughtFrame, NetworkConditions, Rule, Trap
 from proof.wire.torn import F11, SCRIPT_DESCRIPTIONS, Result, conclusion, experiment, seen_by_reader, timelines
@@ -27,6 +33,8 @@ _ORDERS = ("release", "drop", "cut", "remove")
 _AMOUNT, _SHARE = click.FloatRange(0), click.FloatRange(0, 1)
 _speaking = threading.Lock()
 _NARROW, _WIDE = 100, 144
+_CELLS = {cell.name: cell for cell in wire.CELLS if cell.experiment is not None}
+_KILLS = 3  # ten tries each
 
 
 @click.command()
@@ -197,7 +205,7 @@ def torn(
 
 
 def _pipeline(connection: Connection, tries: int, script: str, *, as_json: bool) -> int:
-    result = against_pipeline(connection, tries, SCRIPTS[script][1].api)
+    result = wire.against_pipeline(connection, tries, SCRIPTS[script][1].api)
     answers = ", ".join(f"{name} x {count}" for name, count in sorted(result.late.items()))
     trouble = f": {result.trouble}" if result.trouble else ""
     text = f"pipeline behind the proxy, {tries} tries with a late {result.api}: answered {answers}\n"
@@ -226,19 +234,12 @@ def _print(results: Sequence[Result], *, show: bool) -> None:
 
 
 def _exit_code(results: Sequence[Result]) -> int:
-    by_name = {result.writer: result for result in results}
-    strict, control = by_name.get("strict"), by_name.get("reuse")
-    if strict is not None and strict.tally.broken:
-        return ExitCode.VIOLATION
-    if strict is not None and strict.tally.inconclusive:
-        return ExitCode.REFUSED
-    if control is not None and control.share_broken < BELIEVED_FROM:
-        return ExitCode.REFUSED
-    return ExitCode.DONE
+    wrong = {result.verdict for result in results if result.verdict != result.expected}
+    return ExitCode.VIOLATION if "violated" in wrong else ExitCode.REFUSED if wrong else ExitCode.DONE
 
 
 @click.command("wire-cell")
-@click.argument("name", type=click.Choice(sorted(CELLS)))
+@click.argument("name", type=click.Choice(sorted(_CELLS)))
 @bootstrap_option
 @typed_option("--seed", int, 1, "Seed; selects the script to start with.")
 @json_option
@@ -251,9 +252,11 @@ def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
       python -m proof wire-cell F11-end-txn-control --seed 2
       python -m proof wire-cell F12-offsets-strict --json
     """  # noqa: D301
-    result: dict[str, Any] = CELLS[name](connected(bootstrap), seed)
-    text = f"{name} seed {seed}: {result['verdict']} ({result['seconds']} s) {result['note']}"
-    print_result(result, text, as_json=as_json)
-    if result["verdict"] == "inconclusive":
+    cluster = ExternalCluster(connected(bootstrap).bootstrap)
+    result = run(_CELLS[name], seed, cluster, RunSettings(Path(), kills=_KILLS))
+    document = {field: value for field, value in asdict(result).items() if field not in MadeWith.__slots__}
+    text = f"{name} seed {seed}: {result.verdict} ({result.seconds} s) {result.note}"
+    print_result(document, text, as_json=as_json)
+    if result.verdict == INCONCLUSIVE:
         return ExitCode.REFUSED
-    return ExitCode.DONE if result["verdict"] == result["expected"] else ExitCode.VIOLATION
+    return ExitCode.DONE if result.as_expected else ExitCode.VIOLATION

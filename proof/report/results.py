@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from brew.errors import Refused
 from proof.findings import Name, Verdict
@@ -246,9 +246,36 @@ class Provenance:
     versions: dict[str, str]
 
 
+def _is_number(value: object) -> bool:
+    # Python's JSON accepts NaN and Infinity, which are not durations.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _is_tally(value: object) -> bool:
+    return isinstance(value, dict) and all(n is None or (type(n) is int and n >= 0) for n in value.values())
+
+
+class Kind(NamedTuple):
+    """What a field must be: in words, as a test, and the value if it is missing."""
+
+    need: str
+    fits: Callable[[Any], bool]
+    default: Any = None
+
+
+_TEXT = Kind("a text", lambda value: isinstance(value, str), "")
+_INTEGER = Kind("an integer", lambda value: type(value) is int)
+_NUMBER = Kind("a number of 0 or more", _is_number)
+_LIST = Kind("a list", lambda value: isinstance(value, list), ())
+_NUMBERS = Kind("a list of numbers of 0 or more", lambda value: _LIST.fits(value) and all(map(_is_number, value)), ())
+_OBJECT = Kind("an object", lambda value: isinstance(value, dict), {})
+_COUNTS = Kind("an object of counts", _is_tally, {})
+_VERDICT = Kind(f"one of {', '.join(Verdict)}", lambda value: value in tuple(Verdict), Verdict.PROVEN)
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A JSON object and its location in the file; each getter checks the value's type."""
+    """A JSON object and its location in the file."""
 
     values: dict[str, Any]
     location: str
@@ -259,58 +286,15 @@ class Fields:
             raise Refused(f"{location} is not a JSON object; {_REPAIR}")
         return cls(value, location)
 
-    def _wrong(self, name: str, need: str) -> Refused:
-        problem = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
-        return Refused(f"{self.location}: {name!r} {problem}, it must be {need}; {_REPAIR}")
-
-    def _get(self, name: str, need: str, kind: type, *, required: bool = False) -> Any:
-        """Return a value of type ``kind``, or None if it is missing and not required."""
+    def get(self, name: str, kind: Kind, *, required: bool = False) -> Any:
+        """Return a value of this kind, or the kind's default if it is missing and not required."""
         value = self.values.get(name)
-        missing = required and value in (None, "")
-        if missing or (value is not None and (isinstance(value, bool) or not isinstance(value, kind))):
-            raise self._wrong(name, need)
+        if value is None and not required:
+            return kind.default
+        if not kind.fits(value) or (required and value == ""):
+            problem = f"is {value!r:.80}" if name in self.values else "is missing"
+            raise Refused(f"{self.location}: {name!r} {problem}, it must be {kind.need}; {_REPAIR}")
         return value
-
-    def text(self, name: str, *, required: bool = False) -> str:
-        return self._get(name, "a text", str, required=required) or ""
-
-    def number(self, name: str) -> float | None:
-        value = self.values.get(name)
-        if value is not None and not _is_number(value):
-            raise self._wrong(name, "a number of 0 or more")
-        return value
-
-    def integer(self, name: str, *, required: bool = False) -> int | None:
-        value: int | None = self._get(name, "an integer", int, required=required)
-        return value
-
-    def verdict(self, name: str, default: Verdict | None = None) -> Verdict:
-        value = self.values.get(name, default)
-        if value not in tuple(Verdict):
-            raise self._wrong(name, f"one of {', '.join(Verdict)}")
-        return Verdict(value)
-
-    def items(self, name: str) -> list[Any]:
-        return self._get(name, "a list", list) or []
-
-    def numbers(self, name: str) -> tuple[float, ...]:
-        if not all(map(_is_number, self.items(name))):
-            raise self._wrong(name, "a list of numbers of 0 or more")
-        return tuple(map(float, self.items(name)))
-
-    def table(self, name: str) -> dict[str, Any]:
-        return self._get(name, "an object", dict) or {}
-
-    def tally(self, name: str) -> dict[str, int]:
-        counts = {kind: count for kind, count in self.table(name).items() if count is not None}
-        if not all(type(count) is int and count >= 0 for count in counts.values()):
-            raise self._wrong(name, "an object of counts")
-        return counts
-
-
-def _is_number(value: object) -> bool:
-    # Python's JSON accepts NaN and Infinity, which are not durations.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[Provenance], list[Result]]:
@@ -328,9 +312,9 @@ def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[P
         return [], _lines(text, name, kernels)
     if isinstance(whole, dict) and "cells" in whole:
         document = Fields(whole, name)
-        numbered = enumerate(document.items("cells"), 1)
+        numbered = enumerate(document.get("cells", _LIST), 1)
         results = [_result(Fields.of(value, f"{name} cell {number}"), kernels) for number, value in numbered]
-        about = _provenance(Fields(document.table("campaign"), f"{name} campaign"))
+        about = _provenance(Fields(document.get("campaign", _OBJECT), f"{name} campaign"))
         return [about], [result if result.versions else replace(result, versions=about.versions) for result in results]
     return [], [_result(Fields.of(whole, f"{name} line 1"), kernels)]
 
@@ -350,40 +334,40 @@ def _lines(text: str, name: str, kernels: Collection[str]) -> list[Result]:
 
 
 def _provenance(of: Fields) -> Provenance:
-    facts = of.text("command"), of.text("began"), of.number("seconds"), of.text("machine")
-    return Provenance(*facts, of.text("commit"), of.text("kernel"), _versions(of))
+    texts = {name: of.get(name, _TEXT) for name in ("command", "began", "machine", "commit", "kernel")}
+    return Provenance(**texts, seconds=of.get("seconds", _NUMBER), versions=_versions(of))
 
 
 def _versions(of: Fields) -> dict[str, str]:
-    return {str(part): str(version) for part, version in of.table("versions").items()}
+    return {str(part): str(version) for part, version in of.get("versions", _OBJECT).items()}
 
 
 def _result(of: Fields, kernels: Collection[str]) -> Result:
-    texts = ("cell", "row", "fault", "target", "moment", "path", "began", "note", "commit", "kernel")
-    known: dict[str, Any] = {name: of.text(name, required=name in {"cell", "row"}) for name in texts}
-    known |= {name: of.tally(name) for name in ("fired", "needed", "counts")}
+    texts = ("fault", "target", "moment", "path", "began", "note", "commit", "kernel")
+    known: dict[str, Any] = {name: of.get(name, _TEXT) for name in texts}
+    known |= {name: of.get(name, _TEXT, required=True) for name in ("cell", "row")}
+    known |= {name: tuple(map(float, of.get(name, _NUMBERS))) for name in ("recovery_s", "stall_s")}
+    for name in ("fired", "needed", "counts"):
+        known[name] = {kind: count for kind, count in of.get(name, _COUNTS).items() if count is not None}
     return Result(
         **known,
-        seed=of.integer("seed", required=True) or 0,
-        said=of.verdict("verdict"),
-        expected=of.verdict("expected", Verdict.PROVEN),
-        seconds=of.number("seconds") or 0.0,
-        bound_s=of.number("bound_s"),
-        recovery_s=of.numbers("recovery_s"),
-        stall_s=of.numbers("stall_s"),
-        anomalies=tuple(_anomaly(Fields.of(value, f"{of.location} anomaly")) for value in of.items("anomalies")),
-        doubts=tuple(str(doubt) for doubt in of.items("doubts")),
+        seed=of.get("seed", _INTEGER, required=True),
+        said=Verdict(of.get("verdict", _VERDICT, required=True)),
+        expected=Verdict(of.get("expected", _VERDICT)),
+        seconds=of.get("seconds", _NUMBER) or 0.0,
+        bound_s=of.get("bound_s", _NUMBER),
+        anomalies=tuple(_anomaly(Fields.of(value, f"{of.location} anomaly")) for value in of.get("anomalies", _LIST)),
+        doubts=tuple(map(str, of.get("doubts", _LIST))),
         versions=_versions(of),
-        current=of.text("kernel") in kernels,
+        current=known["kernel"] in kernels,
     )
 
 
 def _anomaly(of: Fields) -> Anomaly:
     evidence = of.values.get("evidence", "")
-    numbers: dict[str, Any] = {name: of.integer(name) for name in ("partition", "offset", "producer_id", "epoch")}
     return Anomaly(
-        name=of.text("name", required=True),
-        topic=of.text("topic"),
-        **numbers,
+        name=of.get("name", _TEXT, required=True),
+        topic=of.get("topic", _TEXT),
+        **{name: of.get(name, _INTEGER) for name in ("partition", "offset", "producer_id", "epoch")},
         evidence=evidence if isinstance(evidence, str) else json.dumps(evidence, indent=2, ensure_ascii=False),
     )

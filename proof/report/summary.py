@@ -7,8 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from brew.names import CrashPoint
+from brew.names import CrashPoint, quantity
 from proof.findings import Verdict
 from proof.report.results import TITLES, UNKNOWN, Provenance, Result, Standing, worst
 
@@ -148,20 +149,18 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     ]
 
 
-def _of(reader: str, path: str) -> set[str]:
-    """Return the names of a path; older results of the connector do not name the reader."""
-    return {f"{reader} {path}", *([path] if reader == "connector" else [])}
+def _on(path: str, results: Iterable[Result], reader: str) -> list[Result]:
+    """Return the results of a path with this reader; older results of the connector do not name the reader."""
+    paths = {f"{reader} {path}", *([path] if reader == "connector" else [])}
+    return [result for result in results if result.path in paths]
+
+
+_spark = partial(_on, "spark")
 
 
 def _writer(results: Iterable[Result], reader: str) -> list[Result]:
     """Return the kills of writers without Spark that used this reader."""
-    paths = _of(reader, "writer")
-    return [r for r in results if r.fault == _KILL and r.path in paths and r.target == "writer"]
-
-
-def _spark(results: Iterable[Result], reader: str) -> list[Result]:
-    paths = _of(reader, "spark")
-    return [result for result in results if result.path in paths]
+    return [r for r in _on("writer", results, reader) if r.fault == _KILL and r.target == "writer"]
 
 
 def _sink(results: Iterable[Result], way: str) -> list[Result]:
@@ -174,8 +173,7 @@ def _store(results: Iterable[Result], store: str) -> list[Result]:
 
 
 def _restarts(results: Sequence[Result], reader: str) -> Times:
-    killed = [r for r in _spark(results, reader) if r.fault == _KILL and r.target.startswith("driver")]
-    return Times.recoveries(killed)
+    return Times.recoveries([r for r in _spark(results, reader) if r.fault == _KILL and r.target.startswith("driver")])
 
 
 def _late_frames(title: str, results: Iterable[Result], *, control: bool) -> AcceptanceCriterion:
@@ -414,12 +412,12 @@ class Summary:
         violated, unclear, controls = (count[s] for s in (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL))
         text = f"{count[Standing.PROVEN]:,} proven, {violated:,} violated, {unclear:,} inconclusive"
         if controls:
-            text += f"; {_things(controls, 'positive control')} violated as expected"
+            text += f"; {quantity(controls, 'positive control', ',')} violated as expected"
         if senseless := count[Standing.NOT_APPLICABLE]:
             text += f"; {senseless:,} not applicable"
         if outdated := count[Standing.OUTDATED]:
             text += f"; {outdated:,} of another kernel than today's"
-        return f"{self.verdict.capitalize()}: of {_things(len(self.cells), 'cell')}, {text}."
+        return f"{self.verdict.capitalize()}: of {quantity(len(self.cells), 'cell', ',')}, {text}."
 
     @property
     def outdated(self) -> str:
@@ -429,7 +427,7 @@ class Summary:
             return ""
         commits = ", ".join(sorted({result.commit or UNKNOWN for result in old}))
         return (
-            f"{len(old):,} of {_things(len(self.results), 'run')} were made with another kernel than today's, "
+            f"{len(old):,} of {quantity(len(self.results), 'run', ',')} were made with another kernel than today's, "
             f"{self.kernel} (commit {commits}): they show nothing about the current code. Run these cells again."
         )
 
@@ -437,7 +435,3 @@ class Summary:
 def _standings(judged: Iterable[Cell | Result]) -> dict[Standing, int]:
     counted = Counter(each.standing for each in judged)
     return {standing: counted[standing] for standing in Standing}
-
-
-def _things(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

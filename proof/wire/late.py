@@ -1,22 +1,177 @@
-"""The scripts of F11 to F13, which wait only for events, and the anomalies that a try leaves in the log."""
+"""
+The experiments of F11 to F13: their writers, their scripts, and the anomalies that a try leaves in the log.
+
+The writers are two controls as in tutorials, and the product's with a producer per transaction. The scripts wait only
+for events.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError
-from proof.wire.codec import Api
+from brew.kafka.clients import KafkaException, TopicPartition, consumer, mapped, producer
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_COMMITTED, TransactionalId
+from proof.wire.codec import Api, error_name
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side, Trap
-from proof.wire.writers import STEP_S, PositionReader, Writer
 
 # How far a try may move the group's offset; a script uses one offset per transaction.
-OFFSETS_PER_TRY = 10
+_OFFSETS_PER_TRY = 10
+_KEPT = 20
+STEP_S, _TIMEOUT_S, _MESSAGE_MAX = 20.0, 60.0, 1_000_000
+# librdkafka 2.16 restarts from its bootstrap servers when its only broker connection breaks; a reused producer's next
+# send-offsets then hung past its time-out (docs/decisions/0007). It also doubles its reconnect backoff with each of our
+# cuts, up to ten seconds.
+_STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
+
+
+class ReusingWriter:
+    """
+    The positive control: one producer for all transactions, with a single `init_transactions`.
+
+    Works as in tutorials: commit, abort after an error, and create a new producer only after a fatal error.
+    """
+
+    _settings: ClassVar[dict[str, object]] = _STEADY
+    _transactional = True
+
+    def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
+        self._name = str(TransactionalId(group, source, 0)) if self._transactional else None
+        self._connection, self._group, self._source, self._output = connection, group, source, output
+        self._reader = consumer(connection, group, READ_COMMITTED)
+        self._open()
+
+    def _open(self) -> None:
+        self._producer = producer(
+            self._connection, self._name, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **self._settings
+        )
+        if self._transactional:
+            with mapped("fence"):
+                self._producer.init_transactions(STEP_S)
+
+    def begin(self) -> None:
+        with mapped("begin"):
+            self._producer.begin_transaction()
+
+    def write(self, records: list[tuple[str, bytes]]) -> None:
+        with mapped("produce"):
+            for key, value in records:
+                self._producer.produce(self._output, value, key, 0)
+            self._producer.flush(STEP_S)
+
+    def send_offsets(self, until: int) -> None:
+        offsets = [TopicPartition(self._source, 0, until)]
+        with mapped("send-offsets"):
+            self._producer.send_offsets_to_transaction(offsets, self._reader.consumer_group_metadata(), STEP_S)
+
+    def commit(self) -> None:
+        with mapped("commit"):
+            self._producer.commit_transaction(STEP_S)
+
+    def abort(self) -> None:
+        with mapped("abort"):
+            self._producer.abort_transaction(STEP_S)
+
+    def recover(self) -> None:
+        """Replace the producer, as after a fatal error."""
+        self._end()
+        self._open()
+
+    def close(self) -> None:
+        self._end()
+        self._reader.close()
+
+    def _end(self) -> None:
+        # librdkafka's `close` would wait without limit for the abort of an open transaction.
+        with contextlib.suppress(KafkaException):
+            self._producer.abort_transaction(STEP_S)
+        del self._producer
+
+
+class PlainWriter(ReusingWriter):
+    """
+    The positive control for records: no transactions and no sequence numbers.
+
+    A batch that arrives twice is written twice. The consumer commits the position after the records.
+    """
+
+    _settings: ClassVar[dict[str, object]] = {"enable.idempotence": False, **_STEADY}
+    _transactional = False
+    _until = 0
+
+    def begin(self) -> None:
+        """Do nothing: there is no transaction."""
+
+    def send_offsets(self, until: int) -> None:
+        self._until = until
+
+    def commit(self) -> None:
+        with mapped("commit"):
+            self._reader.commit(offsets=[TopicPartition(self._source, 0, self._until)], asynchronous=False)
+
+    def abort(self) -> None:
+        """Do nothing: written records stay."""
+
+
+class StrictWriter:
+    """The product's transaction, a new object each time: fence, locate, begin, produce, send offsets, commit."""
+
+    def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
+        self._settings = TransactionSettings(connection, group, _TIMEOUT_S)
+        self._source, self._output = source, output
+        self._now: KafkaTransaction | None = None
+
+    @property
+    def _transaction(self) -> KafkaTransaction:
+        assert self._now is not None, "no transaction is open; call begin() first"
+        return self._now
+
+    def begin(self) -> None:
+        self._now = KafkaTransaction(self._settings, self._source, 0)
+        deadline = Deadline(STEP_S)
+        self._now.fence(deadline)
+        self._now.locate(deadline)
+        self._now.begin()
+
+    def write(self, records: list[tuple[str, bytes]]) -> None:
+        with self._transaction.mapped("produce"):
+            for key, value in records:
+                self._transaction.produce(self._output, value, key, 0, None, None, 0, None)
+        self._transaction.flush(Deadline(STEP_S))
+
+    def send_offsets(self, until: int) -> None:
+        self._transaction.send_offsets(until, "", Deadline(STEP_S))
+
+    def commit(self) -> None:
+        self._transaction.commit(Deadline(STEP_S))
+        self.close()
+
+    def abort(self) -> None:
+        self._transaction.abort(Deadline(STEP_S))
+        self.close()
+
+    def recover(self) -> None:
+        """Destroy the producer; the next fence and locate decide."""
+        self.close()
+
+    def close(self) -> None:
+        if self._now is not None:
+            self._now.close()
+            self._now = None
+
+
+Writer = ReusingWriter | StrictWriter
+"""A transaction step by step; a step that fails raises a leaf of `brew.errors`."""
+WRITERS: dict[str, type[Writer]] = {"reuse": ReusingWriter, "plain": PlainWriter, "strict": StrictWriter}
 
 
 class AttemptState(enum.StrEnum):
@@ -124,23 +279,18 @@ class Tally:
     troubles: list[str]
 
 
-def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: Mapping[int, str]) -> Tally:
+def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement]) -> Tally:
     """Count the tries; one without anomalies is inconclusive if it met trouble or its late frame got no reply."""
-    names, late, first = Counter[str](), Counter[str](), list[tuple[int, Anomaly]]()
-    clean = broken = inconclusive = 0
-    for tried in tries:
-        found = anomalies(tried, log)
-        late["no answer" if tried.late is None else error_name[tried.late]] += 1
-        names.update({anomaly.name for anomaly in found})
-        first += [(tried.number, anomaly) for anomaly in found]
-        if found:
-            broken += 1
-        elif tried.late is None or tried.trouble:
-            inconclusive += 1
-        else:
-            clean += 1
-    troubles = [f"try {tried.number}: {tried.trouble}" for tried in tries if tried.trouble]
-    return Tally(len(tries), clean, broken, inconclusive, names, late, first[:20], troubles[:20])
+    found = {tried.number: anomalies(tried, log) for tried in tries}
+    broken = sum(map(bool, found.values()))
+    unclear = [tried for tried in tries if not found[tried.number] and (tried.late is None or tried.trouble)]
+    return Tally(
+        *(len(tries), len(tries) - broken - len(unclear), broken, len(unclear)),
+        names=Counter(name for some in found.values() for name in {anomaly.name for anomaly in some}),
+        late=Counter("no answer" if tried.late is None else error_name(tried.late) for tried in tries),
+        first=[(number, anomaly) for number, some in found.items() for anomaly in some][:_KEPT],
+        troubles=[f"try {tried.number}: {tried.trouble}" for tried in tries if tried.trouble][:_KEPT],
+    )
 
 
 class _TryRun:
@@ -165,7 +315,7 @@ class _TryRun:
         attempt.keys += keys
 
     def send_offsets(self, attempt: Attempt, step: int) -> None:
-        until = self.result.number * OFFSETS_PER_TRY + step
+        until = self.result.number * _OFFSETS_PER_TRY + step
         self.writer.send_offsets(until)
         attempt.until = until
 
@@ -184,18 +334,16 @@ class _TryRun:
     def finish(self, attempt: Attempt, trap: Trap, count: int, step: int) -> None:
         """Write the rest and commit; if that fails, recover the writer and repeat the transaction once."""
         try:
-            self._rest(attempt, count, step)
+            self.end(attempt, step, count)
         except BrewError:
             self.writer.recover()
-            self._rest(self.begin(f"{attempt.name}-again"), count, step)
+            self.end(self.begin(f"{attempt.name}-again"), step, count)
         trap.caught(_soon())
 
-    def _rest(self, attempt: Attempt, count: int, step: int) -> None:
+    def end(self, attempt: Attempt, step: int, count: int = 0) -> None:
+        """Write ``count`` records more, send the offset, and commit."""
         if count:
             self.write(attempt, count)
-        self.end(attempt, step)
-
-    def end(self, attempt: Attempt, step: int) -> None:
         self.send_offsets(attempt, step)
         self.commit(attempt)
 
@@ -269,7 +417,7 @@ SCRIPTS: dict[str, tuple[Script, Rule]] = {
 }
 
 
-def run_script(proxy: WireProxy, writer: Writer, positions: PositionReader, number: int, script: str) -> Try:
+def run_script(proxy: WireProxy, writer: Writer, number: int, script: str) -> Try:
     """Run a script once; an error is recorded in the try's ``trouble``, and the writer recovers."""
     steps, rule = SCRIPTS[script]
     run = _TryRun(writer, number, script)
@@ -278,11 +426,10 @@ def run_script(proxy: WireProxy, writer: Writer, positions: PositionReader, numb
         steps(run, trap)
     except BrewError as error:
         run.result.trouble = str(error)
-        with suppress(BrewError):
+        with contextlib.suppress(BrewError):
             writer.recover()
     finally:
         proxy.remove(trap)
-    run.result.position = positions.position()
     return run.result
 
 

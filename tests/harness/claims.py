@@ -33,11 +33,6 @@ def fold(table: Table, *records: tuple[int, Message]) -> list[RecordEffect]:
     return [table.apply(table.next, START_MS + at, message) for at, message in records]
 
 
-def words(table: Table, *records: tuple[int, Message]) -> str:
-    """Apply records as `fold` does; return their effects in words."""
-    return " ".join(fold(table, *records))
-
-
 def owner_of(table: Table, partition: int = 0) -> PartitionOwner:
     return table.owners[GROUP, TOPIC, partition]
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from brew.claims import messages
 from brew.connection import Connection
-from brew.deadline import Deadline
-from brew.kafka import topics
-from brew.kafka.clients import admin, producer
+from brew.kafka.clients import producer
 from brew.kafka.transaction import connect_early
 from downstream.claims.admin import Filter, Row, Watcher
 from harness.names import Names
 from harness.programs import ROOT, Running
+from harness.transactions import make_topics
 
 INTERVAL_S = 0.5
 PARTITIONS = 4
@@ -51,13 +50,8 @@ class ClaimsStage:
 
     def create(self) -> None:
         """Create both topics, so that the claims can be watched from before the first of them."""
-        client = admin(self.connection)
-        wanted = [
-            topics.TopicSpec(self.topic, PARTITIONS, {}),
-            topics.TopicSpec(self.claims, messages.PARTITIONS, messages.CONFIG),
-        ]
-        topics.create(client, wanted, Deadline(30))
-        topics.describe_all(client, [one.name for one in wanted], Deadline(30))
+        make_topics(self.connection, self.topic, partitions=PARTITIONS)
+        make_topics(self.connection, self.claims, partitions=messages.PARTITIONS, config=messages.CONFIG)
 
     def seed(self, per_partition: int) -> None:
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=1_000_000)

@@ -9,12 +9,12 @@ import orjson
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka import topics
-from brew.kafka.clients import admin, producer
+from brew.kafka.clients import producer
 from brew.kafka.transaction import connect_early, fenced
 from brew.offsets import SourcePosition
 from brew.orders import DISCOUNTS
 
+from .transactions import make_topics
 from .waiting import markers_written
 
 TIERS = list(DISCOUNTS)
@@ -40,9 +40,7 @@ def orders(count: int, seed: int = 1, customers: int = 200) -> Iterator[tuple[by
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
-    client = admin(Connection(bootstrap))
-    topics.create(client, [topics.TopicSpec(topic, partitions, config)], Deadline(30))
-    topics.describe_all(client, [topic], Deadline(30))
+    make_topics(Connection(bootstrap), topic, partitions=partitions, config=config)
 
 
 def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: int = 1, first: int = 0) -> None:

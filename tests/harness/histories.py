@@ -29,7 +29,8 @@ def read_by(dice: random.Random, pid: int, visible: dict[str, list[Record]], *, 
             while some:
                 piece, some = some[:6], some[6:]
                 lines.append(read_line(pid, topic, partition, [_told(row) for row in piece]))
-    lines.append(Entry(2.0, "reader", pid, Step.READ, Phase.DONE, {"final": True})) if final else None
+    if final:
+        lines.append(Entry(2.0, "reader", pid, Step.READ, Phase.DONE, {"final": True}))
     return lines
 
 
@@ -42,6 +43,14 @@ def read_line(pid: int, topic: str, partition: int, places: list[tuple[int, int,
 def _told(row: Record) -> tuple[int, int, int]:
     source = SourcePosition.of(row.headers)
     return (row.offset, -1, -1) if source is None else (row.offset, source.partition, source.offset)
+
+
+def batch(
+    base: int, records: int = 1, key: tuple[int, int] = (7, 0), marker: str | None = None, at_ms: int = 0
+) -> RawBatch:
+    """Return a batch of a transaction, or with ``marker`` its end; the key (-1, -1) is of no transaction."""
+    sequence = 0 if marker is None else -1
+    return RawBatch(base, base + records - 1, records, *key, sequence, key[0] >= 0, marker is not None, marker, at_ms)
 
 
 KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
@@ -63,6 +72,7 @@ class Txn:
     fates: dict[str, str | None] = field(default_factory=dict)
     start: int = 0
     told: bool = True
+    wrote: list[tuple[str, Record]] = field(default_factory=list, init=False)
 
 
 @dataclass
@@ -74,18 +84,15 @@ class World:
     logs: dict[int, LogOffsets] = field(default_factory=dict)
     lanes: dict[int, list[Txn]] = field(default_factory=dict)
     shape: int = 1
-    hand: dict[int, int] = field(default_factory=dict)
 
     def done(self, lane: int | None = None) -> list[Txn]:
         """Return the committed transactions with records."""
         lanes = self.lanes if lane is None else [lane]
         return [t for p in lanes for t in self.lanes[p] if t.fate == "commit" and t.rows]
 
-    def pick(self, least: int = 1, topic: str = OUT, **more: Any) -> Txn:
+    def pick(self, least: int = 1, topic: str = OUT) -> Txn:
         """Return a random committed transaction with at least ``least`` records on that topic."""
-        fit = [t for t in self.done() if sum(name == topic for name, _ in t.rows) >= least]
-        fit = [t for t in fit if all(getattr(t, name) == value for name, value in more.items())]
-        return self.dice.choice(fit)
+        return self.dice.choice([t for t in self.done() if sum(name == topic for name, _ in t.rows) >= least])
 
     def last(self, lane: int) -> Txn:
         return self.done(lane)[-1]
@@ -156,6 +163,7 @@ class History:
     batches: dict[tuple[str, int], list[RawBatch]]
     offsets: list[OffsetBatch]
     entries: list[Entry]
+    hidden: list[tuple[str, Record]]
     needed: dict[str, int] = field(default_factory=dict)
     fired: dict[str, int] = field(default_factory=dict)
     bound_s: float | None = None
@@ -180,7 +188,9 @@ class History:
                 checker.input(some)
                 continue
             for row in some:
-                _lead(checker, raw, name, row)
+                rest = raw.get((name, row.partition), [])
+                while rest and rest[0].base_offset <= row.offset:
+                    checker.batches(name, row.partition, [rest.pop(0)])
             (checker.output if name == OUT else checker.dead_letters)(some)
         for (topic, partition), rest in raw.items():
             checker.batches(topic, partition, rest)
@@ -197,19 +207,13 @@ class History:
         return checker.report()
 
 
-def _lead(checker: Checker, raw: dict[tuple[str, int], list[RawBatch]], topic: str, row: Record) -> None:
-    rest = raw.get((topic, row.partition), [])
-    while rest and rest[0].base_offset <= row.offset:
-        checker.batches(topic, row.partition, [rest.pop(0)])
-
-
 class Brokers:
     """Appends the transactions' effects, each lane in its order, lanes interleaved."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._ends: dict[tuple[str, int], int] = {}
-        self._first_open: dict[tuple[str, int], int] = {}
+        self._pending: dict[int, Txn] = {}
         self.batches: dict[tuple[str, int], list[RawBatch]] = {}
         self.offsets: list[OffsetBatch] = []
         self.rows: dict[str, list[Record]] = {OUT: [], DEAD: []}
@@ -234,45 +238,36 @@ class Brokers:
         self._ends[place] = base + records
         self.clock += 10
         epoch = txn.epoch if marker is None or txn.marker_epoch < 0 else txn.marker_epoch
-        return RawBatch(
-            base, base + records - 1, records, txn.pid, epoch, 0, True, marker is not None, marker, self.clock
-        )
+        return batch(base, records, (txn.pid, epoch), marker, self.clock)
 
     def _produce(self, txn: Txn, rows: list[tuple[str, Record]]) -> None:
         for topic, record in rows:
             place = topic, record.partition
             batch = self._append(place, txn, 1)
             self.batches.setdefault(place, []).append(batch)
-            txn.__dict__.setdefault("wrote", []).append((topic, record._replace(offset=batch.base_offset)))
+            txn.wrote.append((topic, record._replace(offset=batch.base_offset)))
 
     def _end(self, txn: Txn) -> None:
-        wrote = txn.__dict__.get("wrote", [])
         if txn.until is not None:
             commit = (OffsetCommit(txn.lane, txn.until),)
             self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), txn, 1), commit))
         if txn.fate == "mark":
-            self._mark_pending(txn)
-            return
-        if txn.fate is None:
-            return
-        if txn.fate == "abort":
-            self._pending = {**self.__dict__.get("_pending", {}), txn.lane: txn}
-            return
-        self._mark(txn, txn, "commit")
-        self._tell(txn)
-        for topic, record in wrote:
-            if txn.fates.get(topic, "commit") == "commit":
-                self.rows[topic].append(record)
-            else:
-                self.hidden.append((topic, record))
-
-    def _mark_pending(self, marker: Txn) -> None:
-        txn = self._pending.pop(marker.lane)
-        self._mark(txn, replace(marker, marker_epoch=marker.epoch), "abort")
-        self.hidden += txn.__dict__.get("wrote", [])
+            aborted = self._pending.pop(txn.lane)
+            self._mark(aborted, replace(txn, marker_epoch=txn.epoch), "abort")
+            self.hidden += aborted.wrote
+        elif txn.fate == "abort":
+            self._pending[txn.lane] = txn
+        elif txn.fate == "commit":
+            self._mark(txn, txn, "commit")
+            self._tell(txn)
+            for topic, record in txn.wrote:
+                if txn.fates.get(topic, "commit") == "commit":
+                    self.rows[topic].append(record)
+                else:
+                    self.hidden.append((topic, record))
 
     def _mark(self, txn: Txn, marker: Txn, fate: str) -> None:
-        places = {(topic, record.partition) for topic, record in txn.__dict__.get("wrote", [])}
+        places = {(topic, record.partition) for topic, record in txn.wrote}
         for place in sorted(places):
             told = txn.fates.get(place[0], fate)
             if told is not None:
@@ -289,29 +284,21 @@ class Brokers:
             for phase in (Phase.INTENT, Phase.DONE):
                 self.entries.append(Entry(self.clock / 1000, "writer", 1, Step.COMMIT, phase, dict(said)))
 
-    def end(self, place: tuple[str, int]) -> int:
-        return self._ends.get(place, 0)
+    def log(self, *place: Any) -> LogOffsets:
+        end = self._ends.get(place, 0)
+        return LogOffsets(0, end, end)
 
 
-def happened(world: World, *, journals: bool = True) -> History:
+def happened(world: World) -> History:
     """Execute the plan; return the history."""
     brokers = Brokers(world)
     brokers.run()
-    targets = range(max(world.shape, 1))
-    downstream = {
-        topic: {p: LogOffsets(0, brokers.end((topic, p)), brokers.end((topic, p))) for p in targets}
-        for topic in (OUT, DEAD)
-    }
-    facts = BrokerFacts(
-        "in", OUT, DEAD, world.logs, brokers.committed, world.shape, downstream=downstream, settled=True,
-        journals=journals,
-    )  # fmt: skip
+    downstream = {topic: {p: brokers.log(topic, p) for p in range(max(world.shape, 1))} for topic in (OUT, DEAD)}
+    more = {"downstream": downstream, "settled": True, "journals": True}
+    facts = BrokerFacts("in", OUT, DEAD, world.logs, brokers.committed, world.shape, **more)
     visible = {name: sorted(rows, key=lambda r: (r.partition, r.offset)) for name, rows in brokers.rows.items()}
     entries = list(brokers.entries)
-    if journals:
-        for pid in (11, 12):
-            entries += read_by(world.dice, pid, visible)
-        entries += read_by(world.dice, 99, visible, final=True)
-    made = History(facts, world.inputs, visible, brokers.batches, brokers.offsets, entries)
-    made.__dict__["hidden"] = brokers.hidden
-    return made
+    for pid in (11, 12):
+        entries += read_by(world.dice, pid, visible)
+    entries += read_by(world.dice, 99, visible, final=True)
+    return History(facts, world.inputs, visible, brokers.batches, brokers.offsets, entries, brokers.hidden)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from brew.cluster import OffsetBatch, OffsetCommit
-from brew.journal import Entry, Run, Step
+from brew.journal import Run, Step
 from brew.offsets import LogOffsets, SourcePosition
 from harness.histories import DEAD, OUT, History, Txn, World, read_line
 from proof.findings import Name
@@ -104,8 +104,7 @@ def change_a_key(world: World) -> None:
 
 def turn_round(world: World) -> None:
     txn = world.pick(2)
-    at = [n for n, (topic, _) in enumerate(txn.rows) if topic == OUT][:2]
-    a, b = at
+    a, b = [n for n, (topic, _) in enumerate(txn.rows) if topic == OUT][:2]
     txn.rows[a], txn.rows[b] = txn.rows[b], txn.rows[a]
 
 
@@ -219,12 +218,12 @@ def roll_back_an_acknowledged_range(world: World, made: History) -> None:
 
 
 def show_an_aborted_record(_world: World, made: History) -> None:
-    topic, row = made.__dict__["hidden"][0]
+    topic, row = made.hidden[0]
     made.visible[topic] = sorted([*made.visible[topic], row], key=lambda one: one[:2])
 
 
 def read_an_aborted_record(_world: World, made: History) -> None:
-    topic, row = made.__dict__["hidden"][-1]
+    topic, row = made.hidden[-1]
     made.entries.append(read_line(21, topic, row.partition, [(row.offset, 0, 1)]))
 
 
@@ -237,8 +236,7 @@ def _reading(made: History, least: int) -> int:
 
 
 def _reread(made: History, at: int, runs: list[Run]) -> None:
-    entry: Entry = made.entries[at]
-    made.entries[at] = entry._replace(fields={**entry.fields, "runs": runs})
+    made.entries[at] = made.entries[at]._replace(fields={**made.entries[at].fields, "runs": runs})
 
 
 def skip_in_a_poll(_world: World, made: History) -> None:

@@ -13,7 +13,7 @@ from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.kafka.clients import Producer, producer
 from brew.kafka.transaction import fenced
-from brew.names import ExitCode
+from brew.outcome import Status
 from harness.pipeline import Stage
 from pipeline.__main__ import cli
 
@@ -24,30 +24,37 @@ def words(stage: Stage, command: str) -> list[str]:
     wanted = {
         "lag": ("--bootstrap", "--input", "--group"),
         "doctor": ("--bootstrap",),
+        "dlq list": ("--bootstrap", "--dead-letter"),
+        "dlq inspect": ("--bootstrap", "--dead-letter", "--input"),
         "dlq replay": ("--bootstrap", "--input", "--dead-letter", "--group"),
         "xray": ("--bootstrap", "--input", "--output", "--group"),
     }.get(command, tuple(pairs))
     return [*command.split(), *(word for name in wanted for word in (name, pairs[name]))]
 
 
-def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
-    """Run one command inside this process; return its exit code and output."""
+def _said(stage: Stage, command: str, *more: str) -> tuple[int, str, str]:
     told, complaint = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
         code = exit_code_of(cli, "pipeline", [*words(stage, command), *more])
-    return code, told.getvalue() + complaint.getvalue()
+    return code, told.getvalue(), complaint.getvalue()
+
+
+def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
+    """Run one command inside this process; return its exit code and output."""
+    code, told, complaint = _said(stage, command, *more)
+    return code, told + complaint
 
 
 def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
     """Run one command that must end with ``code``; return its JSON document."""
-    found, told = pipeline(stage, command, *more, "--json")
-    assert found == code, told
-    return json.loads(told)
+    found, told, complaint = _said(stage, command, *more, "--json")
+    assert found == code, told + complaint
+    return json.loads(told or complaint)
 
 
 def crash(stage: Stage) -> None:
-    ran = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
-    assert ran.code == ExitCode.CRASHED_ON_PURPOSE, ran.text
+    """Leave a run's transactions open, as if it had died; their producers live on in this process."""
+    assert stage.drain_alone("--crash-prob", "1.0").statuses() == {Status.CRASHED}
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from brew.deadline import Deadline
 from brew.driver import run as running
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.run_context import ProgressView, RunProgress
+from brew.jvm.dependencies import home
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, producer
 from brew.kafka.kafka_python import open_transactions
@@ -41,7 +42,7 @@ from brew.spark.shipping import pickled
 from brew.transformation import for_executors, transformation
 from pipeline.__main__ import run_command, settings_of
 from proof.__main__ import proof
-from sandbox.jvm import Jvm
+from sandbox.jvm import QUICK, Jvm
 
 from .brokers import Broker
 from .names import Names
@@ -307,7 +308,14 @@ def environment(mark: str) -> dict[str, str]:
     return {**ours, MARK: mark}
 
 
+def quick_jvms() -> dict[str, str]:
+    """Return the variable for JVMs that compile once, collect with one thread, and map the classes of `make setup`."""
+    archive = f"-XX:SharedArchiveFile={home() / 'spark.jsa'}"  # one that is missing, or does not fit, is passed over
+    return {"JDK_JAVA_OPTIONS": " ".join([*QUICK, archive, "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])}
+
+
 __all__ = [
     "CONNECTOR", "DIRECT", "MARK", "PARTITIONS", "READERS", "READ_UNCOMMITTED", "ROOT", "Broker", "Here",
-    "Names", "Ran", "Running", "Stage", "Status", "spark_here", "until",
+    "Names", "Ran", "Running", "Stage", "Status", "quick_jvms", "spark_here",
+    "until",
 ]  # fmt: skip

@@ -19,8 +19,6 @@ from brew import acl
 from brew.acl import Kind, ResourceNames, Right
 from brew.cli import exit_code_of
 from brew.connection import CLIENT_CONFIG, Connection
-from brew.deadline import Deadline
-from brew.kafka import topics
 from brew.offsets import SourcePosition
 from downstream.__main__ import downstream
 from downstream.receive.command import DemoServer
@@ -30,6 +28,7 @@ from sandbox.store import Redis
 from .pipeline import Stage, environment
 from .programs import Running
 from .secure import Secure
+from .transactions import make_topics
 
 PIPELINE, DOWNSTREAM, PROOF, OPERATOR = "pipeline", "downstream", "proof-reader", "operator"
 
@@ -125,9 +124,7 @@ class Ground:
         return f"{first.partition}/{first.offset}"
 
     def make(self, *roles: str) -> None:
-        wanted = [topics.TopicSpec(getattr(self.stage.names, role), PARTITIONS, {}) for role in roles]
-        topics.create(self.stage.admin, wanted, Deadline(30))
-        topics.describe_all(self.stage.admin, [one.name for one in wanted], Deadline(30))
+        make_topics(self.stage.connection, *(getattr(self.stage.names, role) for role in roles), partitions=PARTITIONS)
 
     def run(self, *more: str) -> tuple[int, str]:
         return self.stage.here(pipeline, "run", *self.stage.options(), "--master", "none", *QUICK, *more, user=PIPELINE)

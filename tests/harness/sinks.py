@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from brew.names import SINK_BATCH, SINK_NAME
 from brew.offsets import Committed
 
 from .pipeline import Stage, spark_here
-from .transactions import STEP_S
+from .transactions import STEP_S, make_topics
 from .waiting import until
 
 _LONGEST_S = 120
@@ -56,9 +55,7 @@ class SinkStage:
 
     def create(self, partitions: int = 3) -> None:
         names = self.stage.names
-        wanted = [topics.TopicSpec(name, partitions, {}) for name in (names.input, names.output, names.dead_letter)]
-        topics.create(self.stage.admin, wanted, Deadline(STEP_S))
-        topics.describe_all(self.stage.admin, [one.name for one in wanted], Deadline(STEP_S))
+        make_topics(self.stage.connection, names.input, names.output, names.dead_letter, partitions=partitions)
 
     def feed(self, count: int, start: int = 0) -> None:
         """Write words in turn, with the number as value, across the partitions."""
@@ -129,9 +126,6 @@ class SinkStage:
         for name in (f"{last}", f".{last}.crc"):
             (commits / name).unlink(missing_ok=True)
         return last
-
-    def offsets_of(self, batch: int) -> Any:
-        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
 
     def copy_checkpoint(self) -> Path:
         return Path(shutil.copytree(self.checkpoint, self.folder / "copy"))

@@ -1,6 +1,8 @@
-"""A transaction like the pipeline's on real brokers, up to the point that a test examines."""
+"""Topics, and a transaction like the pipeline's on real brokers, up to the point that a test examines."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -13,11 +15,13 @@ from .names import Names
 STEP_S = 20.0
 
 
-def topics_made(connection: Connection, names: Names, partitions: int = 1) -> None:
-    """Create input and output, and wait until every broker knows them."""
-    wanted = [topics.TopicSpec(name, partitions, {}) for name in (names.input, names.output)]
-    topics.create(admin(connection), wanted, Deadline(STEP_S))
-    topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
+def make_topics(
+    connection: Connection, *names: str, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    """Create these topics, and wait until every broker knows them."""
+    client = admin(connection)
+    topics.create(client, [topics.TopicSpec(name, partitions, config or {}) for name in names], Deadline(30))
+    topics.describe_all(client, list(names), Deadline(30))
 
 
 def begun(connection: Connection, names: Names) -> KafkaTransaction:

@@ -9,24 +9,26 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`) and databases start once, its wheel
-# is built once; and each `sandbox up` removes the networks that another test leaves behind on purpose.
+# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`), databases and second broker start
+# once, its wheel is built once; and each `sandbox up` removes the networks that another test leaves behind on purpose.
 GROUPS = {
     "spark": (
+        "integration/test_old_kafka.py",
         "integration/test_pipeline_batches.py",
         "integration/test_pipeline_heals.py",
         "integration/test_pipeline_inputs.py",
         "integration/test_pipeline_refusals.py",
         "integration/test_pipeline_vanished.py",
+        "integration/test_schema_registry.py",
         "integration/test_transform.py",
         "integration/test_profiles.py::test_spark_workers_hold_the_table_and_keep_it",
     ),
     "stores": (
-        "integration/test_claims_ledger.py",
         "integration/test_durability.py",
         "integration/test_ledger.py",
         "integration/test_receive.py",
         "integration/test_receive_redis.py",
+        "scenarios/test_broker_restarts.py",
         "scenarios/test_brokers_away.py",
         "scenarios/test_store_kills.py",
     ),
@@ -36,10 +38,9 @@ GROUPS = {
         "scenarios/test_secure.py",
         "scenarios/test_secure_canary.py",
     ),
-    "sandbox": ("integration/test_sandbox.py", "integration/test_sandbox_faults.py"),
-    "wheel": ("integration/test_wheel.py",),
+    "sandbox": ("integration/test_sandbox.py",),
+    "wheel": ("integration/test_wheel.py", "scenarios/test_quick_start.py"),
     "oauth": ("integration/test_oauth.py",),
-    "registry": ("integration/test_schema_registry.py",),
     "moved": ("scenarios/test_moved_coordinator.py",),
     "sink": (
         "integration/test_sink.py",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.names import Names
 from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM, PIPELINE, PROOF, SecureStage
+from harness.secure_stage import DOWNSTREAM, PARTITIONS, PIPELINE, PROOF, QUICK, SecureStage
 
 from brew import acl
 from brew.acl import Kind, Operation, Purpose, Right
@@ -27,8 +27,6 @@ from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
 
 ORDERS = 20
-PARTITIONS = 2
-_QUICK = ("--patience", "1", "--poll-interval", "0.02", "--transaction-timeout", "20", "--progress", "none")
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
 
 
 def _run(stage: SecureStage, *options: str) -> tuple[int, str]:
-    words = ("run", *stage.options(), "--master", "none", *_QUICK, *options)
+    words = ("run", *stage.options(), "--master", "none", *QUICK, *options)
     return stage.here(pipeline, *words, user=PIPELINE)
 
 
@@ -126,19 +124,8 @@ def _is_searched(right: Right) -> bool:
     return right.operation is Operation.READ and right.name.endswith((".out", ".dlq"))
 
 
-def test_with_all_rights_each_program_does_its_work(stage: SecureStage) -> None:
-    """The control: exactly the rights of the page, and nothing is refused."""
-    assert _run(stage)[0] == ExitCode.DONE
-    where = ("--bootstrap", stage.broker.bootstrap)
-    code, said = stage.here(downstream, "count", *where, "--topic", stage.names.output, user=DOWNSTREAM)
-    assert code == ExitCode.DONE, said
-    code, said = stage.here(proof, "verify", *stage.options(), user=PROOF)
-    assert code == ExitCode.DONE, said
-    code, said = stage.here(pipeline, "preflight", *stage.options(), "--master", "none", user=PIPELINE)
-    assert code == ExitCode.DONE, said
-
-
 def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
+    """With exactly the rights of the page nothing is refused."""
     assert _run(stage)[0] == ExitCode.DONE
     where = ("--bootstrap", stage.broker.bootstrap)
     programs = {
@@ -158,7 +145,7 @@ def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
 
 def test_a_stranger_is_told_that_he_may_not(stage: SecureStage) -> None:
     """The reader of the output can't run the pipeline, nor fence it."""
-    words = ("run", *stage.options(), "--master", "none", *_QUICK)
+    words = ("run", *stage.options(), "--master", "none", *QUICK)
     code, said = stage.here(pipeline, *words, user=DOWNSTREAM)
     assert code == ExitCode.REFUSED, said
     assert _visible(stage) == 0

@@ -12,6 +12,7 @@ from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure
 from harness.secure_stage import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, Ground, SecureStage
+from harness.transactions import make_topics
 
 from brew import acl
 from brew.acl import Purpose
@@ -33,8 +34,7 @@ _HEARTBEAT_S = "0.3"
 def _profiles(ground: Ground) -> None:
     ground.make("output", "dead_letter")
     name = ground.place.profiles
-    topics.create(ground.stage.admin, [topics.TopicSpec(name, 1, {CLEANUP_POLICY: "compact"})], Deadline(30))
-    topics.describe_all(ground.stage.admin, [name], Deadline(30))
+    make_topics(ground.stage.connection, name, config={CLEANUP_POLICY: "compact"})
     ground.stage.produce(name, (0, b"c-00001", profile("c-00001", "gold")))
 
 

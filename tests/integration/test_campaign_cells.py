@@ -8,8 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.programs import ROOT
+from harness.transactions import make_topics
 from harness.waiting import until
 
 from brew.connection import Connection
@@ -20,13 +23,13 @@ from brew.kafka.clients import admin, producer
 from brew.names import SINK_BATCH, ExitCode
 from proof.campaign import campaign
 from proof.campaign.cell import LINES, WHOLE
+from proof.campaign.cells import claims
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.programs import Programs
 from proof.campaign.runner import RunSettings, run
 from proof.campaign.sink_query import Watcher
 from proof.campaign.stage import CellEnvironment
 
-ROOT = Path(__file__).resolve().parents[2]
 CRASH = campaign.named("F01-after-flush-writer-connector")
 
 # The pipeline with one thing wrong: every seventh record is reported as written, and is not.
@@ -166,8 +169,7 @@ def test_a_reader_sees_a_batch_that_is_not_whole(broker: Broker, names: Names, t
 def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:
     """Leaders are told, log starts move, partitions are added, topics go."""
     client, deadline = admin(Connection(broker.bootstrap)), Deadline(60)
-    topics.create(client, [topics.TopicSpec(names.input, 2, {})], deadline)
-    topics.describe_all(client, [names.input], deadline)
+    make_topics(Connection(broker.bootstrap), names.input, partitions=2)
     assert set(cluster_admin.leaders(client, names.input, deadline)) == {0, 1}
     assert cluster_admin.out_of_sync(client, [names.input], deadline) == []
     cluster_admin.set_config(client, names.input, {topics.MAX_MESSAGE_BYTES: "2000000"}, deadline)
@@ -179,6 +181,50 @@ def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) 
     cluster_admin.delete_topics(client, [names.input], deadline)
     while names.input in topics.names(client, deadline):
         deadline.check("the topic being gone")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three members of eight partitions: the same cell, sooner."""
+    monkeypatch.setattr(claims, "MEMBERS", 3)
+    monkeypatch.setattr(claims, "PARTITIONS", 8)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_claimant_that_sleeps_is_proven_to_own_nothing_that_others_have(broker: Broker, tmp_path: Path) -> None:
+    """It sleeps once; what it wrote on waking was late, and no position of the log has two owners."""
+    cell = replace(campaign.named("F34-sleepers"), needed={"pauses": 1, "takeovers": 1, "late": 1, "views": 3})
+    found = run(replace(cell, bound_s=None), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=1))
+    assert (found.verdict, found.anomalies, found.doubts) == ("proven", [], [])
+    assert len(found.recovery_s) == 1
+
+
+@pytest.mark.usefixtures("few")
+def test_members_that_do_not_hear_what_they_lost_are_caught(broker: Broker, tmp_path: Path) -> None:
+    """The control goes red, or the others' green would mean nothing."""
+    cell = replace(campaign.named("F34-believers-control"), bound_s=None)
+    found = run(cell, 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=1))
+    assert (found.verdict, found.expected) == ("violated", "violated")
+    assert {one["name"] for one in found.anomalies} == {"two-owners"}
+
+
+def test_a_ledger_whose_position_is_committed_afterwards_is_violated(broker: Broker, tmp_path: Path) -> None:
+    """The control: the same deaths, and the double rows are named; a stall would not be enough."""
+    found = run(
+        campaign.named("F29-consumer-control"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=1)
+    )
+    assert (found.verdict, found.as_expected) == ("violated", True), found.doubts
+    assert {one["name"] for one in found.anomalies} == {"ledger-duplicate", "ledger-drift"}
+
+
+def test_a_cell_whose_server_is_not_installed_says_how_to_install_it(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is inconclusive, which ends a campaign with exit code 3, and never left out in silence."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = run(campaign.named("F32-forgetting"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path))
+    assert (found.verdict, found.as_expected) == ("inconclusive", False)
+    assert any("make setup-stores" in doubt for doubt in found.doubts)
 
 
 def _proof(*words: str) -> subprocess.CompletedProcess[str]:

@@ -12,15 +12,14 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.programs import until
+from harness.transactions import make_topics
 
 from brew.claims.heartbeater import Heartbeater
 from brew.claims.member import Membership
 from brew.cli import STOPPED_EXIT, exit_code_of
 from brew.connection import Connection
-from brew.deadline import Deadline
-from brew.kafka import topics
 from brew.kafka.claims_log import ClaimsLog
-from brew.kafka.clients import admin, producer
+from brew.kafka.clients import producer
 from brew.names import ExitCode
 from brew.signals import Stopped
 from downstream.claims.commands import claims_group
@@ -65,9 +64,7 @@ class Desk:
 @pytest.fixture
 def desk(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> Desk:
     made = Desk(broker, names, capsys)
-    client = admin(Connection(broker.bootstrap))
-    topics.create(client, [topics.TopicSpec(made.topic, 3, {})], Deadline(30))
-    topics.describe_all(client, [made.topic], Deadline(30))
+    make_topics(Connection(broker.bootstrap), made.topic, partitions=3)
     writer = producer(Connection(broker.bootstrap), None, timeout_s=30, message_max_bytes=1_000_000)
     for number in range(3 * RECORDS):
         writer.produce(made.topic, b"x", b"k", number % 3)
@@ -133,6 +130,7 @@ TARGETS: list[tuple[list[str], int]] = [
     (["--to", "offset", "--offset", "99"], RECORDS),
     (["--to", "timestamp", "--at", "2001-01-31T06:00:00Z"], 0),
     (["--to", "timestamp", "--at", "2101-01-31T06:00:00"], RECORDS),
+    (["--to", "timestamp", "--at", "1969-12-31T23:59:59.999Z"], 0),  # -1 ms, which is Kafka's word for the end
 ]
 
 

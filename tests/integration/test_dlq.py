@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import signal
 import sys
 from collections import Counter
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
+from harness.operate import asked, pipeline, words
 from harness.pipeline import Stage
 from harness.programs import Ran
+from harness.transactions import make_topics
 from harness.waiting import markers_written, until
 
-from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
@@ -27,15 +23,9 @@ from brew.orders import Reason
 from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from operations.dlq.dead_letter import ReplayLog
 from operations.dlq.replay import RepairCommand
-from pipeline.__main__ import cli
 
 GOOD = b'{"customer_id":"c-1","total_cents":100}'
 MEND = f"{sys.executable} -c \"import sys; sys.stdout.write(sys.stdin.read().replace('broken', '') or sys.exit(7))\""
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def poisoned(stage: Stage, good: int = 20) -> None:
@@ -53,26 +43,13 @@ def poisoned(stage: Stage, good: int = 20) -> None:
     markers_written(stage.connection, stage.names.dead_letter)
 
 
-def options(stage: Stage, command: str) -> list[str]:
-    places = ["--bootstrap", stage.broker.bootstrap, "--dead-letter", stage.names.dead_letter]
-    more = {"list": [], "inspect": ["--input", stage.names.input]}
-    return places + more.get(command, ["--input", stage.names.input, "--group", stage.names.group])
-
-
-def dlq(stage: Stage, command: str, *words: str) -> Any:
+def dlq(stage: Stage, command: str, *more: str) -> Any:
     """The JSON document of one command that ended with 0."""
-    told, complaint = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = exit_code_of(cli, "pipeline", ["dlq", command, *options(stage, command), *words, "--json"])
-    assert code == 0, complaint.getvalue()
-    return json.loads(told.getvalue())
+    return asked(stage, f"dlq {command}", *more)
 
 
-def refused(stage: Stage, command: str, *words: str) -> tuple[int, str]:
-    complaint = io.StringIO()
-    with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
-        code = exit_code_of(cli, "pipeline", ["dlq", command, *options(stage, command), *words])
-    return code, complaint.getvalue()
+def refused(stage: Stage, command: str, *more: str) -> tuple[int, str]:
+    return pipeline(stage, f"dlq {command}", *more)
 
 
 def came_back(stage: Stage) -> Counter[str]:
@@ -151,8 +128,8 @@ def test_only_what_is_meant_is_written_back_and_repaired_on_the_way(stage: Stage
     assert dlq(stage, "list")["replayed"] == 4
 
 
-def replay(stage: Stage, *words: str) -> Ran:
-    with stage.python("pipeline", "dlq", "replay", *options(stage, "replay"), *words) as program:
+def replay(stage: Stage, *more: str) -> Ran:
+    with stage.python("pipeline", *words(stage, "dlq replay"), *more) as program:
         return program.wait(60)
 
 
@@ -196,9 +173,7 @@ def test_without_its_marks_a_replay_would_write_twice(stage: Stage, monkeypatch:
 def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) -> None:
     """The dead-letter topic was too small for it; once retention has taken it, the letter stays."""
     stage.create(1)
-    small = topics.TopicSpec(stage.names.dead_letter, 1, {topics.MAX_MESSAGE_BYTES: "10000"})
-    topics.create(stage.admin, [small], Deadline(30))
-    topics.describe_all(stage.admin, [small.name], Deadline(30))
+    make_topics(stage.connection, stage.names.dead_letter, config={topics.MAX_MESSAGE_BYTES: "10000"})
     large = b'{"customer_id":"c-1","note":"%s"}' % (b"x" * 20_000)
     stage.produce(stage.names.input, (0, b"gold-1", large), (0, b"gold-2", large))
     stage.drain_alone("--max-record-bytes", "5000")
@@ -240,14 +215,6 @@ def test_too_many_rejected_stop_a_run_and_lose_nothing(stage: Stage, reader: str
     stage.proven(inputs=3000, outputs=1500)
 
 
-def test_a_run_that_the_breaker_stops_ends_with_3(stage: Stage) -> None:
-    stage.create(1)
-    stage.seed(1000, "--bad-every", "1")
-    ran = stage.pipeline("--master", "none", "--max-rejected", "0.9", seconds=60)
-    assert (ran.code, "-rejected: " in ran.err) == (3, True), ran
-    assert dlq(stage, "list")["letters"] == 1000
-
-
 CLICK = b'{"user": "u-1", "url": "https://example.org/", "at": "2026-01-01T00:00:00Z"}'
 
 
@@ -261,15 +228,13 @@ def test_a_run_that_reads_no_orders_at_all_stops_and_says_what_an_order_is(stage
     """What it rejected is a dead letter; the next run goes on behind that where it is allowed to, and none is twice."""
     clicks(stage, 2000)
     few = ("--max-records-per-transaction", "100", "--transaction-bytes", "4096")
-    ran = stage.pipeline("--master", "none", "--reader", reader, *few, seconds=60)
-    assert ran.code == 3, ran.text
-    assert "all-rejected: the first " in ran.err
-    assert "they have no customer_id; an order looks like {" in ran.err
+    why = "all-rejected: the first .* they have no customer_id; an order looks like {"
+    with pytest.raises(Refused, match=why):
+        stage.drain_alone("--reader", reader, *few)
     behind = sum(position or 0 for position in stage.committed().values())
     assert 100 <= behind < 2000
     assert dlq(stage, "list")["letters"] == behind
-    allowed = stage.pipeline("--master", "none", "--reader", reader, "--max-rejected", "1", seconds=60)
-    assert allowed.code == 0, allowed.text
+    stage.drain_alone("--reader", reader, "--max-rejected", "1")
     stage.proven(inputs=2000, outputs=0, dead_letters=2000)
 
 

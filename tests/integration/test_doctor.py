@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaException
-from harness.brokers import Broker
 from harness.hanging import hang
-from harness.names import Names
 from harness.operate import asked, crash, pipeline, upstream, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
@@ -21,11 +19,6 @@ from operations.doctor import Scope, abort_transaction, examine
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import make_topics
 from harness.waiting import markers_written
 
 from brew.cli import exit_code_of
 from brew.connection import Connection
-from brew.deadline import Deadline
-from brew.kafka import topics
-from brew.kafka.clients import admin, producer
+from brew.kafka.clients import producer
 from brew.offsets import SourcePosition
 from downstream.__main__ import downstream
 from proof.__main__ import proof
@@ -23,9 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def filled(broker: Broker, names: Names, *options: str) -> None:
-    connection = Connection(broker.bootstrap)
-    topics.create(admin(connection), [topics.TopicSpec(names.output, 3, {})], Deadline(20))
-    topics.describe_all(admin(connection), [names.output], Deadline(20))
+    make_topics(Connection(broker.bootstrap), names.output, partitions=3)
     arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.output, *options]
     assert exit_code_of(proof, "proof", arguments) == 0
 

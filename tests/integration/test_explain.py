@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.operate import asked, crash, pipeline, upstream
 from harness.pipeline import Stage
 from harness.waiting import markers_written
@@ -15,11 +13,6 @@ from brew.kafka.cluster_admin import set_offsets
 from brew.names import ExitCode
 from brew.offsets import SourcePosition
 from operations.explain import search
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: Stage) -> None:

@@ -7,8 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.operate import asked, pipeline, upstream, words, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
@@ -19,11 +17,6 @@ from brew.kafka.transactions_admin import fence
 from brew.names import ExitCode, TransactionalId
 from operations.lag import Observer
 from operations.partition_state import State, classify
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def lag_of(stage: Stage) -> dict[str, Any]:

@@ -47,7 +47,6 @@ def left(temporary: Path) -> list[str]:
     "words",
     [
         ["pipeline", "run", "--master", "none"],
-        ["pipeline", "run", "--master", "local[2]"],
         ["pipeline", "run", "--master", "local[2]", "--reader", "connector"],
         ["proof", "verify"],
         ["pipeline", "top", "--once"],

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import make_topics
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.kafka import committed_offset as locating
-from brew.kafka import topics
-from brew.kafka.clients import admin
 from brew.kafka.committed_offset import Locator, locator
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
@@ -23,9 +22,7 @@ from proof.wire.rules import NetworkConditions, Rule, Side
 
 @pytest.fixture
 def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
-    client = admin(Connection(broker.bootstrap))
-    topics.create(client, [topics.TopicSpec(names.input, 1, {})], Deadline(20))
-    topics.describe_all(client, [names.input], Deadline(20))
+    make_topics(Connection(broker.bootstrap), names.input)
     with WireProxy(broker.bootstrap) as running:
         yield running
 

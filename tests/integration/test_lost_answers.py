@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import make_topics
 
 from brew.connection import SCRAM, Connection, Secret
 from brew.deadline import Deadline
@@ -35,8 +36,7 @@ def _calls(names: Names) -> dict[Api, Call]:
 
 @pytest.fixture
 def calls(broker: Broker, names: Names) -> dict[Api, Call]:
-    topics.create(admin(Connection(broker.bootstrap)), [topics.TopicSpec(names.input, 1, {})], Deadline(20))
-    topics.describe_all(admin(Connection(broker.bootstrap)), [names.input], Deadline(20))
+    make_topics(Connection(broker.bootstrap), names.input)
     return _calls(names)
 
 

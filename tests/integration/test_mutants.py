@@ -19,11 +19,6 @@ from brew.names import CrashPoint
 COUNT = 20
 
 
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
-
-
 @pytest.mark.parametrize("ground", GROUNDS)
 def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, ground: str) -> None:
     """The control stands on the same ground; docs/proof/mutants.md tells what is wrong, and what names it."""

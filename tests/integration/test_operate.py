@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
-from harness.brokers import Broker
-from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
 from harness.pipeline import Stage, until
 
@@ -25,11 +23,6 @@ from brew.kafka.kafka_python import Unsupported
 from brew.kafka.topics import TopicSpec
 from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_COMMITTED, ExitCode
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> None:

@@ -6,8 +6,6 @@ import threading
 
 import pytest
 from confluent_kafka import Producer
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Here, Stage
 
 from brew.driver import partitions
@@ -17,11 +15,6 @@ from brew.driver.run_context import RunProgress
 from brew.errors import Refused
 from brew.kafka.clients import producer
 from brew.offsets import OffsetRange
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def begun(stage: Stage) -> Producer:

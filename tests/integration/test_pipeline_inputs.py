@@ -6,7 +6,7 @@ import orjson
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READERS, Stage, Status
+from harness.pipeline import DIRECT, READERS, Stage, Status
 
 from brew.deadline import Deadline
 from brew.kafka import topics
@@ -18,6 +18,8 @@ from brew.records import ERROR_MESSAGE, ERROR_OFFSET, ERROR_OMITTED, ERROR_PARTI
 
 OWN = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
 STAMP = 1_700_000_000_123
+PROOF_ALONE = pytest.mark.parametrize("stage", [DIRECT], indirect=True)
+"""Of tests of the proof, which does not ask who read."""
 
 
 @pytest.fixture(params=READERS)
@@ -106,6 +108,7 @@ def test_bad_records_of_every_reason_go_to_the_dead_letters_unchanged(stage: Sta
     stage.proven(inputs=15, outputs=7, dead_letters=8)
 
 
+@PROOF_ALONE
 def test_a_dead_letter_changed_by_hand_turns_the_proof_red(stage: Stage) -> None:
     """Bytes unchanged is checked, not believed."""
     stage.create(1)
@@ -155,6 +158,7 @@ def test_other_partition_counts_keep_the_order_per_key_through_a_crash(stage: St
     stage.proven(inputs=100, outputs=100)
 
 
+@PROOF_ALONE
 def test_an_output_left_in_an_open_transaction_is_seen_by_the_brokers_view(stage: Stage) -> None:
     """The check that every scenario ends with goes red when there is something to see."""
     stage.create(1)

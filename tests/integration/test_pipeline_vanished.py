@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Here, Stage, until
 
 from brew.driver import run as running
@@ -20,11 +18,6 @@ from brew.planner import PartitionFacts
 
 ORDERS = 20
 ORDER = (0, b"gold-1", b'{"customer_id": "c-1"}')
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import until
@@ -30,11 +29,6 @@ from proof.wire.rules import Rule
 
 FOLLOW = ("--master", "none", "--follow", "--probe-port", "0")
 ORDER = b'{"order_id":"1","customer_id":"gold-1","item":"x","quantity":1,"total_cents":5,"store":"s","created_at":"t"}'
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 @contextlib.contextmanager
@@ -117,7 +111,7 @@ def test_an_open_transaction_of_the_totals_is_counted_too(stage: Stage) -> None:
     """Two topics' partitions, each with transactions of its own; the first one's commit is held."""
     stage.create(1)
     stage.seed(5)
-    assert stage.pipeline("--master", "none", seconds=60).code == 0
+    stage.drain_alone()
     with WireProxy(stage.broker.bootstrap) as proxy:
         held = proxy.add(Rule(Api.END_TXN, committed=True))
         told = ("--topic", stage.names.output, "--store", "memory", "--output", stage.names.topic("totals"))
@@ -235,7 +229,7 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
     """One on the consume loop, one with rounds of its own; the ledger has the loop in common with the first."""
     stage.create()
     stage.seed(20)
-    assert stage.pipeline("--master", "none", seconds=60).code == 0
+    stage.drain_alone()
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service)
     threading.Thread(target=service.serve_forever, daemon=True).start()
     place = stage.names.output
@@ -271,7 +265,7 @@ def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
         ("no", None),
     ]
     stage.produce(stage.names.input, (0, b"gold-1", ORDER, trace), (0, b"gold-2", b"{", trace), (0, b"gold-3", ORDER))
-    assert stage.pipeline("--master", "none", "--reader", "direct", seconds=60).code == 0
+    stage.drain_alone()
     out = [one.headers() or [] for one in stage.records(stage.names.output)]
     (dead,) = [one.headers() or [] for one in stage.records(stage.names.dead_letter)]
     assert out[0][:3] == trace

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import make_topics
 from harness.waiting import markers_written
 
 from brew.cli import exit_code_of
@@ -19,7 +20,6 @@ from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import topics
 from brew.kafka.clients import Producer, admin, consumer, producer
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
@@ -27,7 +27,7 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import SourcePosition
 from brew.orders import DISCOUNTS, tier_of_key
 from brew.records import ERROR_REASON
-from proof import log_feeds, verify
+from proof import verify
 from proof.__main__ import proof
 
 Capture = pytest.CaptureFixture[str]
@@ -37,9 +37,7 @@ PARTITIONS = 3
 
 def seeded(broker: Broker, names: Names, *options: str) -> Connection:
     connection = Connection(broker.bootstrap)
-    wanted = [topics.TopicSpec(n, PARTITIONS, {}) for n in (names.input, names.output, names.dead_letter)]
-    topics.create(admin(connection), wanted, Deadline(20))
-    topics.describe_all(admin(connection), [one.name for one in wanted], Deadline(20))
+    make_topics(connection, names.input, names.output, names.dead_letter, partitions=PARTITIONS)
     arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--transactional", *options]
     assert exit_code_of(proof, "proof", arguments) == 0
     markers_written(connection, names.input)
@@ -156,6 +154,11 @@ def phantom(made: list[Row]) -> None:
     )
 
 
+def unsourced(made: list[Row]) -> None:
+    topic, record, value, _ = made[3]
+    made.append((topic, record, value, []))
+
+
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
@@ -164,6 +167,7 @@ def phantom(made: list[Row]) -> None:
         (repeat_elsewhere, {"duplicate-output"}),
         (corrupt, {"corrupt-output"}),
         (phantom, {"phantom-output"}),
+        (unsourced, {"phantom-output"}),
     ],
 )
 def test_a_wrong_run_is_found(
@@ -197,7 +201,7 @@ def test_an_output_in_an_open_transaction_is_inconclusive(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offsets are pending too: neither loss nor proof."""
-    monkeypatch.setattr(log_feeds, "_COMMITTED_S", 1.0)
+    monkeypatch.setattr(verify, "_COMMITTED_S", 1.0)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, told = verified(broker, names, capsys)
@@ -209,17 +213,17 @@ def test_the_same_is_a_hanging_transaction_once_the_run_has_settled(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its producer and its transactional id."""
-    asked = log_feeds._query_offsets
+    asked = verify._query_offsets
 
-    def impatient(connection: Connection, claim: log_feeds.PipelineUnderTest, partitions: range, isolation: str) -> Any:
+    def impatient(connection: Connection, claim: verify.PipelineUnderTest, partitions: range, isolation: str) -> Any:
         """What has no answer is not waited for; what has one is."""
         with monkeypatch.context() as short:
             if isolation == READ_COMMITTED:
-                short.setattr(log_feeds, "_COMMITTED_S", 0.5)
+                short.setattr(verify, "_COMMITTED_S", 0.5)
             return asked(connection, claim, partitions, isolation)
 
-    monkeypatch.setattr(log_feeds, "_query_offsets", impatient)
-    monkeypatch.setattr(log_feeds, "_SETTLE_S", 0.2)
+    monkeypatch.setattr(verify, "_query_offsets", impatient)
+    monkeypatch.setattr(verify, "_SETTLE_S", 0.2)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, report = verified(broker, names, capsys, "--settled")

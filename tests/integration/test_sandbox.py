@@ -1,29 +1,32 @@
-"""The sandbox's Kafka: up, down, refused, killed, three of them."""
+"""The sandbox's Kafka: up, down, refused, killed, started again, cut off, on a full disk, and nothing left behind."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from harness.brokers import Broker, sandbox_broker
+from harness.brokers import Broker
 from harness.names import Names
-from harness.waiting import until
+from harness.programs import ROOT
 
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import clients, topics
 from brew.names import ExitCode
-from sandbox import process
-from sandbox.kafka import Cluster
+from sandbox import isolation, process
+from sandbox.isolation import CLIENTS, Network
+from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout
 
-ROOT = Path(__file__).resolve().parents[2]
+namespaces = pytest.mark.skipif(not isolation.may_isolate(), reason="namespaces need root, `ip` and `nsenter`")
 
 
 def _sandbox(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,10 +36,12 @@ def _sandbox(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """A folder for one cluster, whose processes end with the test."""
-    yield tmp_path / "sandbox"
-    if (cluster := Cluster.open(tmp_path / "sandbox")) is not None:
+    """A folder for one cluster, whose processes, networks and mounts end with the test."""
+    where = tmp_path / "sandbox"
+    yield where
+    if (cluster := Cluster.open(where)) is not None:
         cluster.close(wipe=True)
+    Network(where).remove()
 
 
 def _names_of_topics(bootstrap: str) -> list[str]:
@@ -52,26 +57,41 @@ def _make_topic(bootstrap: str, name: str) -> topics.Topic:
     return found[name]
 
 
-def test_the_command_line_starts_tells_and_stops_a_broker(directory: Path) -> None:
-    """`up` returns once a client is answered, twice is harmless, `down` leaves no process and keeps the data."""
+def test_the_command_line_starts_breaks_mends_and_stops_a_broker(directory: Path) -> None:
+    """`up` returns once a client is answered, twice is harmless; `kill` and `down` keep the data, and no process."""
     where = ("--dir", str(directory))
-    first = _sandbox("up", "--port", "0", "--quick", *where)
-    assert first.returncode == ExitCode.DONE, first.stderr
-    told = json.loads(_sandbox("status", "--json", *where).stdout)
-    assert told["up"]
-    _make_topic(told["bootstrap"], "kept")
 
+    def status() -> Any:
+        return json.loads(_sandbox("status", "--json", *where).stdout)
+
+    first = _sandbox("up", "--port", "0", "--quick", "--heap-mb", "256", *where)
+    assert first.returncode == ExitCode.DONE, first.stderr
+    told = status()
+    assert (told["up"], told["brokers"][0]["network"], told["brokers"][0]["data_size_mb"]) == (True, "loopback", None)
+    _make_topic(told["bootstrap"], "kept")
     second = _sandbox("up", "--port", "0", *where)
     assert (second.returncode, "already up" in second.stdout) == (ExitCode.DONE, True)
 
+    assert _sandbox("kill", "1", *where).stdout == "broker 1 is killed\n"
+    assert status()["up"] is False
+    assert _sandbox("restart", "1", *where).stdout == "up: broker 1\n"
+    told = status()
+    assert "kept" in _names_of_topics(told["bootstrap"])
+    assert [_sandbox(word, "1", *where).returncode for word in ("pause", "resume")] == [ExitCode.DONE] * 2
+    for words in (("kill", "7"), ("cut", "1", "--from", "clients"), ("fill", "1")):
+        refused = _sandbox(*words, *where)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (ExitCode.REFUSED, 1), refused.stderr
+
     assert _sandbox("down", *where).returncode == ExitCode.DONE
     assert not psutil.pid_exists(told["brokers"][0]["process"])
-    assert json.loads(_sandbox("status", "--json", *where).stdout)["up"] is False
+    assert status()["up"] is False
     again = _sandbox("down", *where)
     assert (again.returncode, again.stdout.strip()) == (ExitCode.DONE, "nothing is up")
+    with pytest.raises(Refused, match="1 brokers, not 3"):  # its data can't be taken for those of three
+        Cluster.start(directory, brokers=3)
 
     assert _sandbox("up", "--port", "0", "--quick", *where).returncode == ExitCode.DONE
-    assert "kept" in _names_of_topics(json.loads(_sandbox("status", "--json", *where).stdout)["bootstrap"])
+    assert "kept" in _names_of_topics(status()["bootstrap"])
     assert _sandbox("down", "--wipe", *where).returncode == ExitCode.DONE
     assert Layout.read(directory) is None
     assert not (directory / "kafka-1").exists()
@@ -97,53 +117,85 @@ def test_a_broker_that_cannot_start_is_refused_with_its_last_words(directory: Pa
     assert layout is None or not any(node.alive() for node in layout.nodes)
 
 
-def test_a_killed_broker_comes_back_on_its_port_with_its_data() -> None:
-    """Fault tests kill brokers; what was acknowledged is there afterwards."""
-    with sandbox_broker() as broker:
-        assert broker.cluster is not None
-        _make_topic(broker.bootstrap, "survivor")
-        broker.cluster.kill()
-        assert broker.cluster.running() == []
-        broker.cluster.restart()
-        assert "survivor" in _names_of_topics(broker.bootstrap)
-
-
-def test_a_paused_broker_answers_nothing_until_it_is_resumed() -> None:
-    """A hanging broker is not a dead one: connections stay, answers do not come."""
-    with sandbox_broker() as broker:
-        assert broker.cluster is not None
-        connection = clients.Connection(broker.bootstrap)
-        broker.cluster.pause()
-        with pytest.raises(Refused, match="no Kafka broker answered"):
-            clients.reach(connection, Deadline(0.5))
-        broker.cluster.resume()
-        clients.reach(connection, Deadline(20))
-
-
-def test_three_brokers_hold_three_replicas_and_go_on_without_one() -> None:
-    """Replication 3, as the promise needs it; the others answer while one is dead, and take it in again."""
-    with sandbox_broker(brokers=3) as broker:
-        assert broker.cluster is not None
-        assert len(broker.cluster.running()) == 3
-        assert _make_topic(broker.bootstrap, "replicated").replicas == 3
-        broker.cluster.kill(2)
-        assert len(broker.cluster.running()) == 2
-        # Who was not asked yet may hear of the topic from the next controller, if this was the first one.
-        until(lambda: "replicated" in _names_of_topics(broker.bootstrap), "the others tell of the topic")
-        broker.cluster.restart(2)
-        assert len(broker.cluster.running()) == 3
-
-
-def test_a_directory_with_another_number_of_brokers_is_refused(directory: Path) -> None:
-    """The data of one broker can't be taken for those of three."""
-    with Cluster.start(directory, brokers=1) as cluster:
-        cluster.stop()
-        with pytest.raises(Refused, match="1 brokers, not 3"):
-            Cluster.start(directory, brokers=3)
-
-
 def test_fixtures_give_a_broker_that_answers_and_unused_names(broker: Broker, names: Names) -> None:
     """What every integration test starts from."""
     clients.reach(clients.Connection(broker.bootstrap), Deadline(10))
     assert names.input not in _names_of_topics(broker.bootstrap)
     assert len({names.input, names.output, names.dead_letter, names.group}) == 4
+
+
+def _links() -> str:
+    return subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout + str(
+        list(Path("/run/netns").glob("*")) if Path("/run/netns").exists() else ""
+    )
+
+
+@namespaces
+def test_a_broker_in_its_own_network_is_cut_off_and_healed(directory: Path) -> None:
+    """No client is answered while it is cut off, and nothing of the network is left afterwards."""
+    settings = Settings(namespaces=True)
+    with Cluster.start(directory, settings=settings) as cluster:
+        connection = clients.Connection(cluster.bootstrap)
+        assert not cluster.bootstrap.startswith("127.")
+        clients.reach(connection, Deadline(20))
+        cluster.cut(1, [CLIENTS])
+        with pytest.raises(Refused, match="no Kafka broker answered"):
+            clients.reach(connection, Deadline(0.5))
+        assert cluster.heal() == 1
+        clients.reach(connection, Deadline(20))
+        assert cluster.network.name in _links()
+    assert cluster.network.name not in _links()
+
+
+@namespaces
+def test_brokers_do_not_hear_of_each_other_across_a_cut(tmp_path: Path) -> None:
+    """Both ends get a route into nothing; two sandboxes have different networks."""
+    first, second = Network(tmp_path / "a"), Network(tmp_path / "b")
+    try:
+        hosts = first.make([1, 2, 3])
+        assert len({host.rpartition(".")[0] for host in [*hosts.values(), *second.make([1]).values()]}) == 2
+        assert _routes(first, 1) == []
+        first.cut(1, [2, 3])
+        assert _routes(first, 1) == [hosts[2], hosts[3]]
+        assert _routes(first, 2) == _routes(first, 3) == [hosts[1]]
+        assert first.heal() == 4
+        assert _routes(first, 1) == _routes(first, 2) == []
+    finally:
+        first.remove()
+        second.remove()
+    assert first.name not in _links()
+
+
+def _routes(one: Network, number: int) -> list[str]:
+    command = ["ip", "-n", one.namespace(number), "-json", "route", "show", "type", "blackhole"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [route["dst"] for route in json.loads(told or "[]")]
+
+
+@namespaces
+def test_a_network_that_a_killed_command_left_is_removed(tmp_path: Path) -> None:
+    """By `down`, which finds no cluster there; and by the next `up`, when even the directory is gone."""
+    killed, gone = tmp_path / "killed", tmp_path / "gone"
+    for directory in (killed, gone):
+        directory.mkdir()
+        Network(directory).make([1, 2])
+    gone.rmdir()
+    assert _sandbox("down", "--dir", str(killed)).returncode == ExitCode.DONE
+    assert Network(killed).name not in _links()
+    assert gone in isolation.sweep()
+    assert Network(gone).name not in _links()
+
+
+@pytest.mark.skipif(not isolation.may_mount(), reason="mounting needs root")
+def test_a_broker_on_a_full_disk_ends_and_comes_back_with_room(directory: Path) -> None:
+    """Its data is what it was; other disks are not touched, and `close` unmounts."""
+    with Cluster.start(directory, settings=Settings(data_size_mb=64)) as cluster:
+        client = clients.admin(clients.Connection(cluster.bootstrap))
+        topics.create(client, [topics.TopicSpec("kept", 1, {})], Deadline(20))
+        assert cluster.fill(1) < 64 * 1024 * 1024
+        with pytest.raises(OSError, match="No space left"):
+            (cluster.layout.data(cluster.layout.node(1)) / "more").write_bytes(os.urandom(100_000))
+        cluster.heal()
+        cluster.restart(1)
+        assert "kept" in topics.names(clients.admin(clients.Connection(cluster.bootstrap)), Deadline(20))
+    assert str(directory) not in Path("/proc/self/mounts").read_text()

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,18 +61,6 @@ def _shared_memory(process: psutil.Process) -> set[str]:
         return {held.path for held in process.memory_maps() if held.path.startswith("/dev/shm/")}
     except psutil.NoSuchProcess:
         return set()
-
-
-def test_a_registry_is_started_by_name_only_and_is_stopped_with_the_others(directory: Path) -> None:
-    """Its address is one that Confluent's clients take; `down` without names finds it."""
-    code, said = _stores(directory, "up", "registry")
-    assert code == ExitCode.DONE, said
-    told = json.loads(_stores(directory, "status", "--json")[1])
-    assert list(told) == ["registry"]
-    with urllib.request.urlopen(f"{told['registry']['url']}/subjects", timeout=10) as answer:
-        assert json.load(answer) == []
-    assert "registry is down" in _stores(directory, "down", "--wipe")[1]
-    assert not (directory / "registry").exists()
 
 
 def test_what_was_committed_survives_a_kill_of_both_servers(directory: Path) -> None:

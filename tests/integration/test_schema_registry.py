@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import Stage
-from harness.stores import store
+from harness.pages import ROOT
+from harness.pipeline import READERS, Stage
 
 from brew import Record, Reject, formats
 from brew.records import ERROR_REASON
@@ -29,10 +31,25 @@ JSON_CLICK = {
 
 
 @pytest.fixture(scope="module")
-def registry() -> Iterator[Registry]:
-    """The sandbox's; its jars are fetched where they are not there."""
-    with store(Registry) as found:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """The sandbox's, started by its name, which fetches missing jars; `down` without names finds it."""
+    directory = tmp_path_factory.mktemp("registry")
+
+    def stores(*words: str) -> str:
+        line = [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(directory)]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    stores("up", "registry")
+    try:
+        assert list(json.loads(stores("status", "--json"))) == ["registry"]
+        found = Registry.open(directory)
+        assert found is not None
         yield found
+    finally:
+        assert "registry is down" in stores("down", "--wipe")
+    assert not (directory / "registry").exists()
 
 
 def message_class() -> Any:
@@ -115,12 +132,12 @@ def measured(click):
 """
 
 
-@pytest.mark.parametrize("master", ["none", "local[2]"])
+@pytest.mark.parametrize("reader", READERS)
 def test_a_run_reads_avro_writes_avro_and_rejects_what_does_not_fit(
-    registry: Registry, broker: Broker, names: Names, tmp_path: Path, master: str
+    registry: Registry, broker: Broker, names: Names, tmp_path: Path, reader: str
 ) -> None:
     """With and without Spark: the decorated function travels to its workers; `verify` calls it again."""
-    stage = Stage(broker, names)
+    stage = Stage(broker, names, reader=reader)
     stage.create(1)
     clicks = formats.avro(registry=registry.url, output=names.input, schema=json.dumps(CLICK))
     values = [clicks.write({"url": url}, None) for url in ("a", "bb", "wrong", "dddd")]
@@ -129,8 +146,7 @@ def test_a_run_reads_avro_writes_avro_and_rejects_what_does_not_fit(
     script = tmp_path / "avro_clicks.py"
     script.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
     function = ["--transform", f"{script}:measured"]
-    ran = stage.pipeline(*function, "--master", master)
-    assert ran.code == 0, ran.text
+    stage.drain(*function)
     enriched = formats.avro(registry=registry.url)
     found = [enriched.read(Record("t", 0, 0, None, one.value())) for one in stage.records(names.output)]
     assert found == [{"url": "a", "length": 1}, {"url": "bb", "length": 2}]

@@ -10,7 +10,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.operate import upstream
 from harness.pipeline import Stage
-from harness.transactions import topics_made
+from harness.transactions import make_topics
 from harness.waiting import markers_written
 
 from brew.cli import exit_code_of
@@ -21,7 +21,7 @@ from pipeline.__main__ import cli
 def test_show_tells_each_records_fate_and_its_bytes(broker: Broker, names: Names) -> None:
     """Committed, aborted and open ones; markers on request; what a read_committed reader is given; one key alone."""
     stage = Stage(broker, names)
-    topics_made(stage.connection, names)
+    make_topics(stage.connection, names.input, names.output)
     with upstream(stage, "writer") as writer:
         for end in (writer.commit_transaction, writer.abort_transaction, None):
             writer.begin_transaction()

@@ -1,8 +1,9 @@
-"""The sink's examples, run as their first lines say: with spark-submit, and the notebook cell by cell."""
+"""The sink's examples, run as their first lines say: with spark-submit, the notebook cell by cell; and its demo."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +15,13 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pages import ROOT
-from harness.pipeline import Stage, environment
+from harness.pipeline import Stage, environment, quick_jvms
+from harness.transactions import make_topics
 from nbclient import NotebookClient
 
-from brew.deadline import Deadline
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
-from brew.kafka import topics
 from brew.kafka.log_reader import LogRecord
-from sandbox.jvm import QUICK
 
 SALES = [("Cork", 100), ("Essen", 50), ("Cork", 20), ("Essen", 5)]
 
@@ -44,7 +43,7 @@ def class_path() -> str:
 def given(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
     own = {"BOOTSTRAP": stage.broker.bootstrap, "CHECKPOINT": str(folder / "checkpoint"), "PYTHONPATH": str(ROOT)}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**environment(stage.names.stem), **own, **python, "JDK_JAVA_OPTIONS": " ".join(QUICK), **variables}
+    return {**environment(stage.names.stem), **own, **python, **quick_jvms(), **variables}
 
 
 def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
@@ -87,8 +86,7 @@ def test_revenue_per_store_goes_on_where_it_was(stage: Stage, tmp_path: Path) ->
 def test_clicks_are_joined_with_their_impressions(stage: Stage, tmp_path: Path) -> None:
     """Of four clicks one is for another ad, one comes too late, and one from another visitor."""
     clicks = stage.names.topic("clicks")
-    topics.create(stage.admin, [topics.TopicSpec(clicks, 2, {})], Deadline(30))
-    topics.describe_all(stage.admin, [clicks], Deadline(30))
+    make_topics(stage.connection, clicks, partitions=2)
 
     def event(ad: str, at: str) -> bytes:
         return orjson.dumps({"ad": ad, "at": f"2026-11-23T10:{at}Z"})
@@ -123,3 +121,13 @@ def test_the_notebook_runs_and_a_batch_that_is_repeated_is_there_once(
     ]
     assert "[('Cork', '120'), ('Essen', '55')]" in told
     stage.nothing_open(stage.names.output)
+
+
+def test_the_sinks_demo_prints_what_the_page_shows(broker: Broker) -> None:
+    """Its topics have names of their own, so a broker's topics are used only once."""
+    shown = re.search(r"^```text\n(.*?)^```$", (ROOT / "docs/guide/sink.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    line = [sys.executable, str(ROOT / "scripts/demo_sink.py"), "--bootstrap", broker.bootstrap]
+    given = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
+    done = subprocess.run(line, cwd=ROOT, env=given, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, shown[1]), done.stderr

@@ -12,11 +12,11 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.sinks import SinkStage
-from harness.transactions import STEP_S
+from harness.transactions import STEP_S, make_topics
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
-from brew.kafka import sink_transaction, topics
+from brew.kafka import sink_transaction
 from brew.kafka.group_requests import delete_group
 
 
@@ -146,6 +146,7 @@ NOWHERE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
     "partition": ([("a", 2), ("b", 3)], "value string, partition int", r"partition 3 of topic .* \(0 to 2\)"),
     "topic": ([("a", "no-such-topic")], "value string, topic string", "topic 'no-such-topic' does not exist"),
     "too-large": ([("a" * 30_000, 0)], "value string, partition int", "larger than max.message.bytes of its topic"),
+    "no-key": ([("a", 0)], "value string, partition int", "cleanup.policy=compact takes no row without a key"),
 }
 
 
@@ -153,8 +154,7 @@ NOWHERE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
 def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
     """No batch is out; record batches of the output are small."""
     stage = SinkStage(Stage(broker, names), tmp_path, request.param)
-    topics.create(stage.stage.admin, [topics.TopicSpec(names.output, 3, SMALL)], Deadline(STEP_S))
-    topics.describe_all(stage.stage.admin, [names.output], Deadline(STEP_S))
+    make_topics(stage.stage.connection, names.output, partitions=3, config=SMALL)
     return stage
 
 
@@ -162,6 +162,9 @@ def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path
 def test_a_row_that_no_attempt_can_write_ends_the_query_at_the_first_one(empty: SinkStage, case: str) -> None:
     """An `Abortable` would mean that it was repeated until the attempts were used up."""
     rows, schema, said = NOWHERE[case]
+    if case == "no-key":
+        compact = ("--topic", empty.stage.names.output, "--add-config", "cleanup.policy=compact")
+        empty.stage.tool("kafka-configs", "--alter", *compact)
     topic = None if case == "topic" else empty.stage.names.output
     sink = empty.sink(topic=topic, position_topic=empty.stage.names.output)
     with pytest.raises(Refused, match=said):

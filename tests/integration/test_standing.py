@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.transactions import STEP_S, begun, topics_made
+from harness.transactions import STEP_S, begun, make_topics
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -35,7 +35,7 @@ Begin = Callable[[Connection], KafkaTransaction]
 def begin(broker: Broker, names: Names) -> Iterator[Begin]:
     """A transaction with one record, behind its flush; those that a test leaves open end with it."""
     made = list[KafkaTransaction]()
-    topics_made(Connection(broker.bootstrap), names)
+    make_topics(Connection(broker.bootstrap), names.input, names.output)
 
     def begin(through: Connection) -> KafkaTransaction:
         made.append(begun(through, names))

@@ -14,7 +14,7 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.operate import asked
-from harness.pipeline import READERS, Here, Stage, until
+from harness.pipeline import DIRECT, READERS, Here, Stage, environment, quick_jvms, until
 
 import brew
 from brew.errors import Refused, TransformFailed
@@ -36,6 +36,8 @@ EXPLAINED = (
 )
 """What `brew explain` answers of the first of each kind: answer, words of why, copies. One output has another key."""
 ERROR = "error"
+PROOF_ALONE = pytest.mark.parametrize("stage", [DIRECT], indirect=True)
+"""Of tests of the proof, which does not ask who read."""
 
 
 @pytest.fixture(params=READERS)
@@ -164,6 +166,7 @@ def _copy_of_output(stage: Stage, change: bytes | None = None) -> None:
     stage.produce(stage.names.output, (one.partition(), one.key(), value, one.headers(), one.timestamp()[1]))
 
 
+@PROOF_ALONE
 def test_a_doubled_output_is_red(stage: Stage) -> None:
     stage.create(1)
     clicks(stage, PLAIN, FAN_OUT, partitions=1)
@@ -173,6 +176,7 @@ def test_a_doubled_output_is_red(stage: Stage) -> None:
     assert (code, report["totals"]["duplicate-output"]) == (1, 1)
 
 
+@PROOF_ALONE
 def test_a_lost_output_is_red(stage: Stage) -> None:
     """The group's position is moved over records that nobody wrote."""
     stage.create(1)
@@ -185,6 +189,7 @@ def test_a_lost_output_is_red(stage: Stage) -> None:
     assert (code, report["totals"]["lost-output"]) == (1, 1)
 
 
+@PROOF_ALONE
 def test_another_value_than_the_functions_is_red(stage: Stage) -> None:
     """The run is right, and the function that proves it is another one."""
     stage.create(1)
@@ -205,6 +210,7 @@ def by_chance(record: brew.Record) -> brew.Record:
     return record.with_json(random.random())
 
 
+@PROOF_ALONE
 def test_a_function_that_is_not_deterministic_is_said_and_nothing_is_claimed(stage: Stage) -> None:
     stage.create(1)
     clicks(stage, PLAIN, PLAIN, partitions=1)
@@ -234,8 +240,9 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
     clicks(stage, *KINDS * 5, partitions=2)
     shutil.copy(EXAMPLE, tmp_path / "my_clicks.py")
     line = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
-    line += ["--also-output", also(stage), "--master", "local-cluster[2,1,1024]", "--patience", "300"]
-    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    line += ["--also-output", also(stage), "--master", "local-cluster[1,2,1024]", "--patience", "300"]
+    given = {**environment(names.stem), **quick_jvms()}
+    ran = subprocess.run(line, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "20 transformed into 30, 5 rejected, 5 dropped" in ran.stdout
     proven(stage, inputs=30, transformed=20)

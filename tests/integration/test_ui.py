@@ -13,14 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
 from harness.browser import Page
 from harness.devtools import WAIT, tab
 from harness.live import Stream, get, served
-from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
 from harness.pipeline import Running, Stage
-from harness.transactions import topics_made
+from harness.transactions import make_topics
 from harness.waiting import markers_written, until
 
 from brew.connection import Connection, Secret
@@ -40,11 +38,6 @@ CANARY = "canary-5f1d0c"
 INTERVAL_S = 0.2
 _DONE = "> / 5<"
 """Of the position beside the end: Kafka has told where the group stands; what else is shown may come before."""
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 @contextmanager
@@ -184,7 +177,7 @@ def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
 @pytest.mark.parametrize("records", [750, 1460])
 def test_a_transaction_larger_than_the_tail_is_counted_whole(stage: Stage, records: int) -> None:
     """The tail holds 400 offsets; what lies before them is read back."""
-    topics_made(stage.connection, stage.names)
+    make_topics(stage.connection, stage.names.input, stage.names.output)
     with upstream(stage, "large") as writer:
         writer.begin_transaction()
         for number in range(records):

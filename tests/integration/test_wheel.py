@@ -56,13 +56,8 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     place = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [str(ROOT / "scripts/wheel.sh"), str(place / "dist")], capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stderr
-    wheel = Path(built.stdout.strip())
     venv = place / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]

@@ -14,6 +14,7 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.programs import ROOT, until
+from harness.transactions import make_topics
 from harness.waiting import markers_written
 
 from brew.connection import Connection
@@ -45,10 +46,7 @@ OF_AN_OLD_EPOCH = {47, 90}
 @pytest.fixture
 def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
     """A proxy, and this test's input and output topic."""
-    client = admin(Connection(broker.bootstrap))
-    wanted = [names.input, names.output]
-    topics.create(client, [topics.TopicSpec(name, 1, {}) for name in wanted], Deadline(20))
-    topics.describe_all(client, wanted, Deadline(20))
+    make_topics(Connection(broker.bootstrap), names.input, names.output)
     with WireProxy(broker.bootstrap) as running:
         yield running
         assert running.failures == []

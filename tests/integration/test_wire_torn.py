@@ -11,7 +11,7 @@ from harness.brokers import Broker
 from harness.programs import ROOT
 
 from brew.connection import Connection
-from proof.wire.product import against_pipeline
+from proof.campaign.cells.wire import against_pipeline
 from proof.wire.torn import experiment
 
 TRIES = 6

@@ -8,11 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from harness.brokers import Broker
 from harness.browser import Page, seen
 from harness.devtools import WAIT, tab
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
@@ -21,11 +18,6 @@ from brew.names import ExitCode
 from pipeline.__main__ import cli
 
 ORDERS = 12
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def xray(stage: Stage, *more: str) -> tuple[int, str]:

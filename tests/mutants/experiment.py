@@ -20,8 +20,7 @@ from mutants.grounds import GROUNDS
 from mutants.mutant import Changes, Mutant
 from mutants.scene import Scene
 from proof.findings import Verdict
-from proof.log_feeds import PipelineUnderTest
-from proof.verify import VerifyOptions, verify
+from proof.verify import PipelineUnderTest, VerifyOptions, verify
 
 _VERIFY_S = 60.0
 _AT_ONCE = 4

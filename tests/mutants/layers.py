@@ -207,7 +207,7 @@ LAYER_BUGS: list[LayerBug] = [
         _WORK,
         "self._found, self._changes = {}, {}",
         "self._found = {}",
-        _ROUNDS + "test_what_a_failed_commit_would_have_changed_is_not_in_the_next_one",
+        _ROUNDS + "test_a_commit_that_failed_changes_neither_the_store_nor_the_next_one",
     ),
     LayerBug(
         "seen-end-used-at-once",
@@ -299,7 +299,7 @@ HARMLESS_IN_LAYERS: list[LayerBug] = [
         _WORK,
         "StoreCheckpoint(self._until, changelog_offset, self._keys))\n        self.dropped()",
         "StoreCheckpoint(self._until, changelog_offset, self._keys))",
-        _ROUNDS + "test_a_second_transaction_begins_where_the_first_one_ended",
+        _ROUNDS + "test_a_commit_that_failed_changes_neither_the_store_nor_the_next_one",
     ),
     LayerBug(
         "stale-partitions-resumed",

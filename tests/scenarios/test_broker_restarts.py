@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from harness.brokers import sandbox_broker
+from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import Running
@@ -149,11 +149,13 @@ class Programs:
 
 
 @pytest.mark.longest(240 + 60 * RESTARTS)
-def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres: Postgres, tmp_path: Path) -> None:
+def test_no_following_program_dies_of_a_broker_s_restart(
+    alone: Broker, names: Names, postgres: Postgres, tmp_path: Path
+) -> None:
     """Each lives, says once that the brokers are away and once that they are back, and goes on with new orders."""
-    with sandbox_broker() as broker, taking() as url, contextlib.ExitStack() as stack:
-        assert broker.cluster is not None
-        stage, other = Stage(broker, names), Stage(broker, Names(f"{names.stem}-other"))
+    with taking() as url, contextlib.ExitStack() as stack:
+        assert alone.cluster is not None
+        stage, other = Stage(alone, names), Stage(alone, Names(f"{names.stem}-other"))
         for one in (stage, other):
             one.create(2, output=2)
         topics.create(
@@ -176,10 +178,10 @@ def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres:
         for number in range(1, RESTARTS + 1):
             when = f"restart {number} of {RESTARTS}"
             away, shown = Deadline(AWAY_S), {name: programs.count(name, "\n") for name in ("lag", "top")}
-            broker.cluster.stop() if ORDERLY else broker.cluster.kill()
+            alone.cluster.stop() if ORDERLY else alone.cluster.kill()
             time.sleep(away.remaining_s())  # the questions of that time are what breaks programs
             programs.have_said("brokers-away: ", number)
-            broker.cluster.restart(1)
+            alone.cluster.restart(1)
             programs.have_said("brokers-back: ", number)
             go_on(when)
             for name, lines in shown.items():

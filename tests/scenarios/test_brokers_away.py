@@ -1,29 +1,31 @@
-"""Brokers that do not answer while a partition is taken over: waited for, with the loop's own patience."""
+"""Brokers that are paused or killed under programs at work: waited for, and nobody works on what others may hold."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from harness import enriched
-from harness.brokers import Broker, sandbox_broker
+from harness.brokers import Broker
 from harness.downstream import LedgerStage, Running
 from harness.names import Names
 from harness.programs import until
 
+from brew.claims.heartbeater import Heartbeater
+from brew.claims.member import Membership
+from brew.claims.messages import ClaimingPartition, decode
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import clients
+from brew.kafka.claims_log import ClaimsLog
 from downstream.consume import loop as looping
 from downstream.consume.loop import Loop
+from proof.claims.history import Belief, broken
 from sandbox.store import Postgres
 
 ORDERS = 60
-
-
-@pytest.fixture
-def alone() -> Iterator[Broker]:
-    """A broker that no other test uses."""
-    with sandbox_broker() as found:
-        yield found
 
 
 def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waited_for(
@@ -43,6 +45,8 @@ def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waite
         enriched.write(alone.bootstrap, names.output, ORDERS, seed=2, first=1000)
         until(lambda: running.loop.result.postponed > 0, "the ledger waits for its database")
         alone.cluster.pause(1)
+        with pytest.raises(Refused, match="no Kafka broker answered"):  # connections stay, answers do not come
+            clients.reach(Connection(alone.bootstrap), Deadline(0.5))
         until(lambda: any("their offsets can't be read" in note for note in notes), "and for its brokers")
         alone.cluster.resume(1)
         postgres.restart()
@@ -54,3 +58,48 @@ def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waite
         stop.set()
     running.done()
     stage.proven(2 * ORDERS)
+
+
+def test_members_go_on_after_their_broker_was_killed_and_no_token_has_two_holders(alone: Broker, names: Names) -> None:
+    """They stop by themselves while the log can't be written, and share again when it can."""
+    assert alone.cluster is not None
+    connection, topic, partitions = Connection(alone.bootstrap), names.topic("claims"), (0, 1, 2, 3)
+    beliefs: set[Belief] = set()
+    stop = threading.Event()
+
+    def watch(keeper: Heartbeater) -> None:
+        while not stop.wait(0.01):
+            beliefs.update(Belief(keeper.membership.client_id, p, one.token) for p, one in keeper.held().items())
+
+    with ExitStack() as stack:
+        keepers = [
+            stack.enter_context(
+                Heartbeater(lambda: ClaimsLog(connection, topic), Membership(name, "g", "worked", partitions, 0.5))
+            )
+            for name in "ab"
+        ]
+        watchers = [threading.Thread(target=watch, args=[one], daemon=True) for one in keepers]
+        for one in watchers:
+            one.start()
+        until(lambda: sum(len(one.held()) for one in keepers) == len(partitions), "all are owned")
+        alone.cluster.kill(1)
+        until(lambda: not any(one.held() for one in keepers), "both have stopped", 10)
+        alone.cluster.restart(1)
+        until(lambda: sum(len(one.held()) for one in keepers) == len(partitions), "all are owned again")
+        stop.set()
+        for one in watchers:
+            one.join(5)
+
+    log = ClaimsLog(connection, topic, create=False)
+    try:
+        entries = log.history(log.bounds(Deadline(20)), Deadline(20))
+    finally:
+        log.close()
+    claims = {entry.offset: decode(entry.value) for entry in entries}
+    granted = {
+        (one.partition, one.token): claim.client_id
+        for one in beliefs
+        if isinstance(claim := claims.get(one.token), ClaimingPartition) and claim.partition == one.partition
+    }
+    assert broken(beliefs, granted) == []
+    assert {one.partition for one in beliefs} == set(partitions)

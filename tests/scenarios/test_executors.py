@@ -22,9 +22,9 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     """Spark repeats what the executor was doing; fence and locate make that harmless, also for speculative copies."""
     stage.create()
-    stage.seed(40_000)  # seconds of work after the first cycle
+    stage.seed(8_000)  # seconds of work after the first cycle
     conf = [word for name, value in SPECULATION.items() for word in ("--conf", f"{name}={value}")]
-    options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "1000", *conf]
+    options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "200", *conf]
     with stage.follow(*options) as program:
         program.await_cycle(seconds=180)
         until(lambda: len(program.members(EXECUTOR)) == 2, "both executors")
@@ -32,7 +32,7 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
         ran = program.wait(180)
     assert ran.code == 0, ran.text
     assert "Traceback" not in ran.text
-    stage.proven(inputs=40_000, outputs=40_000)
+    stage.proven(inputs=8_000, outputs=8_000)
 
 
 def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:

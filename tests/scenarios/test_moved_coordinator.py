@@ -1,28 +1,38 @@
-"""A group's coordinator moves to another broker, as in each rolling restart, while a transaction asks the old one."""
+"""A group's coordinator on three brokers: it moves, one of them dies, and one that is cut off tells of the past."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from harness.names import Names
-from harness.transactions import STEP_S, begun, topics_made
+from harness.transactions import STEP_S, begun, make_topics
 from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka import cluster_admin
+from brew.errors import Abortable, BrewError
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin
 from brew.kafka.cluster_admin import reassign
-from brew.kafka.committed_offset import locator
+from brew.kafka.committed_offset import PositionConfirmation, locator
+from brew.kafka.log_reader import scan
+from brew.kafka.offsets import log_offsets
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.kafka.transactions_admin import open_transactions_admin
+from brew.names import READ_COMMITTED
 from brew.offsets import Committed
-from sandbox.kafka import Cluster
+from sandbox import isolation
+from sandbox.kafka import Cluster, Settings
 
 # Asks where a group stands, again and again, with what the Python client offers for it.
 _ADMIN_CLIENT = """
@@ -41,13 +51,20 @@ while True:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Cluster]:
-    """Three brokers that no other module uses."""
+    """Three brokers, where that is possible each in a network of its own, that no other module uses."""
     directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
     try:
-        with Cluster.start(directory, brokers=3) as cluster:
+        with Cluster.start(directory, brokers=3, settings=Settings(namespaces=isolation.may_isolate())) as cluster:
             yield cluster
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def healed(three: Cluster) -> Iterator[Cluster]:
+    """The same, whole again behind the test."""
+    yield three
+    three.heal()
 
 
 def _committed(connection: Connection, names: Names, offset: int) -> None:
@@ -74,7 +91,7 @@ def _coordinator_moves(connection: Connection, group: str) -> None:
 def stood(three: Cluster, names: Names) -> Connection:
     """A group that stands at 5, located and confirmed by this process."""
     connection = three.connection
-    topics_made(connection, names)
+    make_topics(connection, names.input, names.output)
     _committed(connection, names, 5)
     return connection
 
@@ -100,3 +117,98 @@ def test_librdkafkas_admin_client_would_end_the_process(stood: Connection, names
         finally:
             program.kill()
     assert program.returncode == -signal.SIGSEGV
+
+
+def test_three_brokers_hold_three_replicas_and_go_on_without_one(three: Cluster, names: Names) -> None:
+    """Replication 3, as the promise needs it; the others answer while one is dead, and take it in again."""
+    assert len(three.running()) == 3
+    make_topics(three.connection, names.input, names.output)
+    assert topics.describe_one(admin(three.connection), names.input, Deadline(STEP_S)).replicas == 3
+    three.kill(2)
+    assert len(three.running()) == 2
+    # Who was not asked yet may hear of the topic from the next controller, if this was the first one.
+    until(lambda: names.input in topics.names(admin(three.connection), Deadline(STEP_S)), "the others tell of it")
+    three.restart(2)
+    assert len(three.running()) == 3
+
+
+# A coordinator that is cut off from the other brokers, and not from us, tells of a position that is past.
+
+
+def _write(settings: TransactionSettings, names: Names, partition: int, start: int, end: int) -> None:
+    """One transaction that is told ``start`` writes the numbers up to ``end``; it raises what its steps raise."""
+    kafka = KafkaTransaction(settings, names.input, partition)
+    try:
+        kafka.fence(Deadline(STEP_S))
+        located = kafka.locate(Deadline(STEP_S))
+        assert (0 if located is None else located.offset) == start
+        kafka.begin()
+        for number in range(start, end):
+            kafka.produce(names.output, b"%d" % number, None, partition)
+        kafka.flush(Deadline(STEP_S))
+        try:
+            kafka.send_offsets(end, "", Deadline(STEP_S))
+        except Abortable:
+            kafka.abort(Deadline(STEP_S))
+            raise
+        kafka.commit(Deadline(STEP_S))
+    finally:
+        kafka.close()
+
+
+def _written(settings: TransactionSettings, names: Names, partition: int, start: int, end: int) -> bool:
+    """`_write`, while leaders move: False is to be asked again."""
+    with contextlib.suppress(BrewError):
+        _write(settings, names, partition, start, end)
+        return True
+    return False
+
+
+def _visible(connection: Connection, names: Names, partition: int) -> Counter[int]:
+    end = log_offsets(admin(connection), names.output, [partition], Deadline(STEP_S))[partition].last_stable
+    batches = scan(connection, names.output, {partition: (0, end)}, READ_COMMITTED)
+    return Counter(int(record.value() or b"") for batch in batches for record in batch)
+
+
+@pytest.mark.skipif(not isolation.may_isolate(), reason="namespaces need root, `ip` and `nsenter`")
+def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
+    healed: Cluster, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says 10 where the group stands at 20 by now; without the look behind send-offsets rows come out twice."""
+    make_topics(healed.connection, names.input, names.output, partitions=2)
+    whole = TransactionSettings(healed.connection, names.group, STEP_S)
+    for partition in (0, 1):
+        until(partial(_written, whole, names, partition, 0, 5), "a first transaction each")
+    cut_off = cluster_admin.coordinator(admin(healed.connection), cluster_admin.OFFSETS, names.group, Deadline(STEP_S))
+    others = [node for node in healed.layout.nodes if node.number != cut_off]
+    bootstrap = ",".join(f"{node.host}:{node.port}" for node in others)
+    mine = TransactionSettings(Connection(bootstrap), names.group, STEP_S)
+    theirs = TransactionSettings(Connection(bootstrap, {"client.id": "somebody-else"}), names.group, STEP_S)
+    for partition in (0, 1):  # who asks for ``mine`` knows the coordinator from here on, and is kept
+        _write(mine, names, partition, 5, 10)
+
+    # A marker on its way to the broker that is cut off would hold the next fence back for half a minute.
+    with open_transactions_admin(healed.connection, Deadline(STEP_S)) as told:
+        until(lambda: not told.ongoing(), "the end of these transactions everywhere")
+    healed.cut(cut_off, [node.number for node in others])
+    asking = admin(mine.connection)
+    until(
+        lambda: (
+            cluster_admin.coordinator(asking, cluster_admin.OFFSETS, names.group, Deadline(STEP_S)) not in {cut_off, -1}
+        ),
+        "another coordinator",
+    )
+    for partition in (0, 1):
+        until(partial(_written, theirs, names, partition, 10, 20), "it takes commits", 60)
+
+    with monkeypatch.context() as without:
+        without.setattr(PositionConfirmation, "confirm", lambda *_: None)
+        _write(mine, names, 1, 10, 20)
+    with pytest.raises(Abortable, match=r"stood at 10 in .*\[0\] when this transaction began, and stands at 20"):
+        _write(mine, names, 0, 10, 20)
+    _write(mine, names, 0, 20, 30)
+
+    for partition in (0, 1):
+        until(lambda at=partition: _visible(mine.connection, names, at).total() >= 30, "the last row being visible")
+    assert _visible(mine.connection, names, 0) == Counter(range(30))
+    assert _visible(mine.connection, names, 1) == Counter(range(20)) + Counter(range(10, 20))

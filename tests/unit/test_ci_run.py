@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from harness.commands import executable
+from harness.pages import ROOT
 
 from brew.cli import exit_code_of
 from brew.names import ExitCode
@@ -17,7 +18,6 @@ from proof.__main__ import proof
 from proof.campaign import campaign
 from proof.commands import campaign as command
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci/run"
 
 
@@ -29,23 +29,17 @@ def _named() -> list[str]:
 
 def _run(folder: Path, *, python: str = "", make: str = "", script: str = "") -> tuple[int, list[str], str]:
     """The script with programs that write down their calls; ``python`` and ``make`` are shell to run behind that."""
-    (folder / ".ci").mkdir()
-    (folder / ".ci/run").write_text(script or SCRIPT.read_text())
-    (folder / ".venv/bin").mkdir(parents=True)
+    executable(folder / ".ci/run", script or SCRIPT.read_text(), "/bin/bash")
     calls = folder / "calls"
-    for path, name, then in ((folder / ".venv/bin/python", "python", python), (folder / "make", "make", make)):
-        path.write_text(f'#!/bin/bash\necho "{name} $*" >> {calls}\n{then}\n')
-        path.chmod(0o755)
-    bash = shutil.which("bash") or "/bin/bash"
+    for path, then in ((".venv/bin/python", python), ("make", make)):
+        executable(folder / path, f'echo "{Path(path).name} $*" >> {calls}\n{then}', "/bin/bash")
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        [bash, ".ci/run"], cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False
-    )
+    line = ["bash", ".ci/run"]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False)
     return done.returncode, calls.read_text().splitlines(), done.stderr
 
 
 def test_the_ten_names_are_cells() -> None:
-    """A name that fits nothing would be a mistake that only CI finds."""
     names = [cell.name for cell in campaign.cells()]
     assert len(_named()) == 10
     assert [one for one in _named() if not any(fnmatch(name, one) for name in names)] == []
@@ -66,7 +60,6 @@ def test_named_cells_come_before_the_tests_and_no_clock_holds_them_back(tmp_path
 
 
 def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_the_same(tmp_path: Path) -> None:
-    """Whatever the campaign ends with: violated, inconclusive, left out, or a mistake in a name."""
     code, calls, said = _run(tmp_path, python="[[ $* != *F27* ]] || exit 3")
     assert code == 1
     assert any(one.startswith("make test ") for one in calls)
@@ -75,14 +68,11 @@ def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_th
 
 
 def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Path) -> None:
-    """No time for the other cells is no failure, and is told; a step that fails is."""
     late = SCRIPT.read_text().replace("last_begins_s=1050", "last_begins_s=0")
-    (tmp_path / "late").mkdir()
     code, calls, said = _run(tmp_path / "late", script=late)
     assert (code, len(calls)) == (0, 4)
     assert "no time is left for the other cells" in said
     for step in ("setup", "lint", "test"):
-        (tmp_path / step).mkdir()
         assert _run(tmp_path / step, make=f"[[ $1 != {step} ]]")[0] != 0
 
 

@@ -200,6 +200,25 @@ def test_config_show_tells_each_value_and_its_place(
     assert "postgresql://brew:***@db/brew" in told
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("postgresql://u:pa:ss@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:pa/ss@h:5432/db", "postgresql://u:***@h:5432/db"),
+        ("redis://:x@h/0", "redis://:***@h/0"),
+        ("host=h user=u password=pass dbname=d", "host=h user=u password=*** dbname=d"),
+        (r"password = 'a \' b' host=h", "password = *** host=h"),
+        ("postgresql://h/db?password=pass&sslmode=require", "postgresql://h/db?password=***&sslmode=require"),
+        ("https://h/hook?token=x", "https://h/hook?***"),
+        (("spark.ssl.keyPassword=x", "spark.a=b"), ["spark.ssl.keyPassword=***", "spark.a=b"]),
+        ("postgresql://u@h/db", "postgresql://u@h/db"),
+        ("k1:9092,k2:9092", "k1:9092,k2:9092"),
+    ],
+)
+def test_config_show_masks_a_secret_wherever_it_is(value: object, shown: object) -> None:
+    assert config_file._shown(value) == shown
+
+
 def test_config_show_checks_the_tables_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Also those that were not asked for."""
     Path("brew.toml").write_text("[sandbox.up]\nbrokrs = 3\n")

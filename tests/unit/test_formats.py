@@ -37,8 +37,6 @@ def test_a_function_takes_and_returns_objects_and_keeps_key_headers_and_time() -
 
 
 def test_answers_are_none_lists_generators_outputs_and_records() -> None:
-    """Each as of a function of records; the second parameter is the record."""
-
     @formats.json()
     def answer(value: Any, source: Record) -> Any:
         return {
@@ -101,16 +99,14 @@ def test_what_does_not_fit_is_rejected_with_a_reason() -> None:
         assert answer.reason == reason
     assert apply(same, record(good)) == (record(good),)
 
-
-def test_json_that_is_none_is_rejected_on_both_sides() -> None:
     @formats.json()
     def bad(value: Any) -> Any:
         return {value}
 
-    assert isinstance(answer := apply(bad, record(b"{")), Reject)
-    assert answer.reason == "not-json"
-    assert isinstance(answer := apply(bad, record(b"1")), Reject)
-    assert answer.reason == "output-not-json"
+    for value, reason in ((b"{", "not-json"), (b"1", "output-not-json")):
+        answer = apply(bad, record(value))
+        assert isinstance(answer, Reject)
+        assert answer.reason == reason
 
 
 def test_the_id_of_the_inputs_schema_does_not_travel_with_the_output() -> None:
@@ -137,15 +133,11 @@ def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
         transformation._answer(written, record(b"{}"))
 
 
-def test_a_subject_without_a_schema_ends_the_run() -> None:
-    """It is a setting that is wrong, and no record."""
-    with pytest.raises(ValueError, match="refuses the schema of nothing-value"):
-        formats.avro(registry=MOCK, output="nothing").write({}, None)
-
-
-def test_what_is_missing_is_said_when_the_module_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_or_package_that_is_missing_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"registry is ''"):
         formats.avro(registry="")
+    with pytest.raises(ValueError, match="refuses the schema of nothing-value"):
+        formats.avro(registry=MOCK, output="nothing").write({}, None)  # a setting is wrong, and no record
     with pytest.raises(TypeError, match=r"give it output=\.\.\."):
         formats.avro(registry=MOCK, schema=CLICK).write({"url": "a"}, None)
     monkeypatch.delitem(sys.modules, "brew.kafka.schema_registry")

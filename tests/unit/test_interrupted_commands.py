@@ -117,12 +117,32 @@ def test_a_reader_that_is_gone_is_no_violation(output: str) -> None:
         f"    for _ in range(10_000): {output}\n"
         "run(shows, 'pipeline')\n"
     )
+    assert _without_a_reader(program) == (ExitCode.DONE, "")
+
+
+def test_a_run_whose_reader_is_gone_says_that_it_is_not_done() -> None:
+    """`brew run | head -1` has drained nothing yet, and a script would go on as if it had."""
+    program = (
+        "import itertools\n"
+        "import pipeline.__main__ as program\n"
+        "from brew.cli import run\n"
+        "program.work = lambda *_: [print('{}', flush=True) for _ in itertools.count()]\n"
+        "run(program.cli, 'pipeline')\n"
+    )
+    code, said = _without_a_reader(program, "run", "--master", "none")
+    assert (code, said.count("\n")) == (ExitCode.REFUSED, 1), said
+    assert said.startswith("pipeline: stopped before the end, because the reader of its output is gone; run again")
+
+
+def _without_a_reader(program: str, *arguments: str) -> tuple[int, str]:
+    """Return the exit code and stderr of a Python program whose stdout is a pipe that nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
-        )
+            [sys.executable, "-c", program, *arguments],
+            stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
     finally:
         os.close(writer)
-    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+    return done.returncode, done.stderr

@@ -30,11 +30,4 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
 
 def test_runs_fold_records_that_follow_each_other_on_both_sides() -> None:
     places = [(0, 1, 10), (1, 1, 11), (2, 1, 12), (4, 1, 13), (5, 1, 20), (6, 2, 21), (7, -1, -1), (8, -1, -1)]
-    assert runs(places) == [
-        Run(0, 1, 10, 3),
-        Run(4, 1, 13, 1),
-        Run(5, 1, 20, 1),
-        Run(6, 2, 21, 1),
-        Run(7, -1, -1, 1),
-        Run(8, -1, -1, 1),
-    ]
+    assert runs(places) == [Run(0, 1, 10, 3), *(Run(*place, 1) for place in places[3:])]

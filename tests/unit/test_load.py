@@ -31,10 +31,7 @@ def test_a_function_is_found_in_a_module_and_in_a_file_and_loaded_once() -> None
     by_module, by_file = load("clicks_example:add_domain"), load(f"{HERE}/clicks_example.py:add_domain")
     assert by_module.target is by_file.target is load("clicks_example:add_domain").target
     assert by_module.name == "clicks_example:add_domain"
-
-
-def test_a_function_itself_is_taken_as_it_is() -> None:
-    assert load(load).target is load
+    assert load(load).target is load, "a function itself is taken as it is"
     assert load(lambda record: record).name.endswith("<lambda>")
 
 
@@ -57,20 +54,18 @@ def test_a_typo_is_refused_with_what_was_looked_for_and_the_nearest_name(named: 
         load(named)
 
 
-@pytest.mark.parametrize("source", ["import no_such_thing_at_all", "1 / 0", "def f(:"])
-def test_a_module_that_fails_at_its_import_is_refused_with_the_reason(tmp_path: Path, source: str) -> None:
-    """Not as a module that is missing: that would send people looking in the wrong place."""
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        *((source, r"\w+Error: ") for source in ("import no_such_thing_at_all", "1 / 0", "def f(:")),
+        *((f"import sys\nsys.exit({code})", f"SystemExit: {code}; put what a script does") for code in ("", "0", "1")),
+    ],
+)
+def test_a_module_that_fails_or_exits_at_import_is_refused_with_why(tmp_path: Path, source: str, reason: str) -> None:
+    """Not as one that is missing: that would send people looking in the wrong place. A script's 0 is no success."""
     (tmp_path / "broken.py").write_text(source)
-    with pytest.raises(UsageError, match=r"importing .*broken\.py failed: \w+Error: "):
+    with pytest.raises(UsageError, match=rf"importing .*broken\.py failed: {reason}"):
         load(f"{tmp_path}/broken.py:f")
-
-
-@pytest.mark.parametrize("code", ["", "0", "1"])
-def test_a_script_that_exits_at_its_import_is_no_success(tmp_path: Path, code: str) -> None:
-    """`verify` would count as proven."""
-    (tmp_path / f"script{code}.py").write_text(f"import sys\nsys.exit({code})\n")
-    with pytest.raises(UsageError, match=rf"failed: SystemExit: {code}; put what a script does under `if"):
-        load(f"{tmp_path}/script{code}.py:f")
 
 
 def test_a_file_called_like_a_loaded_module_is_loaded_all_the_same(tmp_path: Path) -> None:
@@ -97,15 +92,12 @@ def _elsewhere(payload: bytes, cwd: Path) -> str:
     return (done.stdout or done.stderr).decode()
 
 
-def test_a_file_travels_by_value_with_all_that_it_uses(tmp_path: Path) -> None:
+def test_a_file_and_a_closure_travel_by_value_with_all_that_they_use(tmp_path: Path) -> None:
     """Executors have no such file."""
     (tmp_path / "shouting.py").write_text(SOURCE)
     payload = pickled(load(f"{tmp_path}/shouting.py:shout").target)
     (tmp_path / "shouting.py").unlink()
     assert _elsewhere(payload, tmp_path).strip() == "b'moooo'"
-
-
-def test_a_closure_travels_by_value() -> None:
     suffix = b"!"
     assert pickle.loads(pickled(lambda record: record.with_value(suffix)))(Record()).value == b"!"
 

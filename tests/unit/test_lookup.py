@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
+from harness.records import FakeRecord as Record
 
+from brew import lookup
 from brew.lookup import Rows, Table
 
 
@@ -64,11 +67,16 @@ def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
     assert topic.reads == 2
 
 
-def test_a_key_of_text_is_refused_rather_than_not_found() -> None:
+def test_a_row_without_a_key_is_not_a_row_of_the_empty_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can look it up: Kafka tells a missing key from an empty one, and so does the table."""
+    log = [Record(0, b"", b"empty", time_ms=100), Record(1, None, b"none", time_ms=200)]
+    reader = SimpleNamespace(ends=lambda _deadline: {}, read=lambda *_given: iter([log]))
+    monkeypatch.setattr(lookup, "FullTopicReader", lambda *_given: reader)
+    assert Table("rows-without-a-key").at(b"", 300) == b"empty"
+
+
+def test_a_table_travels_as_values_and_refuses_a_key_of_text() -> None:
     with pytest.raises(TypeError, match="key to look up in 'rates' is 'USD'; a record's key is bytes"):
         Table("rates").at("USD", 1)  # type: ignore[arg-type]
-
-
-def test_a_table_travels_as_values() -> None:
     table = Table("rates", bootstrap="k:1")
     assert pickle.loads(pickle.dumps(table)) == table

@@ -20,23 +20,19 @@ def made(**more: Any) -> brew.Pipeline:
 
 
 def test_its_settings_are_those_of_the_command_line() -> None:
-    settings = made(
-        also_output=["c"], on_error="dead-letter", reader="connector", master="none", max_records_per_transaction=7
-    ).settings
+    given = {"also_output": ["c"], "on_error": "dead-letter", "reader": "connector", "master": "none"}
+    settings = made(**given, max_records_per_transaction=7).settings
     assert (settings.outputs, settings.dead_letter, settings.group) == (("b", "c"), "b.dlq", "brew-b")
     assert (settings.on_error, settings.reader, settings.spark.absent) == (OnError.DEAD_LETTER, Reader.CONNECTOR, True)
     assert (settings.max_records_per_transaction, settings.follow) == (7, False)
 
 
 def test_plain_values_become_the_settings_own_types() -> None:
-    """Enums are compared by identity: a string would act like the default."""
+    """Enums are compared by identity: a string would act like the default. A single name is a sequence of one."""
     settings = made(on_missing_position="restore", stand_by=True, share=False, patience_s=5).settings
     assert settings.on_missing_position is OnMissingPosition.RESTORE
     assert (settings.stand_by, settings.share, settings.patience_s) == (ClaimsSettings(), None, 5)
     assert made(allow=["input-access"]).settings.allow == {"input-access"}
-
-
-def test_a_single_name_is_a_sequence_of_one_and_not_of_its_characters() -> None:
     settings = made(also_output="late", py_files=Path(__file__)).settings
     assert (settings.also_output, settings.spark.py_files) == (("late",), (__file__,))
 

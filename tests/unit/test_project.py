@@ -28,7 +28,9 @@ def init(*arguments: str) -> int:
     return exit_code_of(cli, "brew", ["init", *arguments])
 
 
-def test_a_project_is_written_and_its_own_tests_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_project_is_written_and_its_own_tests_pass_until_its_function_is_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`make test`, in a folder that knows nothing of the repository; no value is left open in a file."""
     assert init("clicks", "--bootstrap", "k:1", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"directory": str(folder / "clicks"), "files": FILES}
@@ -37,29 +39,23 @@ def test_a_project_is_written_and_its_own_tests_pass(folder: Path, capsys: pytes
     texts = {one.name: one.read_text() for one in project.iterdir()}
     assert [name for name, text in texts.items() if "@@" in text] == []
     assert "BOOTSTRAP ?= k:1\n" in texts["Makefile"]
-    given = {**os.environ, "PYTHONPATH": str(ROOT)}
-    line = ["make", "test", f"PYTHON={sys.executable}"]
-    tested = subprocess.run(line, cwd=project, env=given, capture_output=True, text=True, timeout=60, check=False)
+    tested = _tested(project)
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert "Ran 3 tests" in tested.stderr
-
-
-def test_the_projects_tests_fail_when_its_function_is_wrong(folder: Path) -> None:
-    """They test something."""
-    assert init("clicks") == 0
-    function = folder / "clicks/transformation.py"
+    function = project / "transformation.py"
     function.write_text(function.read_text().replace(".hostname", ".path"))
-    given = {**os.environ, "PYTHONPATH": str(ROOT)}
-    line = ["make", "test", f"PYTHON={sys.executable}"]
-    tested = subprocess.run(
-        line, cwd=folder / "clicks", env=given, capture_output=True, text=True, timeout=60, check=False
-    )
+    tested = _tested(project)
     assert tested.returncode != 0
     assert "FAILED (failures=1)" in tested.stderr
 
 
+def _tested(project: Path) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = ["make", "test", f"PYTHON={sys.executable}"]
+    return subprocess.run(line, cwd=project, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_the_example_records_hold_each_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 of them: clicks, robots that are dropped, records without a URL that are rejected."""
     assert init("clicks") == 0
     monkeypatch.syspath_prepend(folder / "clicks")
     from transformation import add_domain  # type: ignore[import-not-found]  # noqa: PLC0415 - written above
@@ -72,10 +68,8 @@ def test_the_example_records_hold_each_kind(folder: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "code", "told"),
     [
-        ("1x", 64, "NAME is '1x'"),
-        ("a/b", 64, "NAME is 'a/b'"),
-        ("full", 3, "full already exists and is not empty"),
-        ("file", 3, "file already exists"),
+        *(("1x", 64, "NAME is '1x'"), ("a/b", 64, "NAME is 'a/b'")),
+        *(("full", 3, "full already exists and is not empty"), ("file", 3, "file already exists")),
     ],
 )
 def test_a_name_that_can_not_be_is_refused_and_nothing_is_overwritten(
@@ -87,8 +81,5 @@ def test_a_name_that_can_not_be_is_refused_and_nothing_is_overwritten(
     assert init(name) == code
     assert told in capsys.readouterr().err
     assert [(folder / one).read_text() for one in ("full/Makefile", "file")] == ["mine", "mine"]
-
-
-def test_an_empty_folder_may_be_there(folder: Path) -> None:
-    (folder / "clicks").mkdir()
-    assert init("clicks") == 0
+    (folder / "empty").mkdir()
+    assert init("empty") == 0

@@ -22,13 +22,9 @@ class Reason(enum.StrEnum):
 CLICK = Record("clicks", 3, 17, b"k", b'{"url":"http://a.example/x"}', (("h", b"1"),), 1_700_000_000_000)
 
 
-def test_the_public_names_are_the_records_own() -> None:
-    assert brew.Record is Record
-    assert brew.Reject is Reject
-
-
-def test_each_method_changes_one_thing() -> None:
+def test_each_method_changes_one_thing_in_a_copy() -> None:
     """All else stays, the source position above all: outputs are proven by it."""
+    assert (brew.Record, brew.Reject) == (Record, Reject)
     routed = CLICK.to("clicks.late")
     assert routed == replace(CLICK, destination="clicks.late")
     assert routed.with_value(b"v") == replace(routed, value=b"v")
@@ -36,21 +32,14 @@ def test_each_method_changes_one_thing() -> None:
     assert routed.with_key(b"x") == replace(routed, key=b"x")
     assert routed.with_headers({"a": b"b"}) == replace(routed, headers=(("a", b"b"),))
     assert routed.with_headers([("a", None), ("a", b"2")]).headers == (("a", None), ("a", b"2"))
-
-
-def test_a_value_is_read_as_json() -> None:
-    assert CLICK.json() == {"url": "http://a.example/x"}
-
-
-def test_the_last_header_of_a_name_counts() -> None:
-    record = CLICK.with_headers([("a", b"1"), ("a", b"2")])
-    assert record.header("a") == b"2"
-    assert record.header("b") is None
-
-
-def test_a_record_can_not_be_changed() -> None:
     with pytest.raises(AttributeError):
         CLICK.value = b""  # type: ignore[misc]
+
+
+def test_a_value_is_read_as_json_and_of_headers_the_last_of_a_name_counts() -> None:
+    assert CLICK.json() == {"url": "http://a.example/x"}
+    record = CLICK.with_headers([("a", b"1"), ("a", b"2")])
+    assert (record.header("a"), record.header("b")) == (b"2", None)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +50,7 @@ def test_a_record_can_not_be_changed() -> None:
         (b'"\xff"', "not-json", "not UTF-8: byte 0xff at 1 of 3"),
     ],
 )
-def test_a_value_that_is_no_json_is_rejected_and_does_not_end_a_run(
-    value: bytes | None, reason: str, message: str
-) -> None:
+def test_a_value_that_is_no_json_is_rejected_and_ends_no_run(value: bytes | None, reason: str, message: str) -> None:
     rejected = apply(lambda record: record.with_json(record.json()), CLICK.with_value(value))
     assert isinstance(rejected, Reject)
     assert (rejected.reason, message in rejected.message) == (reason, True)
@@ -105,7 +92,7 @@ def _rejecting_late(record: Record) -> Iterator[Record]:
     raise Reject("late")
 
 
-def test_every_answer_becomes_a_tuple_or_a_rejection() -> None:
+def test_every_answer_becomes_a_tuple_or_a_rejection_and_other_exceptions_pass_through() -> None:
     def raising(_record: Record) -> None:
         raise Reject("no-url")
 
@@ -116,9 +103,6 @@ def test_every_answer_becomes_a_tuple_or_a_rejection() -> None:
     assert apply(_twice, CLICK) == (CLICK, CLICK.to("b"))
     assert str(apply(raising, CLICK)) == "no-url"
     assert str(apply(_rejecting_late, CLICK)) == "late", "an output before the rejection is not written"
-
-
-def test_other_exceptions_pass_through() -> None:
     with pytest.raises(ZeroDivisionError):
         apply(lambda _record: 1 / 0, CLICK)  # type: ignore[arg-type, return-value]
 

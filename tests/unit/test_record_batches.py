@@ -19,14 +19,10 @@ RECORDS = [
 
 
 def test_what_comes_back_unchanged_is_unchanged() -> None:
-    """Every column there and back."""
+    """Every column there and back; one that is left out keeps the input's value."""
     assert batch_of(RECORDS).schema == SCHEMA
     assert apply_batch(lambda batch: batch, RECORDS) == [(one,) for one in RECORDS]
-
-
-def test_columns_that_are_left_out_keep_the_inputs_value() -> None:
-    made = apply_batch(lambda batch: batch.select(["offset"]), RECORDS)
-    assert made == [(one,) for one in RECORDS]
+    assert apply_batch(lambda batch: batch.select(["offset"]), RECORDS) == [(one,) for one in RECORDS]
 
 
 def test_text_is_taken_for_its_bytes() -> None:
@@ -50,6 +46,12 @@ def test_destinations_and_reasons_have_columns_of_their_own() -> None:
     assert isinstance(second, Reject)
     assert str(second) == "empty: no value"
 
+    @brew.batches
+    def rejecting(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise brew.Reject("no")
+
+    assert str(apply(rejecting, RECORDS[0])) == "no", "raised over a batch of one, it is its record's"
+
 
 @pytest.mark.parametrize(
     ("function", "said"),
@@ -67,11 +69,3 @@ def test_destinations_and_reasons_have_columns_of_their_own() -> None:
 def test_a_batch_that_can_not_be_read_is_refused_by_what_is_wrong(function: Callable[..., object], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         apply_batch(function, RECORDS)
-
-
-def test_a_rejection_raised_over_a_batch_of_one_is_its_records() -> None:
-    @brew.batches
-    def rejecting(_batch: pa.RecordBatch) -> pa.RecordBatch:
-        raise brew.Reject("no")
-
-    assert str(apply(rejecting, RECORDS[0])) == "no"

@@ -56,27 +56,26 @@ def test_a_command_is_about_the_brokers_that_it_names() -> None:
     assert secure_roles.place(["make", "seed", "BOOTSTRAP=h:1"], known) == "h:1"
     assert secure_roles.place(["python", "-m", "pipeline", "run", "--bootstrap", "h:1"], known) == "h:1"
     assert secure_roles.place(["python", "-m", "pipeline", "run", "--bootstrap", "other:1"], known) is None
+    kafkas_own = ["java", "--bootstrap-server", "h:1"]
+    assert secure_roles.is_kafkas_own(kafkas_own)
+    assert not secure_roles.is_kafkas_own([*kafkas_own, "--command-config", "f"])
 
 
-def test_kafkas_own_tools_are_known_by_their_option() -> None:
-    assert secure_roles.is_kafkas_own(["java", "--bootstrap-server", "h:1"])
-    assert not secure_roles.is_kafkas_own(["java", "--bootstrap-server", "h:1", "--command-config", "f"])
-
-
-def test_no_test_has_a_right_outside_its_own_names() -> None:
+def test_files_with_needs_need_more_than_others_and_nothing_outside_their_own_names() -> None:
     """Each row stands on names of this test, or is one that the page gives a fixed name."""
     names = Names("it-x-1234")
     own, fixed = (names.stem, f"seed:{names.stem}"), {"brew-scan", "brew-claims", "__consumer_offsets"}
     for file in [*NEEDS, "other.py"]:
         wanted = needs(file)
+        assert file == "other.py" or ((TESTS / file).exists() and wanted != needs("other.py")), file
         place = wanted.place(names)
         for user in acl.USERS:
             for right in [*acl.rights_of(user, place), *acl.extra_rights(user, wanted.purposes, place)]:
                 assert right.name.startswith(own) or right.name in fixed, str(right)
+    assert Purpose.MAKE in needs("other.py").purposes
 
 
 def test_what_is_left_out_is_there_and_has_its_reason() -> None:
-    """A test that is renamed or removed has to leave the list, too."""
     for place, why in LEFT_OUT.items():
         file, _, name = place.partition("::")
         tree = ast.parse((TESTS / file).read_text())
@@ -89,13 +88,6 @@ def test_what_is_left_out_is_there_and_has_its_reason() -> None:
 
 def test_the_page_has_the_rows_that_are_granted() -> None:
     assert acl.extra_rights_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
-
-
-def test_every_file_with_needs_is_there_and_needs_more_than_others() -> None:
-    for file, wanted in NEEDS.items():
-        assert (TESTS / file).exists(), file
-        assert wanted != needs("other.py")
-    assert Purpose.MAKE in needs("other.py").purposes
 
 
 class _Session:
@@ -111,24 +103,17 @@ class _Session:
 
 
 def _told(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None = None) -> Any:
-    """What a session with these reports leaves in the file."""
     record = Record(cast("pytest.Config", _Session(path)))
     record.left_out(out or {})
     for nodeid, outcome in outcomes.items():
-        report: dict[str, Any] = {
-            "nodeid": f"tests/{nodeid}",
-            "outcome": outcome,
-            "when": "call",
-            "keywords": {},
-            "longrepr": None,
-        }
-        record.pytest_runtest_logreport(pytest.TestReport(**report, location=("", 0, ""), duration=1.0))
+        report: dict[str, Any] = {"nodeid": f"tests/{nodeid}", "outcome": outcome, "longrepr": None}
+        more: dict[str, Any] = {"when": "call", "keywords": {}, "location": ("", 0, ""), "duration": 1.0}
+        record.pytest_runtest_logreport(pytest.TestReport(**report, **more))
     record.pytest_sessionfinish()
     return json.loads(path.read_text())
 
 
 def test_a_record_keeps_the_files_of_other_sessions_and_counts_all(tmp_path: Path) -> None:
-    """The whole may be run in parts; a part that is run again takes the place of its old self."""
     path = tmp_path / "record.json"
     _told(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "failed"})
     told = _told(path, {"b/test_b.py::test_1": "passed"}, {"b/test_b.py::test_2": "why not"})

@@ -43,8 +43,6 @@ def test_a_record_takes_bytes_texts_and_objects() -> None:
 
 
 def test_a_function_of_batches_is_called_as_a_run_calls_it() -> None:
-    """One batch in, one batch out."""
-
     @brew.batches
     def even(batch: Any) -> Any:
         return batch.filter([number % 2 == 0 for number in range(batch.num_rows)])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from clicks_example import LATE, add_domain, add_domain_in_batches
 from harness.fakes import Broker, FakeTransaction
+from harness.pages import ROOT
 
 from brew.deadline import Deadline
 from brew.errors import TransformFailed
@@ -34,6 +34,9 @@ CLICKS: list[dict[str, object]] = [
     {"kind": "plain"},
     {"kind": "error", "url": "http://e.example"},
 ]
+
+
+CLICK = Record("in", 2, 0, b"k", b"", (), 7)
 
 
 def rows(*kinds: int, headers: list[Any] | None = None) -> Rows:
@@ -90,7 +93,6 @@ def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes() -> None:
 
 
 def test_an_exception_ends_the_run_and_nothing_of_the_range_is_visible() -> None:
-    """The sentence names function, exception, line, record, and the setting that would go on."""
     broker = Broker()
     with pytest.raises(TransformFailed) as failed:
         run(broker, rows(PLAIN, ERROR, PLAIN), made())
@@ -112,20 +114,16 @@ def test_an_exception_becomes_a_dead_letter_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize("on_error", OnError)
 def test_a_topic_that_the_run_does_not_have_ends_it_whatever_the_setting(on_error: OnError) -> None:
     """Nobody would look for such a record among the dead letters: the command line is wrong."""
-    with pytest.raises(
-        TransformFailed, match=r"to 'else'; the run's output topics are late\.clicks, out; name that one"
-    ):
+    told = r"to 'else'; the run's output topics are late\.clicks, out; name that one"
+    with pytest.raises(TransformFailed, match=told):
         run(Broker(), rows(PLAIN), made(lambda record: record.to("else"), on_error))
 
 
 def test_an_output_that_no_topic_holds_is_a_dead_letter_of_that_reason() -> None:
     """Else the brokers would refuse the transaction again and again."""
     broker = Broker()
-    run(
-        broker,
-        rows(PLAIN),
-        made(lambda record: [record, record.with_value(b"x" * 990).with_headers([("h", b"y" * 10)])]),
-    )
+    too_large = CLICK.with_value(b"x" * 990).with_headers([("h", b"y" * 10)])
+    run(broker, rows(PLAIN), made(lambda record: [record, too_large]))
     (dead,) = broker.visible()
     assert (dead.topic, dict(dead.headers)[ERROR_REASON]) == ("dead", b"too-large")
     assert dict(dead.headers)[ERROR_MESSAGE] == b"an output has 1002 bytes, the limit is 1000"
@@ -201,7 +199,6 @@ def test_a_function_of_batches_answers_by_offset() -> None:
 
 
 def test_an_exception_in_a_batch_names_its_record() -> None:
-    """Each record alone tells which it was; with dead letters, only that one becomes one."""
     with pytest.raises(TransformFailed, match=r"offset 2;"):
         run(Broker(), rows(PLAIN, PLAIN, ERROR), made(add_domain_in_batches))
     outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), made(add_domain_in_batches, OnError.DEAD_LETTER))
@@ -211,14 +208,11 @@ def test_an_exception_in_a_batch_names_its_record() -> None:
 # The guide's page.
 
 
-def _examples() -> list[str]:
-    page = (Path(__file__).parents[2] / "docs/guide/your-own-function.md").read_text()
-    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/your-own-function.md").read_text(), re.DOTALL)
 
 
 def test_the_functions_of_the_page_do_what_it_says() -> None:
-    """Drop, reject, transform; and the batch in capitals."""
-    clicks, upper, _script = _examples()
+    clicks, upper, _script = EXAMPLES
     found: dict[str, Any] = {}
     exec(compile(clicks, "clicks.py", "exec"), found)
     exec(compile(upper, "upper.py", "exec"), found)
@@ -240,7 +234,7 @@ def test_the_script_of_the_page_uses_what_there_is(monkeypatch: pytest.MonkeyPat
         progress.outcome(Outcome(0, 0, 3, Status.COMMITTED, enriched=2, rejected=1, written=2, reasons={"no-url": 1}))
 
     monkeypatch.setattr("brew.pipeline.work", work)
-    exec(compile(_examples()[2], "script.py", "exec"), (found := {}))  # type: ignore[var-annotated]
+    exec(compile(EXAMPLES[2], "script.py", "exec"), (found := {}))  # type: ignore[var-annotated]
     names = {"dlq": "clicks.enriched.dlq", "group": "brew-clicks.enriched"}
     assert told == [{"follow": False, **names}, {"follow": True, **names}]
     assert (found["result"].transformed, found["result"].reasons) == (2, {"no-url": 1})

@@ -27,8 +27,6 @@ _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
 Leader = Callable[[str], int]
 HELD_UP = "commits_held_up"
 """Event: a cut during which nothing was committed in the partition that it targeted."""
-cut_off = partial(CELLS, needs=_THREE | {Need.NETWORKS}, bound_s=20.0, limit_s=180.0)
-_CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 
 def running(stage: CellEnvironment) -> contextlib.AbstractContextManager[Program]:
@@ -108,15 +106,26 @@ for _role, _target in {
 
 
 @CELLS(
-    *("F16-all-killed", "SIGKILL to all three at once", "brokers"), bound_s=60.0, needed={"broker_kills": 3, OPEN: 1}
+    *("F16-all-killed", "SIGKILL to all three at once", "brokers", 3, 1.0),
+    bound_s=60.0,
+    needed={"broker_kills": 3, OPEN: 1},
 )
-def kill_all(stage: CellEnvironment) -> None:
-    """All brokers die at the same moment; acknowledged data is in the page cache and comes back."""
+def killed_at_once(count: int, seconds: float, stage: CellEnvironment) -> None:
+    """
+    Several brokers die at the same moment: nothing may be acknowledged; then they come back and everything continues.
+
+    If all of them die, acknowledged data is in the page cache and comes back.
+    """
     with running(stage) as writer:
-        in_transaction(stage, writer, lambda: stage.sandbox.kill(*stage.sandbox.brokers))
-        stage.fire("broker_kills", len(stage.sandbox.brokers))
-        stage.pause(1.0)
-        stage.sandbox.restart(*stage.sandbox.brokers)
+        victims = stage.random.sample(stage.sandbox.brokers, count)
+        killed = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
+        stage.fire("broker_kills", count)
+        stage.pause(seconds)
+        stage.journals.look()
+        false = [e for e in stage.journals.entries if is_commit(e) and e.at > killed + _LATE_S]
+        if false:
+            raise StalledError(f"{len(false)} transactions were acknowledged with {count} of three brokers dead")
+        stage.sandbox.restart(*victims)
         stage.recovered(time.time())
         whole(stage)
 
@@ -137,23 +146,11 @@ def rolling(hard: bool, stage: CellEnvironment) -> None:
             stage.recovered(time.time(), [stage.partition])
 
 
-@CELLS(
-    *("F22-without-quorum", "two of three brokers down", "brokers"), bound_s=30.0, needed={"broker_kills": 2, OPEN: 1}
-)
-def without_quorum(stage: CellEnvironment) -> None:
-    """Two of three brokers are down: nothing may be acknowledged; then everything continues."""
-    with running(stage) as writer:
-        victims = stage.random.sample(stage.sandbox.brokers, 2)
-        killed = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
-        stage.fire("broker_kills", 2)
-        stage.pause(12.0)
-        stage.journals.look()
-        false = [e for e in stage.journals.entries if is_commit(e) and e.at > killed + _LATE_S]
-        if false:
-            raise StalledError(f"{len(false)} transactions were acknowledged with one replica of three alive")
-        stage.sandbox.restart(*victims)
-        stage.recovered(time.time())
-        whole(stage)
+CELLS(
+    *("F22-without-quorum", "two of three brokers down", "brokers", 2, 12.0),
+    bound_s=30.0,
+    needed={"broker_kills": 2, OPEN: 1},
+)(killed_at_once)
 
 
 @CELLS(
@@ -199,49 +196,24 @@ def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
         reassign(stage.cluster.connection, topic, rotated, deadline)
 
 
-@cut_off(
-    "F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator", needed=("cuts", OPEN, HELD_UP)
-)
-def cut_from_clients(stage: CellEnvironment) -> None:
-    """The transaction coordinator is alive for its peers, but unreachable for every client."""
-    victim = stage.leader("transactions")
-    _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
-
-
-@cut_off("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed=("cuts", OPEN, HELD_UP))
-def cut_everything(stage: CellEnvironment) -> None:
-    """No client can reach any broker."""
-    _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
-
-
-def cut_from_peers(role: str, stage: CellEnvironment) -> None:
+def cut_off(role: str, peers: bool, stage: CellEnvironment) -> None:
     """
-    The broker with ``role`` reaches its clients but no other broker: it must not continue as the minority.
+    The network is cut during an open transaction, healed after a while, and commits continue.
 
-    The isolated group coordinator reports a position to its clients that others have since advanced.
+    Either no client reaches the broker with ``role`` (without one: any broker), and nothing may be committed meanwhile.
+    Or the broker reaches its clients but none of its ``peers``, and must not continue as the minority: an isolated group
+    coordinator reports a position to its clients that others have since advanced.
     """
-    victim = stage.leader(role)
-    others = [broker for broker in stage.sandbox.brokers if broker != victim]
-    _cut(stage, lambda: stage.sandbox.cut(victim, *others), lambda: moved(stage, role, victim))
-
-
-for _name, _role, _target in (
-    ("leader", "output", "the output's leader and the other brokers"),
-    ("group", "group", "the group's coordinator and the other brokers"),
-):
-    _seen = ("cuts", OPEN, LEADERS_MOVED)
-    cut_off(f"F19-{_name}-peers", _CUT_OFF, _target, _role, needed=_seen, marks="prove")(cut_from_peers)
-
-
-def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
-    """Cut during an open transaction, heal, continue; without ``effect``, nothing may be committed meanwhile."""
+    brokers = stage.sandbox.brokers
+    victims = [stage.leader(role)] if role else brokers
+    others: list[int | str] = [broker for broker in brokers if broker not in victims] if peers else [CLIENTS]
     with running(stage) as writer:
-        began = in_transaction(stage, writer, cut)
+        began = in_transaction(stage, writer, lambda: max(stage.sandbox.cut(victim, *others) for victim in victims))
         stage.fire("cuts")
         stage.pause(_CUT_S)
         healed = stage.sandbox.heal()
-        if effect is not None:
-            effect()
+        if peers:
+            moved(stage, role, victims[0])
         else:
             stage.journals.look()
             mine = (e for e in stage.journals.entries if is_commit(e) and e.fields["partition"] == stage.partition)
@@ -249,6 +221,18 @@ def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], 
         stage.recovered(healed, [stage.partition])
         whole(stage)
         stage.await_commits(10)
+
+
+for _name, _target, _role, _peers in (
+    ("clients-coordinator", "clients and the transactions' coordinator", "transactions", False),
+    ("clients-brokers", "clients and all brokers", "", False),
+    ("leader-peers", "the output's leader and the other brokers", "output", True),
+    ("group-peers", "the group's coordinator and the other brokers", "group", True),
+):
+    _seen = ("cuts", OPEN, LEADERS_MOVED if _peers else HELD_UP)
+    _cells = partial(CELLS, needs=_THREE | {Need.NETWORKS}, bound_s=20.0, limit_s=180.0)
+    _fault, _marks = f"network cut for {_CUT_S:g} s", "prove" if _peers else ""
+    _cells(f"F19-{_name}", _fault, _target, _role, _peers, needed=_seen, marks=_marks)(cut_off)
 
 
 @CELLS(

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
-from brew.names import ExitCode
 from proof.campaign.cell import CellTable, Need
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
@@ -155,12 +154,7 @@ def races(stage: CellEnvironment) -> None:
     """Eight claimants want 64 partitions at the same moment, round after round; the races' own judge reads the log."""
     rounds = _ROUNDS_PER_KILL * stage.kills
     words = ("claims-races", "--bootstrap", stage.cluster.bootstrap, "--rounds", str(rounds), "--seed", str(stage.seed))
-    program = stage.programs.python("races", "proof", *words, "--json")
-    code = program.wait(stage.deadline)
-    if code not in {ExitCode.DONE, ExitCode.VIOLATION}:
-        stage.doubts.append(f"the races ended with {code}: {program.last_output()}")
-        return
-    result = json.loads(program.printed())
+    result = stage.programs.python("races", "proof", *words, "--json").report(stage.deadline)
     for text in result["findings"]:
         stage.find("two-owners", text)
     stage.counts |= {"messages": result["messages"], "grants": sum(result["wins"].values())}

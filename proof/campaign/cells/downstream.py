@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import redis
@@ -19,8 +20,8 @@ from brew.errors import Refused
 from brew.names import CrashPoint, ExitCode
 from proof.campaign.cell import CellTable
 from proof.campaign.cells import stores
-from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, MOMENTS, SCHEMA, ledger_on
-from proof.campaign.cells.stores import DIES, REDIS, Consumer, Servers, ended, produce_orders, require_progress
+from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, MOMENTS, ledger_on
+from proof.campaign.cells.stores import DIES, REDIS, Consumer, Servers, ended, produce_orders
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
@@ -28,6 +29,7 @@ CELLS = CellTable(path="downstream", limit_s=900.0)
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
 _TOTALS_BOUND_S = 20.0
+killed = partial(CELLS, moment=AROUND, needed={"kills": 0})
 three_kills = partial(CELLS, needed={"kills": 3}, bound_s=_TOTALS_BOUND_S)
 _ORDERS, _COUNTED = 160, 200  # per round of receivers, of totals
 _ROUNDS = 3
@@ -38,32 +40,26 @@ _TARGET, _CONTROL = "receiver", "receiver (control)"
 _CLAIMED = "SELECT count(*) FROM processed_messages"
 
 
-@CELLS("F29-receiver", "SIGKILL", _TARGET, moment=AROUND, bound_s=BACK_S, needed={"kills": 0})
-def receiver_killed(stage: CellEnvironment) -> None:
-    """Claim and effect are one transaction of PostgreSQL, and consumers die around its commit."""
-    _kill_receivers(stage, MOMENTS, "")
+@killed("F29-receiver-control", "SIGKILL", _CONTROL, MOMENTS[1:2], "claim-afterwards")
+@killed("F29-receiver", "SIGKILL", _TARGET, MOMENTS, "", bound_s=BACK_S)
+def receiver_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
+    """
+    Claim and effect are one transaction of PostgreSQL, and consumers die around its commit.
 
-
-@CELLS("F29-receiver-control", "SIGKILL", _CONTROL, moment=AROUND, needed={"kills": 0})
-def claims_afterwards(stage: CellEnvironment) -> None:
-    """The control: effects and claims in two transactions, and deaths between them."""
-    with require_progress():
-        _kill_receivers(stage, MOMENTS[1:2], "claim-afterwards")
-
-
-def _kill_receivers(stage: CellEnvironment, moments: tuple[str, ...], bug: str) -> None:
+    The control: effects and claims in two transactions, and deaths between them.
+    """
     with ledger_on(stage, "--keep-days", "0", bug=bug, pattern="receive") as receiver:
         consumer = receiver.consumer
 
         def claimed() -> int:
             with contextlib.suppress(Refused):
-                return int(stores.query_row(receiver.url, SCHEMA, _CLAIMED)[0])
+                return int(stores.query_row(receiver.url, _CLAIMED)[0])
             return -1
 
         stores.kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
         consumer.drain(*consumer.all_partitions)
         stores.add_check_findings(stage, consumer.checked())
-        stores.compare_receiver(consumer, receiver.url, SCHEMA)
+        stores.compare_receiver(consumer, receiver.url)
 
 
 def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Consumer:
@@ -109,7 +105,7 @@ def script_killed(stage: CellEnvironment) -> None:
 def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim is separate from the effect, with deaths after the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
-    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, require_progress():
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer:
         stores.kill_repeatedly(consumer, ("before-commit",), consumer.position, per_kill=50, probability=0.02)
         _check(consumer)
 
@@ -172,14 +168,13 @@ def forgetful(stage: CellEnvironment) -> None:
 @CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed=("expiries",))
 def run_out(stage: CellEnvironment) -> None:
     """The control: claims that expire before their messages are redelivered, accepted on purpose; duplicates count."""
-    with Servers() as servers, require_progress():
-        short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
-        with _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
-            _work_off(stage, consumer)
-            stage.pause(_RUN_OUT_S)
-            stage.fire("expiries")
-            consumer.drain(*consumer.all_partitions, "--again")
-            stores.add_check_findings(stage, consumer.checked())
+    short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
+        _work_off(stage, consumer)
+        stage.pause(_RUN_OUT_S)
+        stage.fire("expiries")
+        consumer.drain(*consumer.all_partitions, "--again")
+        stores.add_check_findings(stage, consumer.checked())
 
 
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
@@ -253,7 +248,7 @@ def state_wiped(stage: CellEnvironment) -> None:
 @CELLS("F33-offsets-control", "SIGKILL", "totals (control)", moment="commit-in-flight", needed=("kills",))
 def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: deltas and offsets in two transactions, and a death between them."""
-    with _counting(stage, "offsets-afterwards") as consumer, require_progress():
+    with _counting(stage, "offsets-afterwards") as consumer:
         produce_orders(stage, _COUNTED)
         _die(consumer, CrashPoint.COMMIT_IN_FLIGHT, "orders")
         _check_totals(consumer)

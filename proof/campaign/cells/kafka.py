@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from brew.deadline import Deadline
@@ -54,34 +55,32 @@ def _position(stage: CellEnvironment) -> dict[int, int]:
     return {p: position.offset for p, position in committed.items() if position is not None}
 
 
-@CELLS(
-    *("F23-offsets-deleted", "the group's offsets deleted", "group"), needed=("offsets_lost", "refusals"), marks="prove"
-)
-def offsets_deleted(stage: CellEnvironment) -> None:
-    """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
-    stage.orders(500, "--transactional")
-    stage.drain()
+def _delete_group(stage: CellEnvironment) -> None:
     cluster_admin.delete_group(stage.cluster.connection, stage.names.group, Deadline(_ASK_S))
-    stage.fire("offsets_lost")
-    _restored(stage)
+
+
+def _await_expiry(stage: CellEnvironment) -> None:
+    """Wait until Kafka itself forgets the offsets of a group that nobody used for a minute."""
+    stage.until(lambda: not _position(stage), "the group's offsets expiring", 150.0)
 
 
 @CELLS(
-    *("F23-offsets-expired", "the group's offsets expired", "group"),
+    *("F23-offsets-expired", "the group's offsets expired", "group", _await_expiry),
     needed=("offsets_lost", "refusals"),
     limit_s=240.0,
     properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "3000"},
 )
-def offsets_expired(stage: CellEnvironment) -> None:
-    """The same, when Kafka itself forgets the offsets of a group that nobody used for a minute."""
+@CELLS(
+    *("F23-offsets-deleted", "the group's offsets deleted", "group", _delete_group),
+    needed=("offsets_lost", "refusals"),
+    marks="prove",
+)
+def offsets_lost(lose: Callable[[CellEnvironment], None], stage: CellEnvironment) -> None:
+    """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
     stage.orders(500, "--transactional")
     stage.drain()
-    stage.until(lambda: not _position(stage), "the group's offsets expiring", 150.0)
+    lose(stage)
     stage.fire("offsets_lost")
-    _restored(stage)
-
-
-def _restored(stage: CellEnvironment) -> None:
     stage.orders(500)
     refused(stage, "offsets-vanished")
     stage.drain("--on-missing-position", "restore")

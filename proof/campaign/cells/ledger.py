@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from proof.campaign.cell import CellTable
 from proof.campaign.cells import stores
-from proof.campaign.cells.stores import DIES, POSTGRES, Consumer, Servers, ended, produce_orders, require_progress
+from proof.campaign.cells.stores import DIES, POSTGRES, SCHEMA, Consumer, Servers, ended, produce_orders
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="downstream", limit_s=900.0)
@@ -27,8 +27,9 @@ _DONE = b"COMMIT\x00"
 _CHUNK, _CONNECT_S, _HOST = 65_536, 5.0, "127.0.0.1"
 AROUND, BACK_S = "around the commit", 10.0
 inside = partial(CELLS, moment="between INSERT and COMMIT", bound_s=BACK_S, needed={"database_kills": 2})
+killed = partial(CELLS, moment=AROUND, needed={"kills": 0})
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
-SCHEMA, BATCH, ORDERS, _ROUNDS = "cell", 20, 240, 3
+BATCH, ORDERS, _ROUNDS = 20, 240, 3
 _IN_TRANSACTION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'brew-ledger' AND state LIKE 'idle in%'"
 _IDLE_S, _LOCK_S, _SESSION_S, _WAITS_S, _MEET_S = 3.0, 0.5, 6.0, 1.0, 2.0
 LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
@@ -112,21 +113,17 @@ class Ledger:
 
     def position(self) -> int:
         """Return a number that grows with every commit; -1 while the database does not respond."""
-        by_partition = self.positions()
-        return sum(by_partition.values()) if by_partition else -1
+        return sum(self.positions().values() or [-1])
 
     def positions(self) -> dict[int, int]:
         """Return the next offset of each partition; empty while the database does not respond."""
-        return stores.positions(self.url, SCHEMA)
-
-    def kill_repeatedly(self, moments: Sequence[str]) -> None:
-        stores.kill_repeatedly(self.consumer, moments, self.position, per_kill=int(BATCH / DIES))
+        return stores.positions(self.url)
 
     def check(self) -> None:
         """Drain the input, then compare: by the ledger's own check, and by the campaign's sums."""
         self.consumer.drain(*self.consumer.all_partitions)
         stores.add_check_findings(self.consumer.stage, self.consumer.checked())
-        stores.compare_ledger(self.consumer, self.url, SCHEMA)
+        stores.compare_ledger(self.consumer, self.url)
 
 
 @contextlib.contextmanager
@@ -138,46 +135,34 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
             yield Ledger(consumer, servers, url)
 
 
-@CELLS(*("F29-consumer", "SIGKILL", "ledger"), moment=AROUND, marks="prove", bound_s=BACK_S, needed={"kills": 0})
-def consumer_killed(stage: CellEnvironment) -> None:
-    """Consumers die with the row locked: before, during and after the commit, repeatedly."""
-    with ledger_on(stage) as ledger:
-        ledger.kill_repeatedly(MOMENTS)
+@killed("F29-consumer-control", "SIGKILL", "ledger (control)", MOMENTS[1:2], "position-afterwards")
+@killed("F29-consumer", "SIGKILL", "ledger", MOMENTS, "", marks="prove", bound_s=BACK_S)
+def consumer_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
+    """
+    Consumers die with the row locked: before, during and after the commit, repeatedly.
+
+    The control: rows and position in two transactions, and deaths between them.
+    """
+    with ledger_on(stage, bug=bug) as ledger:
+        stores.kill_repeatedly(ledger.consumer, moments, ledger.position, per_kill=int(BATCH / DIES))
         ledger.check()
 
 
-@CELLS("F29-consumer-control", "SIGKILL", "ledger (control)", moment=AROUND, needed={"kills": 0})
-def offsets_afterwards(stage: CellEnvironment) -> None:
-    """The control: rows and position in two transactions, and deaths between them."""
-    with ledger_on(stage, bug="position-afterwards") as ledger, require_progress():
-        ledger.kill_repeatedly(MOMENTS[1:2])
-        ledger.check()
+def _kill_backend(ledger: Ledger) -> None:
+    """SIGKILL to the session's backend; the server ends all others and recovers."""
+    os.kill(int(stores.query_row(ledger.url, _IN_TRANSACTION)[0]), signal.SIGKILL)
 
 
-@inside("F29-backend", "SIGKILL of its backend", "ledger")
-def backend_killed(stage: CellEnvironment) -> None:
-    """SIGKILL to the session's backend between INSERT and COMMIT; the server ends all others and recovers."""
-
-    def kill(ledger: Ledger) -> float:
-        os.kill(int(stores.query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
-        return time.time()
-
-    _database_killed(stage, kill)
+def _kill_server(ledger: Ledger) -> None:
+    """SIGKILL to the postmaster and all its children; then it is restarted."""
+    ledger.servers.run("kill", POSTGRES)
+    ledger.servers.run("restart", POSTGRES)
 
 
-@inside("F29-postmaster", "SIGKILL of the server", "ledger")
-def server_killed(stage: CellEnvironment) -> None:
-    """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is restarted."""
-
-    def kill(ledger: Ledger) -> float:
-        ledger.servers.run("kill", POSTGRES)
-        ledger.servers.run("restart", POSTGRES)
-        return time.time()
-
-    _database_killed(stage, kill)
-
-
-def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) -> None:
+@inside("F29-postmaster", "SIGKILL of the server", "ledger", _kill_server)
+@inside("F29-backend", "SIGKILL of its backend", "ledger", _kill_backend)
+def database_killed(kill: Callable[[Ledger], None], stage: CellEnvironment) -> None:
+    """The database, or a part of it, dies between INSERT and COMMIT, and recovers."""
     with ledger_on(stage) as ledger:
         for _ in range(_ROUNDS):
             produce_orders(stage, ORDERS)
@@ -186,7 +171,8 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
             if not stores.stopped(stage, member):
                 continue
             before = ledger.position()
-            since = kill(ledger)
+            kill(ledger)
+            since = time.time()
             stage.fire("database_kills")
             member.signal(signal.SIGCONT)
             stores.moved(stage, ledger.position, since, before)
@@ -251,7 +237,7 @@ def row_locked(stage: CellEnvironment) -> None:
 )
 def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions come from Kafka's offset and are written without checking for another writer."""
-    with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
+    with ledger_on(stage, bug="position-of-kafka") as ledger:
         produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
         sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "after-commit", "stop", 1.0))
@@ -344,6 +330,6 @@ def restored(stage: CellEnvironment) -> None:
 @CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed=("restores",))
 def larger_of_both(stage: CellEnvironment) -> None:
     """The control: the pattern that takes the larger of both offsets skips what the database lost."""
-    with _set_back(stage, "larger-of-both") as ledger, require_progress():
+    with _set_back(stage, "larger-of-both") as ledger:
         produce_orders(stage, ORDERS)  # so that the position jumps over what is missing
         ledger.check()

@@ -19,7 +19,7 @@ from brew.records import ERROR_REASON
 from proof import log_summary
 from proof.campaign.cell import CellTable
 from proof.campaign.programs import digest, parsed, watching
-from proof.campaign.stage import CellEnvironment, StalledError
+from proof.campaign.stage import CellEnvironment
 from proof.oracle import beyond
 from proof.seed import Writer
 
@@ -221,8 +221,7 @@ def poison(count: int, stage: CellEnvironment) -> None:
         peak = max(peak, _peak_kib(writer.pid))
         stage.deadline.check("draining the payloads")
         stage.pause(0.05)
-    if writer.code() != 0:  # the drain that follows would repair what it left
-        raise StalledError(f"the writer ended with {writer.code()} over the payloads: {writer.last_output()}")
+    stage.ended(writer)  # the drain that follows would repair what it left
     stage.notes.append(f"the writer's memory peaked at {peak // 1024} MiB")
     if peak > _RSS_MIB * 1024:
         stage.doubts.append(f"the writer took {peak // 1024} MiB, {_RSS_MIB} MiB are expected at most")
@@ -238,11 +237,10 @@ for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 
 def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
     """Check that the group has committed the end, and that values over a limit were rejected without being parsed."""
     connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
-    group = log_summary.group_position(connection, stage.names.group, name, deadline)
-    for position in group.partitions:
-        if position.committed != position.offsets.end:
-            stuck = f"partition {position.partition} is committed to {position.committed}"
-            stage.find("stuck-offset", f"{stuck}, its end is {position.offsets.end}")
+    for log in log_summary.describe_group(connection, stage.names.group, name, deadline)["partitions"]:
+        if log["committed"] != log["end"]:
+            stuck = f"partition {log['partition']} is committed to {log['committed']}, its end is {log['end']}"
+            stage.find("stuck-offset", stuck)
     reasons = {}
     for _, _, _, _, headers, _ in stage.records(stage.names.dead_letter):
         if (source := SourcePosition.of(headers)) is not None:

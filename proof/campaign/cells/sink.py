@@ -161,10 +161,9 @@ def stage_repeated(writers: str, stage: CellEnvironment) -> None:
 def speculation(writers: str, stage: CellEnvironment) -> None:
     """A writer hangs in its transaction, and Spark runs a copy of its task on another host; then it continues."""
     conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
-    master = standalone(stage)
-    with sink_on(stage, writers, feed=_FEED) as experiment:
+    with standalone(stage) as cluster, sink_on(stage, writers, feed=_FEED) as experiment:
         # A copy with tasks waits for half of the time-out before it ends the batch.
-        options = ("--master", master, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *experiment.events.options)
+        options = ("--master", cluster.url, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *experiment.events.options)
         program, hold = experiment.held(CrashPoint.MID_PRODUCE, *options)
         since = time.time()
         experiment.recovered(since)
@@ -293,41 +292,12 @@ for _name, _role, _target, _effect in (
 # F43: checkpoints and names.
 
 
-@between("F43-deleted", "checkpoint deleted", "sink", needed=("refusals",))
-def checkpoint_deleted(stage: CellEnvironment) -> None:
-    """A query without its checkpoint would write all of its input again: it is refused."""
-    with sink_on(stage, ONE) as experiment:
-        experiment.ended(experiment.start())
-        copy = shutil.copytree(experiment.checkpoint, stage.folder / "copy")
-        shutil.rmtree(experiment.checkpoint)
-        experiment.refused(experiment.start(), "the checkpoint was deleted")
-        replaced(experiment, copy)
-
-
-@between_for_both("F43-restored", "an old copy of the checkpoint", "sink", needed=("refusals",))
-def checkpoint_restored(writers: str, stage: CellEnvironment) -> None:
-    """A query whose checkpoint was replaced by an old copy would write some of its input again: it is refused."""
-    with sink_on(stage, writers) as experiment:
-        latest = _restored(experiment)
-        experiment.refused(experiment.start(), "an older copy of the checkpoint was restored")
-        replaced(experiment, latest)
-
-
-@between("F43-deleted-control", "checkpoint deleted", "Spark's own sink", needed=("wipes",))
-def deleted_under_sparks(stage: CellEnvironment) -> None:
-    """The control: Spark's own sink writes all of its input again."""
-    with sink_on(stage, SPARKS) as experiment:
-        experiment.ended(experiment.start())
-        shutil.rmtree(experiment.checkpoint)
-        stage.fire("wipes")
-
-
-@between("F43-restored-control", "an old copy of the checkpoint", "Spark's own sink", needed=("wipes",))
-def restored_under_sparks(stage: CellEnvironment) -> None:
-    """The control: Spark's own sink repeats what was written after the copy."""
-    with sink_on(stage, SPARKS) as experiment:
-        _restored(experiment)
-        stage.fire("wipes")
+def _deleted(experiment: SinkExperiment) -> Path:
+    """Run once, and delete the checkpoint; return a copy of it."""
+    experiment.ended(experiment.start())
+    copy = shutil.copytree(experiment.checkpoint, experiment.stage.folder / "copy")
+    shutil.rmtree(experiment.checkpoint)
+    return copy
 
 
 def _restored(experiment: SinkExperiment) -> Path:
@@ -339,6 +309,29 @@ def _restored(experiment: SinkExperiment) -> Path:
     latest = shutil.copytree(experiment.checkpoint, experiment.stage.folder / "latest")
     replaced(experiment, old)
     return latest
+
+
+def checkpoint_lost(lose: Callable[[SinkExperiment], Path], reason: str, writers: str, stage: CellEnvironment) -> None:
+    """
+    A query whose checkpoint was deleted or is an old copy would write input again: it is refused for that ``reason``.
+
+    The control, without a reason: Spark's own sink writes that input again.
+    """
+    with sink_on(stage, writers) as experiment:
+        latest = lose(experiment)
+        if reason:
+            experiment.refused(experiment.start(), reason)
+            replaced(experiment, latest)
+        else:
+            stage.fire("wipes")
+
+
+_WIPED, _OLD, _SPARKS = "checkpoint deleted", "an old copy of the checkpoint", "Spark's own sink"
+_GONE, _OLDER = (_deleted, "the checkpoint was deleted"), (_restored, "an older copy of the checkpoint was restored")
+between("F43-deleted", _WIPED, "sink", *_GONE, ONE, needed=("refusals",))(checkpoint_lost)
+between_for_both("F43-restored", _OLD, "sink", *_OLDER, needed=("refusals",))(checkpoint_lost)
+between("F43-deleted-control", _WIPED, _SPARKS, _deleted, "", SPARKS, needed=("wipes",))(checkpoint_lost)
+between("F43-restored-control", _OLD, _SPARKS, _restored, "", SPARKS, needed=("wipes",))(checkpoint_lost)
 
 
 def replaced(experiment: SinkExperiment, copy: Path) -> None:

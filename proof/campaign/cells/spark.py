@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import re
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 
 import psutil
 
@@ -20,10 +16,11 @@ from brew.names import CrashPoint
 from proof.campaign import effects
 from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need, nothing
 from proof.campaign.cells.writer import ROWS
-from proof.campaign.effects import COPIES, OPEN, fenced_since, kill_all, lines, signal_all, tree
+from proof.campaign.cluster import SandboxFolder
+from proof.campaign.effects import COPIES, HOLDERS, OPEN, fenced_since, kill_all, lines, signal_all, tree
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program, repeated
-from proof.campaign.stage import CellEnvironment, StalledError
+from proof.campaign.stage import CellEnvironment, FaultMissedError, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0)
 bounded = partial(CELLS, bound_s=30.0)
@@ -38,12 +35,11 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "1ms",
 }
 _NO_DISK = "/proc/brew-no-such-disk"
-_ADDRESS = re.compile(r"spark://[\d.]+:\d+")
-_HOSTS = ("127.0.0.1", "127.0.0.2")
 # A task of the direct reader that Spark repeats does not kill itself, so a run has one death per slot.
 _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 2000)}
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
+_UNCAUGHT = "no transaction that the brokers know as open was caught in"
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
 _LEASE_S, _LET_GO_S, _SLOTS = 3.0, 30.0, 2
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
@@ -57,6 +53,12 @@ def descendants(writer: Program, word: str) -> list[psutil.Process]:
     return sorted(found, key=lambda process: process.create_time())
 
 
+def _any_executor(stage: CellEnvironment, writer: Program) -> psutil.Process:
+    if executors := descendants(writer, _EXECUTOR):
+        return stage.random.choice(executors)
+    raise FaultMissedError("no executor was found to kill")
+
+
 def _words(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return list(process.cmdline())
@@ -65,6 +67,31 @@ def _words(process: psutil.Process) -> list[str]:
 
 def _at_work(stage: CellEnvironment, *options: str, feed: int = 300) -> contextlib.AbstractContextManager[Program]:
     return stage.at_work(*options, feed=feed, orders=2000, seconds=_START_S * stage.slack)
+
+
+class SparkCluster(SandboxFolder):
+    """A standalone cluster of the sandbox, operated by its commands."""
+
+    @property
+    def url(self) -> str:
+        return str(self.status()["url"])
+
+    def workers(self) -> list[psutil.Process]:
+        found = self.status()["processes"]
+        return [psutil.Process(pid) for name, pid in found.items() if name != "master" and pid]
+
+
+@contextlib.contextmanager
+def standalone(stage: CellEnvironment, workers: int = 2, cores: int = 2) -> Iterator[SparkCluster]:
+    """
+    Within the block, run a standalone Spark cluster, each worker with an address of its own.
+
+    Spark never runs a copy of a task on the task's own host, and `local` and `local-cluster` are one host.
+    """
+    with SparkCluster(stage.folder / "cluster", "spark") as cluster:
+        cluster.run("up", "--port", "0", "--workers", str(workers), "--cores", str(cores))
+        yield cluster
+        stage.stop_writers()
 
 
 def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
@@ -77,8 +104,7 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
         stage.orders(orders, "--transactional")
         seed = ("--crash-seed", str(stage.seed))
         writer = stage.writer("--master", master, *crash, *seed, "--max-records-per-transaction", "200")
-        if (code := writer.wait(stage.deadline)) != 0:
-            raise StalledError(f"the run did not recover, it ended with {code}: {writer.last_output()}")
+        stage.ended(writer)
     stage.fire("kills", died)
 
 
@@ -96,60 +122,42 @@ def deaths(stage: CellEnvironment) -> int:
     return len({pid for (pid, _), entry in last.items() if entry.step is not Step.OUTCOME})
 
 
-def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> list[psutil.Process]:
-    """Stop and return processes with all descendants while the brokers hold a transaction of theirs open; or none."""
+def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> tuple[list[psutil.Process], set[int]]:
+    """Stop processes with all descendants while the brokers hold transactions of theirs open; return the partitions."""
     victims = tree(*roots)
-    if effects.caught_open(stage, victims):
-        return victims
-    stage.doubts.append("nothing was caught with a transaction that the brokers know as open")
-    return []
+    if partitions := effects.caught_open(stage, victims):
+        return victims, partitions
+    raise FaultMissedError(f"{_UNCAUGHT} {[process.pid for process in roots]}")
 
 
-@bounded("F06-executor", "SIGKILL", "executor JVM", needed=("kills", OPEN))
-def executor_killed(stage: CellEnvironment) -> None:
-    """One of two executor JVMs dies in mid-batch; Spark gives its tasks to the other one."""
-    with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
+@bounded(
+    *("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM", True, True),
+    needed=("killed_together", OPEN),
+)
+@bounded("F06-driver", "SIGKILL", "driver JVM and program", False, True, needed=("kills", OPEN))
+@bounded("F06-executor", "SIGKILL", "executor JVM", True, False, needed=("kills", OPEN))
+def killed(executor: bool, driver: bool, stage: CellEnvironment) -> None:
+    """
+    One of two executor JVMs, the driver's JVM and program, or both die in mid-batch.
+
+    Spark gives a dead executor's tasks to the other one, which is orphaned if the driver died as well. A new driver
+    resumes from the group's offset.
+    """
+    options = (*(_CLUSTER if executor else _LOCAL), *_SMALL)
+    with _at_work(stage, *options) as writer:
         for _ in range(stage.times):
-            if not (executors := descendants(writer, _EXECUTOR)):
-                stage.doubts.append("no executor was found to kill")
-                return
-            if not (victims := _stopped_in_transaction(stage, stage.random.choice(executors))):
-                return
-            killed = kill_all(victims)
-            stage.fire("kills")
-            stage.recovered(killed)
-            stage.await_commits(8)
-
-
-@bounded("F06-driver", "SIGKILL", "driver JVM and program", needed=("kills", OPEN))
-def driver_killed(stage: CellEnvironment) -> None:
-    """The driver's JVM and program die; a new driver resumes from the group's offset."""
-    with _at_work(stage, *_LOCAL, *_SMALL) as writer:
-        for _ in range(stage.times):
-            if not (victims := _stopped_in_transaction(stage, psutil.Process(writer.pid))):
-                return
-            killed = kill_all(victims)
-            writer.kill()
-            stage.fire("kills")
-            writer = stage.writer(*_LOCAL, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
-            stage.recovered(killed)
-            stage.await_commits(8)
-
-
-@bounded("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM", needed=("killed_together", OPEN))
-def driver_and_executor_killed(stage: CellEnvironment) -> None:
-    """Driver and one of two executors die at the same moment; the other is orphaned, and a new run continues."""
-    with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
-        for _ in range(stage.times):
-            executor = stage.random.choice(descendants(writer, _EXECUTOR))
-            if not (victims := _stopped_in_transaction(stage, executor)):
-                return
-            before = {process.pid for process in tree(psutil.Process(writer.pid))}
-            killed = kill_all([*victims, *descendants(writer, _DRIVER)])
-            writer.process_kill()
-            stage.fire("killed_together")
-            writer = stage.writer(*_CLUSTER, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
-            stage.recovered(killed, without=before)
+            target = _any_executor(stage, writer) if executor else psutil.Process(writer.pid)
+            victims, _ = _stopped_in_transaction(stage, target)
+            before: set[int] = set()
+            if driver:
+                before = {process.pid for process in tree(psutil.Process(writer.pid))}
+                victims += descendants(writer, _DRIVER)
+            died = kill_all(victims)
+            stage.fire("killed_together" if executor and driver else "kills")
+            if driver:
+                writer.process_kill()
+                writer = stage.writer(*options, "--follow", name="next")  # noqa: PLW2901 - the next to be killed
+            stage.recovered(died, without=before)
             stage.await_commits(8)
 
 
@@ -157,10 +165,8 @@ def driver_and_executor_killed(stage: CellEnvironment) -> None:
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
-        workers = _stopped_in_transaction(stage, *descendants(writer, _WORKER))
+        workers, _ = _stopped_in_transaction(stage, *descendants(writer, _WORKER))
         try:
-            if not workers:
-                return
             # Their daemon is not woken: it would end them as soon as it noticed that the JVM is gone.
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
             with effects.frozen(workers) as freezer:
@@ -204,14 +210,14 @@ def two_drivers(stage: CellEnvironment) -> None:
 @CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed=(OPEN, COPIES, "fences"))
 def speculation(stage: CellEnvironment) -> None:
     """A task hangs in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
-    master = standalone(stage)
-    with stage.feeding():
+    with standalone(stage) as cluster, stage.feeding():
         stage.orders(4000)
-        stage.writer("--master", master, "--follow", *_SMALL, *repeated("--conf", SPECULATION))
+        stage.writer("--master", cluster.url, "--follow", *_SMALL, *repeated("--conf", SPECULATION))
         stage.await_commits(4, _START_S * stage.slack)
-        sleeper = stage.random.choice(executor_workers(stage))
-        if not (victims := _stopped_in_transaction(stage, sleeper)):
-            return
+        # In a standalone cluster, they are not the driver's descendants.
+        below = [process for worker in cluster.workers() for process in tree(worker)]
+        workers = [process for process in below if any(_WORKER in word for word in _words(process))]
+        victims, _ = _stopped_in_transaction(stage, stage.random.choice(workers))
         pids, asleep = {process.pid for process in victims}, time.time()
         try:
             stage.until(lambda: copied(stage, pids, asleep), "a copy of the stopped task")
@@ -229,33 +235,6 @@ def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
     mine = {p for pid in sleepers for p in open_ranges(stage.journals.entries, Kill(since, pid))}
     others = (e for e in stage.journals.entries if e.pid not in sleepers and e.at > since)
     return any(e.fields["partition"] in mine for e in others if e.step is Step.FENCE and e.phase is Phase.DONE)
-
-
-def standalone(stage: CellEnvironment) -> str:
-    """
-    Start a standalone Spark cluster of two workers on two addresses; return its master's URL.
-
-    Spark never runs a copy of a task on the task's own host, and `local` and `local-cluster` are one host.
-    """
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    command = str(Path(spec.origin).parent / "bin" / "spark-class")
-    ports = ("--port", "0", "--webui-port", "0")
-    stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
-    deploy = "org.apache.spark.deploy"
-    master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *ports)
-    address = stage.until(lambda: _ADDRESS.search(master.said()), "Spark's master", _START_S * stage.slack)
-    for host in _HOSTS:
-        words = ("--host", host, *ports, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
-        stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, address[0])
-    return address[0]
-
-
-def executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
-    """Return the Python workers of all executors, which are not children of the driver in a standalone cluster."""
-    running = [process for program in stage.programs.running() for process in tree(psutil.Process(program.pid))]
-    return [process for process in running if any(_WORKER in word for word in _words(process))]
 
 
 CELLS(
@@ -291,14 +270,12 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
     return stage.until(others, "a lease holder on each slot", _START_S * stage.slack)
 
 
-def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
-    """Stop a lease holder that has a transaction open; return it and the partitions, or None."""
+def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]]:
+    """Stop a lease holder that has a transaction open; return it and the partitions."""
     holder = stage.random.choice(_workers(stage, writer))
-    partitions = effects.caught_open(stage, [holder])
-    if not partitions:
-        stage.doubts.append("no holder was caught with a transaction that the brokers know as open")
-        return None
-    return holder, partitions
+    if partitions := effects.caught_open(stage, [holder]):
+        return holder, partitions
+    raise FaultMissedError(f"{_UNCAUGHT} lease holder {holder.pid}")
 
 
 def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], object]) -> None:
@@ -310,9 +287,7 @@ def holder_frozen(stage: CellEnvironment) -> None:
     """A holder hangs in a transaction for longer than its lease; others take over its partitions, and it wakes up."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         for _ in range(stage.times):
-            if (caught := _caught(stage, writer)) is None:
-                return
-            holder, partitions = caught
+            holder, partitions = _caught(stage, writer)
             frozen = time.time()
             try:
                 for partition in sorted(partitions):
@@ -331,8 +306,7 @@ def driver_frozen(stage: CellEnvironment) -> None:
         for _ in range(stage.times):
             workers = _workers(stage, writer)
             if not effects.caught_open(stage, [driver], at_work=workers):
-                stage.doubts.append("no holder had a transaction open when the driver was stopped")
-                return
+                raise FaultMissedError("no holder had a transaction open when the driver was stopped")
             try:
                 _await_gone(stage, "holders disconnecting", lambda: any(lines(writer, worker) for worker in workers))  # noqa: B023 - called in this round
                 stage.fire("drivers_frozen")
@@ -347,9 +321,7 @@ def lease_lost(stage: CellEnvironment) -> None:
     """The connection between a holder in a transaction and its driver breaks; its partitions are granted again."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         for _ in range(stage.times):
-            if (caught := _caught(stage, writer)) is None:
-                return
-            holder, partitions = caught
+            holder, partitions = _caught(stage, writer)
             try:
                 had = lines(writer, holder)
                 for _, descriptor in had:
@@ -362,3 +334,92 @@ def lease_lost(stage: CellEnvironment) -> None:
                 stage.recovered(gone, [partition])
             stage.fire("leases_lost")
             stage.await_commits(8)
+
+
+# Spark's own cluster, a master and three workers: a worker dies or freezes, the master restarts, a worker is added.
+
+on_cluster = partial(CELLS, bound_s=60.0)
+# The driver declares an executor lost after 20 s of silence: the default is two minutes.
+_CONF = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "5s",
+    "spark.executor.heartbeatInterval": "2s",
+}
+
+
+@contextlib.contextmanager
+def _on_cluster(stage: CellEnvironment) -> Iterator[SparkCluster]:
+    """Within the block, run on a cluster, with orders fed; everything is down at the end."""
+    with standalone(stage, workers=3, cores=1) as cluster, stage.feeding():
+        stage.orders(2000, "--transactional")
+        options = ("--follow", "--patience", "300", "--max-records-per-transaction", "200")
+        stage.writer("--master", cluster.url, *options, *repeated("--conf", _CONF))
+        stage.await_commits(4, 2 * _START_S * stage.slack)
+        if stage.cell.reader == DIRECT:
+            stage.fire(HOLDERS, _holders(stage, cluster))
+        yield cluster
+
+
+def _holders(stage: CellEnvironment, cluster: SparkCluster) -> int:
+    """Count the workers' descendants that have written a journal: here they are not the driver's descendants."""
+    below = {process.pid for worker in cluster.workers() for process in tree(worker)}
+    return len({entry.pid for entry in stage.journals.entries} & below)
+
+
+def _stopped_at_work(stage: CellEnvironment, cluster: SparkCluster) -> tuple[list[psutil.Process], set[int]]:
+    """Stop a worker and its executor while brokers hold transactions of theirs open; return them and the partitions."""
+    for worker in stage.random.sample(found := cluster.workers(), len(found)):
+        with contextlib.suppress(FaultMissedError):
+            return _stopped_in_transaction(stage, worker)
+    raise FaultMissedError(f"{_UNCAUGHT} any worker")
+
+
+@on_cluster("F06-cluster-worker", "SIGKILL", "worker and its executor", needed=("kills", OPEN))
+def worker_killed(stage: CellEnvironment) -> None:
+    """A worker dies with its executor in mid-transaction, as when its machine loses power; the others do its work."""
+    with _on_cluster(stage) as cluster:
+        victims, partitions = _stopped_at_work(stage, cluster)
+        killed = time.time()
+        kill_all(victims)
+        stage.fire("kills")
+        for partition in sorted(partitions):
+            stage.recovered(killed, [partition])
+        stage.await_commits(8)
+
+
+@on_cluster("F07-cluster-worker", "SIGSTOP, then SIGCONT", "worker and its executor", needed=("pauses", OPEN))
+def worker_frozen(stage: CellEnvironment) -> None:
+    """A worker hangs in mid-transaction until others have done its part; then it wakes up, and is fenced."""
+    with _on_cluster(stage) as cluster:
+        victims, partitions = _stopped_at_work(stage, cluster)
+        pids, asleep = {process.pid for process in victims}, time.time()
+        try:
+            stage.fire("pauses")
+            for partition in sorted(partitions):  # commits elsewhere arrive at once, before any takeover
+                stage.recovered(asleep, [partition], without=pids)
+            stage.await_commits(8)
+        finally:
+            woken = time.time()
+            signal_all(victims, stop=False)
+        stage.await_commits(8)
+        stage.fire("woken_fenced", int(fenced_since(stage, pids, woken)))
+
+
+@on_cluster("F06-cluster-master", "restarted, a worker added", "master", needed=("restarts", "added"))
+def master_restarted(stage: CellEnvironment) -> None:
+    """The master dies and restarts during a run, a worker is added, another one dies: the run continues throughout."""
+    with _on_cluster(stage) as cluster:
+        cluster.run("kill", "master")
+        killed = time.time()
+        stage.await_commits(4)
+        cluster.run("restart", "master")
+        stage.fire("restarts")
+        stage.recovered(killed)
+        cluster.run("add")
+        stage.fire("added")
+        stage.await_commits(8)
+        cluster.run("kill", "1")
+        stage.recovered(time.time())
+        stage.await_commits(8)

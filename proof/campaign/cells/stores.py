@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,15 +19,15 @@ import psutil
 import psycopg
 
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused
+from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.kafka import cluster_admin, offsets
-from brew.names import READ_UNCOMMITTED, ExitCode
+from brew.names import READ_UNCOMMITTED
 from proof.campaign.cluster import SandboxFolder
-from proof.campaign.programs import Program, ProgramFailedError, repeated
+from proof.campaign.programs import Program, repeated
 from proof.campaign.stage import CellEnvironment, StalledError
 
 _COMMAND_S = 90.0
-POSTGRES, REDIS = "postgres", "redis"
+POSTGRES, REDIS, SCHEMA = "postgres", "redis", "cell"
 _POLL_S, _CONNECT_S, _ASK_S, _END_S = 0.02, 5, 30.0, 60.0
 _ROOM, DIES = 1.5, 0.4
 
@@ -106,16 +106,11 @@ class Consumer:
     def checked(self, option: str = "--check") -> dict[str, Any]:
         """Return the JSON report of its own check; it must exit with 0 or 1."""
         program = self.stage.other(f"{self.pattern}-check", "downstream", *self._line(), option, "--json")
-        code = program.wait(Deadline(_END_S))
-        if code not in (ExitCode.DONE, ExitCode.VIOLATION):
-            raise ProgramFailedError(f"{self.pattern} {option} ended with {code}: {program.last_output()}")
-        report: dict[str, Any] = json.loads(program.printed())
-        return report
+        return program.report(Deadline(_END_S))
 
-    def position(self, topic: str | None = None) -> int:
+    def position(self) -> int:
         """Return the sum of the group's committed offsets in Kafka, which grows with every commit."""
-        topic = topic or self.stage.names.output
-        whose = (self.stage.cluster.connection, self.group, topic)
+        whose = (self.stage.cluster.connection, self.group, self.stage.names.output)
         committed = offsets.committed_by(*whose, range(self.stage.cell.partitions), READ_UNCOMMITTED, Deadline(_ASK_S))
         return sum(position.offset for position in committed.values() if position is not None)
 
@@ -142,11 +137,9 @@ def produce_orders(stage: CellEnvironment, count: int) -> None:
 def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
     """Wait until the program has ended with ``code``; return it, or raise `StalledError`."""
     try:
-        exit_code = program.wait(Deadline(min(_END_S, max(0.1, stage.deadline.remaining_s()))))
-    except BrewError as error:
+        stage.ended(program, code, stage.deadline.part(_END_S))
+    except DeadlineExceeded as error:
         raise StalledError(f"{program.name} did not end: {program.last_output()}") from error
-    if exit_code != code:
-        raise StalledError(f"{program.name} ended with {exit_code} instead of {code}: {program.last_output()}")
     return program
 
 
@@ -204,9 +197,7 @@ def kill_repeatedly(
         elif program.code() == 0:
             produce_orders(stage, int(_ROOM * per_kill * (stage.kills - stage.fired["kills"])))
         else:
-            raise StalledError(
-                f"{program.name} ended with {program.code()} instead of crashing: {program.last_output()}"
-            )
+            raise StalledError(f"instead of crashing, {program.ending}")
 
 
 def _first_move(stage: CellEnvironment, program: Program, position: Callable[[], int], before: int) -> float | None:
@@ -224,15 +215,6 @@ def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
     for name, count in report["findings"].items():
         example = next((text for text in report["examples"] if text.startswith(name)), "no example")
         stage.find(name, f"{count}, the first: {example.removeprefix(f'{name}: ')}")
-
-
-@contextlib.contextmanager
-def require_progress() -> Iterator[None]:
-    """For controls: a program that stalls is inconclusive, and must not count as the violation."""
-    try:
-        yield
-    except StalledError as error:
-        raise ProgramFailedError(f"the control stalled before it could show its violation: {error}") from error
 
 
 class Sums(NamedTuple):
@@ -261,10 +243,10 @@ def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
     return sum(int(t["orders"]) for t in tiers), sum((Decimal(t["sum_cents"]) for t in tiers), Decimal(0))
 
 
-def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
+def query_row(url: str, query: str) -> tuple[Any, ...]:
     """Return one row of the database; raise `Refused` if it can't be queried."""
     try:
-        with psycopg.connect(url, options=f"-c search_path={schema}", connect_timeout=_CONNECT_S) as session:
+        with psycopg.connect(url, options=f"-c search_path={SCHEMA}", connect_timeout=_CONNECT_S) as session:
             row = session.execute(query.encode()).fetchone()
     except psycopg.Error as error:
         raise Refused(f"the database can't be asked: {' '.join(str(error).split())}") from error
@@ -272,10 +254,10 @@ def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
     return row
 
 
-def positions(url: str, schema: str) -> dict[int, int]:
+def positions(url: str) -> dict[int, int]:
     """Return the ledger's position in each partition; empty while the database does not respond."""
     try:
-        by_partition = query_row(url, schema, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
+        by_partition = query_row(url, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
     except Refused:
         return {}
     return {int(partition): offset for partition, offset in (by_partition or {}).items()}
@@ -286,23 +268,23 @@ def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted
         stage.find(name, f"{what}: {actual} instead of {wanted}")
 
 
-def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
+def compare_ledger(ledger: Consumer, url: str) -> None:
     """Compare rows and balances in the database with the output, to the cent."""
     stage, wanted = ledger.stage, output_sums(ledger.stage)
-    rows, cents = query_row(url, schema, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
+    rows, cents = query_row(url, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
     name = "ledger-missing" if rows < wanted.orders else "ledger-duplicate"
     compare(stage, name, "rows of the ledger", rows, wanted.orders)
     compare(stage, "ledger-drift", "cents in the ledger's rows", cents, wanted.cents)
-    booked = query_row(url, schema, "SELECT coalesce(sum(orders), 0), coalesce(sum(cents), 0) FROM ledger_balances")
+    booked = query_row(url, "SELECT coalesce(sum(orders), 0), coalesce(sum(cents), 0) FROM ledger_balances")
     compare(stage, "ledger-drift", "orders and cents in the balances", booked, (wanted.orders, wanted.cents))
     stage.notes.append(f"{rows} rows of {wanted.orders} outputs, {booked[1]} of {wanted.cents} cents")
 
 
-def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
+def compare_receiver(receiver: Consumer, url: str) -> None:
     stage, wanted = receiver.stage, output_sums(receiver.stage)
-    effects, messages = query_row(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
+    effects, messages = query_row(url, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
     compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)
     compare(stage, "receiver-duplicate", "effects", effects, messages)
-    points = query_row(url, schema, "SELECT coalesce(sum(points), 0) FROM receiver_points")[0]
+    points = query_row(url, "SELECT coalesce(sum(points), 0) FROM receiver_points")[0]
     compare(stage, "receiver-duplicate" if points > wanted.cups else "receiver-lost", "points", points, wanted.cups)
     stage.notes.append(f"{effects} effects of {wanted.orders} outputs, {points} of {wanted.cups} points")

@@ -6,26 +6,33 @@ Also the proxy's own experiments, which run both writers repeatedly: a control t
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.errors import BrewError
 from brew.journal import Entry, Phase, Step
-from proof.campaign.cell import CellTable, nothing
+from proof.campaign.cell import Cell, CellTable, nothing
 from proof.campaign.cells.writer import died
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.programs import Programs
 from proof.campaign.stage import CellEnvironment
-from proof.wire import product
 from proof.wire.codec import Api, error_name
+from proof.wire.late import AttemptState
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import NO_DELAY, Action, NetworkConditions, Rule, Side
+from proof.wire.torn import F11, experiment
 
 CELLS = CellTable(path="proxy", limit_s=240.0)
-_ROUNDS, _TRIES_PER_KILL, _CAUGHT_S = 10, 10, 30.0
+_ROUNDS, _TRIES_PER_KILL, _CAUGHT_S = 10, 10, 60.0
 # Of 20 s, the other cells' time-out, a first transaction spends 16 on the round trips before its confirmation.
 _DEFAULT_TIMEOUT = ("--transaction-timeout", "60")
 _SLOW_START_S = 120.0
@@ -49,32 +56,47 @@ def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iter
             stage.doubts += [f"the proxy could not read a frame: {failure}" for failure in proxy.failures]
 
 
-def late(api: Api, stage: CellEnvironment) -> None:
+class LateFrame(NamedTuple):
+    """A frame that arrived too late: when, the broker's answer, and by how many epochs."""
+
+    released_at: float
+    answer: str
+    epochs_behind: int
+
+
+def deliver_late(proxy: WireProxy, api: Api, transactional_id: str) -> LateFrame:
     """
     Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
 
     A broker can't tell a late frame from a new one unless the epoch differs; ours changes with every transaction.
     """
+    committed = True if api is Api.END_TXN else None
+    late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
+    caught = late.caught(Deadline(_CAUGHT_S))
+    # The first of these frames belongs to the same attempt, unless that one is past it.
+    nth = 2 if api is Api.PRODUCE else 1
+    inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id, nth=nth))
+    try:
+        following = inside.caught(Deadline(_CAUGHT_S))
+        released_at = time.time()
+        late.release()
+        error = late.answered(Deadline(_CAUGHT_S)).error
+    finally:
+        proxy.remove(inside)
+        proxy.remove(late)
+    answer = "nothing" if error is None else error_name(error)
+    return LateFrame(released_at, answer, following.details.epoch - caught.details.epoch)
+
+
+def late(api: Api, stage: CellEnvironment) -> None:
+    """Frames of the writer arrive inside its next transaction (`deliver_late`)."""
     answers: Counter[str] = Counter()
-    ours = stage.names.transactional_id(stage.partition)
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
-            committed = True if api is Api.END_TXN else None
-            held = proxy.add(Rule(api, transactional_id=ours, committed=committed, cut=True))
-            held.caught(Deadline(_CAUGHT_S))
-            # The first of these frames belongs to the same attempt, unless that one is past it.
-            nth = 2 if api is Api.PRODUCE else 1
-            inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=ours, nth=nth))
-            inside.caught(Deadline(_CAUGHT_S))
-            released_at = time.time()
-            held.release()
-            error = held.answered(Deadline(_CAUGHT_S)).error
-            answers["nothing" if error is None else error_name(error)] += 1
+            frame = deliver_late(proxy, api, stage.names.transactional_id(stage.partition))
+            answers[frame.answer] += 1
             stage.fire("late_frames")
-            inside.release()
-            proxy.remove(held)
-            proxy.remove(inside)
-            stage.recovered(released_at, [stage.partition])
+            stage.recovered(frame.released_at, [stage.partition])
     stage.notes.append("the late frames were answered with " + ", ".join(f"{n} x{c}" for n, c in answers.items()))
 
 
@@ -183,12 +205,117 @@ for _word, _fault, _shape in (
     CELLS(f"F20-{_word}", _fault, "network", _shape, moment="always", needed={SLOWED: 10})(slow)
 
 
-def _experiment(name: str, bootstrap: str, seed: int, kills: int) -> dict[str, Any]:
-    return product.CELLS[name](Connection(bootstrap), seed, _TRIES_PER_KILL * kills)
+# The proxy's own experiments: scripts of `proof.wire.late`, each with a writer that must break, and with ours.
+TARGETS = {
+    "strict": "writer",
+    "reuse": "a writer that reuses its producer (control)",
+    "plain": "a writer without sequence numbers (control)",
+}
+_HELD = "held, connection cut, released inside the next transaction"
+_LOST = "written, their reply lost, connection cut"
 
 
-for _name in product.CELLS:
-    _row = _name.split("-", 1)[0]
-    _cells = partial(CELLS, moment=product.MOMENTS[_row], limit_s=600.0, marks="prove" if _row == "F11" else "")
-    _target, _run = product.TARGETS[product.WRITER_OF[_name]], partial(_experiment, _name)
-    _cells(_name, product.FAULTS[_row], _target, experiment=_run)(nothing)
+def _experiment(
+    what: str, scripts: Sequence[str], writer: str, bootstrap: str, seed: int, kills: int
+) -> dict[str, Any]:
+    """Run one experiment; return what it found, as fields of the cell's result."""
+    tries = _TRIES_PER_KILL * kills
+    result = experiment(Connection(bootstrap), writer, tries, scripts, seed=seed)
+    tally, visible = result.tally, sum(place.visible for place in result.log.values())
+    states = Counter(attempt.state for tried in result.tries for attempt in tried.attempts)
+    return {
+        "fault": what,
+        "verdict": result.verdict,
+        "fired": {"late_frames": tries - tally.late["no answer"], "broken": tally.broken},
+        "needed": {"late_frames": tries},
+        "counts": {
+            "outputs": visible,
+            "committed_transactions": states[AttemptState.COMMITTED],
+            "aborted_transactions": states[AttemptState.GIVEN_UP],
+            "aborted_records": len(result.log) - visible,
+        },
+        "anomalies": [
+            {"name": found.name, "topic": "output", "partition": 0, **asdict(found)}
+            | {"evidence": f"try {number}: {found.evidence}"}
+            for number, found in tally.first
+        ],
+        "doubts": tally.troubles,
+        "note": f"late frames answered: {dict(tally.late)}; {tally.broken} of {tally.tries} tries broken",
+    }
+
+
+for _row, _word, _scripts, _control, _fault, _moment in (
+    ("F11", "end-txn", F11, "reuse", _HELD, "next transaction"),
+    ("F12", "offsets", ("late-offsets",), "reuse", _HELD, "next transaction"),
+    ("F12", "records", ("late-records",), "plain", _HELD, "next transaction"),  # a reused producer is protected here
+    ("F13", "records", ("lost-records-reply",), "plain", _LOST, "reply"),
+):
+    for _writer, _suffix in ((_control, "control"), ("strict", "strict")):
+        _run = partial(_experiment, f"{_word} {_fault}", _scripts, _writer)
+        _cells = partial(CELLS, moment=_moment, limit_s=600.0, marks="prove" if _row == "F11" else "")
+        _cells(f"{_row}-{_word}-{_suffix}", _fault, TARGETS[_writer], experiment=_run)(nothing)
+
+
+# The same against the pipeline alone, for `python -m proof torn --writer pipeline`.
+_RANGE, _SPARE = 20, 50  # orders of a transaction, transactions
+_PROGRAM_S = 300.0
+
+
+@dataclass
+class ProductResult:
+    """The replies to the late frames, how many epochs late they were, and the checker's report on the run."""
+
+    api: str
+    tries: int
+    late: Counter[str] = field(default_factory=Counter)
+    epochs_behind: Counter[int] = field(default_factory=Counter)
+    report: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The checker's verdict; if it is `proven`, `inconclusive` unless every late frame was refused."""
+        verdict = str(self.report.get("verdict", "inconclusive"))
+        if verdict != "proven":
+            return verdict
+        refused = self.tries - self.late[error_name(0)]
+        whole = sum(self.late.values()) == self.tries == refused and not self.trouble
+        return "proven" if whole else "inconclusive"
+
+    def document(self) -> dict[str, Any]:
+        asked = {"writer": "pipeline", "api": self.api, "tries": self.tries, "verdict": self.verdict}
+        late = {"late_frames": dict(self.late), "epochs_behind": dict(self.epochs_behind)}
+        found = {"counts": self.report.get("counts", {}), "anomalies": self.report.get("totals", {})}
+        return {**asked, **late, **found, "trouble": self.trouble, "seconds": round(self.seconds, 2)}
+
+
+def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN) -> ProductResult:
+    """
+    Run `python -m pipeline run --master none --follow` through the proxy, and deliver one frame per try too late.
+
+    After the tries, another run processes the remaining orders, and the checker reads everything.
+    """
+    began, result = time.monotonic(), ProductResult(api.title, tries)
+    cell = Cell("wire-pipeline", "F11", "late frames", "writer", "next transaction", nothing, partitions=1)
+    with tempfile.TemporaryDirectory(prefix="brew-wire-") as folder, Programs(Path(folder)) as programs:
+        cluster = ExternalCluster(connection.bootstrap)
+        stage = CellEnvironment(cell, 0, cluster, Path(folder), programs, Deadline(_PROGRAM_S))
+        stage.make_topics()
+        stage.orders(_RANGE * (2 * tries + _SPARE))
+        with between(stage) as proxy:
+            stage.writer("--follow", "--max-records-per-transaction", str(_RANGE))
+            try:
+                for _ in range(tries):
+                    late = deliver_late(proxy, api, stage.names.transactional_id(0))
+                    result.late[late.answer] += 1
+                    result.epochs_behind[late.epochs_behind] += 1
+            except BrewError as error:
+                result.trouble = str(error)
+        result.trouble = result.trouble or "; ".join(stage.doubts)
+        stage.deadline = Deadline(_PROGRAM_S)
+        stage.drain()
+        result.report = stage.verified()
+        stage.forget()
+    result.seconds = time.monotonic() - began
+    return result

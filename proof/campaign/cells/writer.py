@@ -47,7 +47,7 @@ def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
         elif code == 0:
             stage.orders(int(_PER_KILL * max(1, stage.kills - stage.fired["kills"])))
         else:
-            raise StalledError(f"the writer ended with {code} instead of crashing: {writer.last_output()}")
+            raise StalledError(f"instead of crashing, {writer.ending}")
     stage.drain()  # recovers the last death, with what is left to commit
     stage.recovery_s += recoveries(stage.journals, stage.killed)
 

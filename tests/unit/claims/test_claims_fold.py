@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
-from harness.claims import (
-    GROUP,
-    INTERVAL,
-    START_MS,
-    TOPIC,
-    MemoryLog,
-    Shared,
-    beat,
-    claim,
-    fold,
-    owner_of,
-    release,
-    words,
-)
+from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared, beat, claim, fold, owner_of, release
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +14,7 @@ from brew.claims import state as claims_state
 from brew.claims.log import Entry
 from brew.claims.member import read_to_end
 from brew.claims.messages import (
+    MAX_INTERVAL_MS,
     SNAPSHOT_KEY,
     ClaimingMessages,
     ClaimingPartition,
@@ -37,25 +26,50 @@ from brew.claims.messages import (
     decode,
     encode,
 )
-from brew.claims.state import (
-    PARTIAL_MS,
-    SNAPSHOT_MS,
-    SNAPSHOT_RECORDS,
-    BrokerClock,
-    ClaimsView,
-    OwnedPartition,
-    RecordEffect,
-    Status,
-    Table,
-    snapshot_of,
-    status,
-    table_from,
-)
+from brew.claims.state import ClaimsView, RecordEffect, Status, Table
 from brew.deadline import Deadline
 
 
 def messages(client: str, token: int, proposed: int) -> ClaimingMessages:
     return ClaimingMessages(client, GROUP, TOPIC, 0, proposed, token)
+
+
+def present(client: str) -> Heartbeat:
+    """A heartbeat of a member itself."""
+    return beat(client, -1, partition=None)
+
+
+MAKERS: dict[str, Callable[..., Message]] = {
+    "claim": claim,
+    "beat": beat,
+    "resume": lambda client, token: beat(client, token, resume=True),
+    "interval": lambda client, token, interval: beat(client, token)._replace(interval_ms=interval),
+    "messages": messages,
+    "release": release,
+    "pause": lambda until: ReleaseGroup("admin", GROUP, START_MS + until),
+    "end": lambda: ReleaseGroup("admin", GROUP, 0),
+    "stranger": lambda client: claim(client)._replace(group_id="other"),
+}
+
+
+def written(table: Table, log: str) -> str:
+    """
+    Apply a log of records such as `5 beat a 0 10: refreshed`, and return it with the effects that they had.
+
+    That is: 5 ms after the start, a heartbeat of a, whose token is 0 and position 10.
+    """
+    told = []
+    for record in log.split(", "):
+        at, kind, *words = record.partition(":")[0].split()
+        given = [int(word) if word.lstrip("-").isdigit() else word for word in words]
+        told.append(" ".join([at, kind, *words]) + f": {fold(table, (int(at), MAKERS[kind](*given)))[0]}")
+    return ", ".join(told)
+
+
+def owner_in(table: Table) -> str:
+    """Owner, token (the offset of its claim) and position."""
+    owners = [one for (group, *_), one in table.owners.items() if group == GROUP]
+    return ", ".join(f"{one.client_id} {one.token} {one.position}" for one in owners)
 
 
 @pytest.mark.parametrize(
@@ -71,26 +85,63 @@ def messages(client: str, token: int, proposed: int) -> ClaimingMessages:
 )
 def test_an_owner_is_fresh_below_one_interval_and_stale_beyond_two(age: int, wanted: Status) -> None:
     """The last good and the first bad millisecond; who was heard in the future is fresh."""
-    assert status(START_MS, INTERVAL, START_MS + age) is wanted
+    assert claims_state.status(START_MS, INTERVAL, START_MS + age) is wanted
 
 
-@pytest.mark.parametrize(
-    ("age", "wanted"),
-    [(0, RecordEffect.HELD), (2 * INTERVAL, RecordEffect.HELD), (2 * INTERVAL + 1, RecordEffect.GRANTED)],
-)
-def test_a_claim_is_granted_from_the_first_stale_millisecond_on(age: int, wanted: RecordEffect) -> None:
-    """And not at the last unknown one."""
-    assert fold(Table(), (0, claim("a")), (age, claim("b"))) == [RecordEffect.GRANTED, wanted]
+CASES = {
+    "held at once": "0 claim a: granted, 0 claim b: held -> a 0 -1",
+    "held to the last unknown ms": "0 claim a: granted, 2000 claim b: held -> a 0 -1",
+    "granted at the first stale ms": "0 claim a: granted, 2001 claim b: granted -> b 1 -1",
+    "the earliest claim wins": "0 claim b: granted, 0 claim a: held, 0 claim b: held -> b 0 -1",
+    "stale and not replaced": "0 claim a: granted, 5000 beat a 0: refreshed, 5001 claim b: held -> a 0 -1",
+    "a restarted process gets a new token, and the older one is late": (
+        "0 claim a: granted, 1000 resume a 0: resumed, 1001 beat a 0: late, 1002 resume a 0: late, "
+        "1003 beat a 1: refreshed, 3004 resume a 1: late -> a 1 -1"
+    ),
+    "a clock that was a minute ahead holds nothing back": (
+        "0 claim a: granted, 60000 beat a 0: refreshed, 100 claim b: held, 2101 claim b: granted -> b 3 -1"
+    ),
+    "a clock that jumps ahead costs an owner its partition once": (
+        "0 claim a: granted, 60000 claim b: granted, 60001 beat a 0: late -> b 1 -1"
+    ),
+    "a heartbeat's position goes forward, and -1 says nothing": (
+        "0 claim a: granted, 1 beat a 0 10: refreshed, 2 beat a 0 5: refreshed, 3 beat a 0: refreshed -> a 0 10"
+    ),
+    "so does that of claimed messages and of a release": (
+        "0 claim a: granted, 1 beat a 0 10: refreshed, 2 messages a 0 10: behind, 3 messages a 0 20: advanced, "
+        "4 release a 0 7: released, 5 claim b: granted -> b 5 20"
+    ),
+    "while paused, owners may go on and give back, only an administrator may claim, and set a position": (
+        "0 claim a: granted, 1 beat a 0 50: refreshed, 2 pause 5000: noted, 3 beat a 0 60: refreshed, "
+        "4 release a 0 60: released, 5 claim a: paused, 6 claim admin: granted, 7 release admin 6 3: released, "
+        "4999 claim a: paused, 5000 claim a: granted -> a 9 3"
+    ),
+    "a pause is ended before its time, and another group never hears of it": (
+        "0 pause 5000: noted, 1 stranger a: granted, 2 claim a: paused, 3 end: noted, 4 claim a: granted -> a 4 -1"
+    ),
+    "behind its pause an administrator's position only goes forward": (
+        "0 pause 10: noted, 1 claim admin: granted, 2 beat admin 1 50: refreshed, "
+        "10 release admin 1 3: released -> None 1 50"
+    ),
+    "an administrator that names no position leaves it as it is": (
+        "0 claim a: granted, 1 beat a 0 20: refreshed, 2 release a 0: released, 3 pause 9000: noted, "
+        "4 claim admin: granted, 5 release admin 4: released -> None 4 20"
+    ),
+    "a heartbeat brings its own interval": (
+        "0 claim a: granted, 1 interval a 0 3000: refreshed, 6001 claim b: held, 6002 claim b: granted -> b 3 -1"
+    ),
+    "so does a claim": "0 claim slow 0 10000: granted, 20000 claim b: held, 20001 claim b: granted -> b 2 -1",
+    "from its begin on, a log adopts nobody": "0 beat a 0: late -> ",
+}
 
 
-def test_the_earliest_claim_in_the_log_wins(table: Table) -> None:
-    """Its offset is the token; the others are told who has it."""
-    assert words(table, (0, claim("b")), (0, claim("a")), (0, claim("b"))) == "granted held held"
-    assert (owner_of(table).client_id, owner_of(table).token) == ("b", 0)
+@pytest.mark.parametrize("told", CASES.values(), ids=CASES)
+def test_each_record_has_one_effect_and_leaves_one_owner(told: str, table: Table) -> None:
+    log, _, owner = told.partition(" -> ")
+    assert (written(table, log), owner_in(table)) == (log, owner)
 
 
 def test_the_writes_of_an_owner_that_was_replaced_are_late(table: Table) -> None:
-    """Whatever it writes with its old token changes nothing, also when it names the right partition."""
     fold(table, (0, claim("a")), (2001, claim("b")))
     before = copy.copy(owner_of(table))
     late = beat("a", 0, 99), release("a", 0, 99), messages("a", 0, 99), beat("b", 0)
@@ -99,174 +150,122 @@ def test_the_writes_of_an_owner_that_was_replaced_are_late(table: Table) -> None
     assert owner_of(table) == before
 
 
-def test_an_owner_that_was_stale_and_not_replaced_goes_on() -> None:
-    """Its heartbeat stands before the other's claim in the log."""
-    assert words(Table(), (0, claim("a")), (5000, beat("a", 0)), (5001, claim("b"))) == "granted refreshed held"
-
-
-def test_a_restarted_process_gets_a_new_token_and_the_older_one_is_late(table: Table) -> None:
-    """The same client_id: a stop and a start, or a process that only slept."""
-    told = words(
-        table,
-        (0, claim("a")),
-        (1000, beat("a", 0, resume=True)),
-        (1001, beat("a", 0)),
-        (1002, beat("a", 0, resume=True)),
-        (1003, beat("a", 1)),
-        (3004, beat("a", 1, resume=True)),
-    )
-    assert told == "granted resumed late late refreshed late"
-    assert owner_of(table).token == 1
-
-
-def test_a_heartbeat_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
-    """A broker that was a minute ahead wrote it; another one leads now."""
-    records = (0, claim("a")), (60_000, beat("a", 0)), (100, claim("b")), (2101, claim("b"))
-    assert words(Table(), *records) == "granted refreshed held granted"
-
-
-def test_without_the_turning_back_a_clock_that_was_ahead_would_hold_a_partition_for_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The rule above is what heals it."""
+def test_without_turning_back_a_clock_that_was_ahead_would_hold_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "_clock_went_back", lambda _self, _time: None)
     assert fold(Table(), (0, claim("a")), (60_000, beat("a", 0)), (2101, claim("b")))[-1] is RecordEffect.HELD
 
 
-def test_a_clock_that_jumps_ahead_costs_an_owner_its_partition_once() -> None:
-    """The claim is granted, and the owner sees that it is late."""
-    assert words(Table(), (0, claim("a")), (60_000, claim("b")), (60_001, beat("a", 0))) == "granted granted late"
-
-
-def test_positions_only_go_forward(table: Table) -> None:
-    """Heartbeats, releases and claims of messages; -1 says nothing."""
-    fold(table, (0, claim("a")), (1, beat("a", 0, 10)), (2, beat("a", 0, 5)), (3, beat("a", 0)))
-    assert owner_of(table).position == 10
-    assert words(table, (4, messages("a", 0, 10)), (5, messages("a", 0, 20))) == "behind advanced"
-    assert words(table, (6, release("a", 0, 7)), (7, claim("b"))) == "released granted"
-    assert (owner_of(table).client_id, owner_of(table).token, owner_of(table).position) == ("b", 7, 20)
-
-
-def test_a_paused_group_claims_nothing_until_the_time_is_over(table: Table) -> None:
-    """Owners keep what they have and may give it back; the administrator alone may claim, and set a position."""
-    fold(table, (0, claim("a")), (1, beat("a", 0, 50)), (2, ReleaseGroup("admin", GROUP, START_MS + 5000)))
-    told = words(table, (3, beat("a", 0, 60)), (4, release("a", 0, 60)), (5, claim("a")))
-    assert told == "refreshed released paused"
-    assert words(table, (6, claim("admin")), (7, release("admin", 6, 3))) == "granted released"
-    assert owner_of(table).position == 3
-    assert words(table, (4999, claim("a")), (5000, claim("a"))) == "paused granted"
-
-
-def test_a_pause_is_ended_before_its_time_and_another_group_never_hears_of_it() -> None:
-    """`ReleaseGroup` with a time that is over."""
-    pause, end = ReleaseGroup("admin", GROUP, START_MS + 5000), ReleaseGroup("admin", GROUP, 0)
-    other = claim("a")._replace(group_id="other")
-    told = words(Table(), (0, pause), (1, other), (2, claim("a")), (3, end), (4, claim("a")))
-    assert told == "noted granted paused noted granted"
-
-
-def test_an_administrators_position_does_not_outlive_its_pause(table: Table) -> None:
-    """Afterwards it is a client like all others, whose positions only go forward."""
-    fold(table, (0, ReleaseGroup("admin", GROUP, START_MS + 10)), (1, claim("admin")), (2, beat("admin", 1, 50)))
-    assert fold(table, (10, release("admin", 1, 3))) == [RecordEffect.RELEASED]
-    assert owner_of(table).position == 50
-
-
-def test_stale_members_are_forgotten_when_another_one_comes(table: Table) -> None:
-    """A thousand restarts under fresh names leave no thousand members."""
-    fold(table, *((at * 2001, beat(f"m{at}", -1, partition=None)) for at in range(1000)))
+def test_members_are_forgotten_when_they_leave_or_another_one_comes_after_they_are_stale(table: Table) -> None:
+    """A thousand restarts under fresh names leave no thousand members; one that leaves takes only itself."""
+    fold(table, *((at * 2001, present(f"m{at}")) for at in range(1000)))
     assert set(table.members[GROUP, TOPIC]) == {"m999"}
     fold(table, (2_000_000, release("m999", -1, partition=None)))
     assert table.members == {}
+    fold(table, (0, present("a")), (1, present("b")))
+    fold(table, (2, release("a", -1, partition=None)), (3, release("z", -1, partition=None)))
+    assert set(table.members[GROUP, TOPIC]) == {"b"}
 
 
-def test_a_snapshot_is_due_by_records_and_by_time(table: Table) -> None:
-    """At exactly so many of either."""
-    fold(table, *((0, beat("a", -1, partition=None)) for _ in range(SNAPSHOT_RECORDS - 1)))
-    assert not table.snapshot_due
-    fold(table, (0, beat("a", -1, partition=None)))
-    assert table.snapshot_due
-    quiet = Table()
-    fold(quiet, (0, claim("a")), (SNAPSHOT_MS - 1, claim("a")))
-    assert not quiet.snapshot_due
-    fold(quiet, (SNAPSHOT_MS, claim("a")))
-    assert quiet.snapshot_due
+def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_back(table: Table) -> None:
+    """Else it would count as present until that time comes."""
+    fold(table, (60_000, present("a")), (0, present("b")))
+    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
+    fold(table, (500, present("c")))
+    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
 
 
-def test_a_log_whose_begin_is_gone_adopts_owners_by_their_heartbeats() -> None:
+def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
+    fold(table, (5, claim("a")))
+    monkeypatch.setattr(Table, "_clock_went_back", lambda _self, _time: pytest.fail("turned back"))
+    assert fold(table, (5, claim("b"))) == [RecordEffect.HELD]
+
+
+@pytest.mark.parametrize(("until", "paused"), [(0, set()), (1, {GROUP})])
+def test_a_pause_that_ends_at_the_records_own_time_is_none(until: int, paused: set[str], table: Table) -> None:
+    written(table, f"0 pause {until}")
+    assert set(table.pauses) == paused
+
+
+@pytest.mark.parametrize(
+    ("times", "due"),
+    [
+        ([], False),
+        ([0] * (claims_state.SNAPSHOT_RECORDS - 1), False),
+        ([0] * claims_state.SNAPSHOT_RECORDS, True),
+        ([0, claims_state.SNAPSHOT_MS - 1], False),
+        ([0, claims_state.SNAPSHOT_MS - 1, claims_state.SNAPSHOT_MS], True),
+        # A clock that goes back takes the time of the first record with it.
+        ([0, -5000, claims_state.SNAPSHOT_MS - 5001], False),
+        ([0, -5000, claims_state.SNAPSHOT_MS - 5001, claims_state.SNAPSHOT_MS - 5000], True),
+    ],
+    ids=lambda one: f"{len(one)} records" if isinstance(one, list) else "",
+)
+def test_a_snapshot_is_due_by_records_and_by_time(times: list[int], due: bool, table: Table) -> None:
+    fold(table, *((at, claim("a")) for at in times))
+    assert table.snapshot_due is due
+
+
+ADOPTED = "0 beat a 40 7: adopted, 1 claim b: held, 2 beat a 40 8: refreshed"
+
+
+@pytest.mark.parametrize(
+    ("log", "owner"),
+    [
+        (ADOPTED, "a 40 8"),
+        (f"{ADOPTED}, 2003 claim b: granted, 2004 beat a 40 9: late", "b 103 8"),
+        ("10 interval a 40 5000: adopted, 9000 claim b: held, 10011 claim b: granted", "b 102 -1"),
+        ("10 resume a 40: resumed, 11 beat a 100: refreshed", "a 100 -1"),
+        ("0 claim b: granted, 1 release b 100: released, 2 beat a 40: adopted", "a 40 -1"),
+        # It begins at offset 100: a claim there or behind it would have been read.
+        ("0 beat a -1: late", ""),
+        ("0 beat a 0: adopted", "a 0 -1"),
+        ("0 beat a 99: adopted", "a 99 -1"),
+        ("0 beat a 100: late", ""),
+        # It knows an owner that is not stale, or is.
+        ("0 claim b: granted, 0 beat a 3: late", "b 100 -1"),
+        ("0 claim b: granted, 2000 beat a 3: late", "b 100 -1"),
+        ("0 claim b: granted, 2001 beat a 3: adopted", "a 3 -1"),
+    ],
+)
+def test_a_log_whose_begin_is_gone_adopts_owners_by_their_heartbeats(log: str, owner: str) -> None:
     """Their claims were deleted; one that another owner has replaced since is still late."""
     table = Table(begin=100)
-    assert words(table, (0, beat("a", 40, 7)), (1, claim("b")), (2, beat("a", 40, 8))) == "adopted held refreshed"
-    assert (owner_of(table).client_id, owner_of(table).token, owner_of(table).position) == ("a", 40, 8)
-    assert words(table, (2003, claim("b")), (2004, beat("a", 40, 9))) == "granted late"
+    assert (written(table, log), owner_in(table)) == (log, owner)
 
 
-def test_a_log_that_was_read_from_its_begin_adopts_nobody() -> None:
-    """Nor does one that has been followed for twice the longest interval."""
-    assert fold(Table(), (0, beat("a", 0))) == [RecordEffect.LATE]
+def test_a_table_from_the_middle_of_a_log_is_partial_until_the_longest_interval_has_passed_twice() -> None:
+    """Then it adopts nobody any more; one read from the begin never is partial."""
+    assert claims_state.PARTIAL_MS == 2 * MAX_INTERVAL_MS
+    assert not Table().partial
     table = Table(begin=100)
-    fold(table, (0, claim("b", 1)))
     assert table.partial
-    assert not table.snapshot_due
-    assert fold(table, (PARTIAL_MS, beat("a", 40))) == [RecordEffect.LATE]
+    fold(table, (0, present("a")), (claims_state.PARTIAL_MS - 1, present("a")))
+    assert (table.partial, table.snapshot_due) == (True, False)
+    assert fold(table, (claims_state.PARTIAL_MS, beat("a", 40))) == [RecordEffect.LATE]
     assert not table.partial
 
 
 def test_what_is_no_message_changes_nothing_but_the_clock(table: Table) -> None:
-    """All readers pass over it alike."""
     assert table.apply(0, START_MS, None) is RecordEffect.UNREADABLE
     assert (table.next, table.clock, table.owners) == (1, START_MS, {})
 
 
 def test_a_claim_of_messages_is_heard_as_a_heartbeat_is() -> None:
-    """Two intervals count from it; a millisecond later the partition is free."""
     claimed = (0, claim("a")), (1900, messages("a", 0, 10))
     assert fold(Table(), *claimed, (3900, claim("b")))[-1] is RecordEffect.HELD
     assert fold(Table(), *claimed, (3901, claim("b")))[-1] is RecordEffect.GRANTED
 
 
 def test_a_token_is_good_for_its_owner_only(table: Table) -> None:
-    """Another member that names it touches nothing."""
     answers = fold(table, (0, claim("a")), (1, beat("b", 0, 9)), (2, messages("b", 0, 9)), (3, release("b", 0, 9)))
     assert answers[1:] == [RecordEffect.LATE] * 3
     assert (owner_of(table).client_id, owner_of(table).position) == ("a", -1)
 
 
-def test_an_administrator_that_names_no_position_leaves_it_as_it_is(table: Table) -> None:
-    fold(table, (0, claim("a")), (1, beat("a", 0, 20)), (2, release("a", 0)))
-    fold(table, (3, ReleaseGroup("admin", GROUP, START_MS + 9000)), (4, claim("admin")), (5, release("admin", 4)))
-    assert owner_of(table).position == 20
-
-
-@pytest.mark.parametrize(
-    ("token", "wanted"),
-    [(-1, RecordEffect.LATE), (0, RecordEffect.ADOPTED), (4, RecordEffect.ADOPTED), (5, RecordEffect.LATE)],
-)
-def test_a_partial_table_adopts_claims_from_before_its_begin_only(token: int, wanted: RecordEffect) -> None:
-    """It begins at offset 5: a claim there or behind it would have been read."""
-    assert fold(Table(5), (0, beat("a", token))) == [wanted]
-
-
-@pytest.mark.parametrize(
-    ("age", "wanted"), [(0, RecordEffect.LATE), (2000, RecordEffect.LATE), (2001, RecordEffect.ADOPTED)]
-)
-def test_a_partial_table_adopts_nobody_where_it_knows_an_owner_that_is_not_stale(
-    age: int, wanted: RecordEffect
-) -> None:
-    assert fold(Table(5), (0, claim("b")), (age, beat("a", 3)))[-1] is wanted
-
-
-def test_a_heartbeat_brings_its_own_interval() -> None:
-    """An owner that was started with a longer one is stale later."""
-    longer = Heartbeat("a", GROUP, TOPIC, 0, -1, 0, 3 * INTERVAL, resume=False)
-    assert fold(Table(), (0, claim("a")), (1, longer), (6001, claim("b")))[-1] is RecordEffect.HELD
-    assert fold(Table(), (0, claim("a")), (1, longer), (6002, claim("b")))[-1] is RecordEffect.GRANTED
-
-
 def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> None:
     """By what has passed here since; one that was never heard of stands at 0."""
     here = [5.0]
-    clock = BrokerClock(lambda: here[0])
+    clock = claims_state.BrokerClock(lambda: here[0])
     assert clock.now_ms(0) == 0
     clock.observe(0, START_MS)
     here[0] += 2.5
@@ -276,7 +275,7 @@ def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> No
 def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() -> None:
     """Owners with their age, the members that any partition has heard, and a pause up to its last millisecond."""
     view, here = ClaimsView([Table(), Table(), Table()]), [0.0]
-    clock = BrokerClock(lambda: here[0])
+    clock = claims_state.BrokerClock(lambda: here[0])
     home = coordinating_partition(TOPIC, 0, 3)
     later = [table for table in range(3) if table != home]
     fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
@@ -285,8 +284,8 @@ def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() ->
         clock.observe(partition, START_MS + 1)
     here[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
-        0: OwnedPartition("a", 0, Status.FRESH, 498, 7),
-        1: OwnedPartition(None, -1, Status.STALE, 0, -1),
+        0: claims_state.OwnedPartition("a", 0, Status.FRESH, 498, 7),
+        1: claims_state.OwnedPartition(None, -1, Status.STALE, 0, -1),
     }
     assert view.members(GROUP, TOPIC, clock) == ["b", "z"]
     assert view.paused_by(GROUP, clock) == "admin"
@@ -313,6 +312,7 @@ _message: st.SearchStrategy[Message] = st.one_of(
 _step = st.one_of(
     st.integers(0, 900), st.sampled_from([0, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1, -700, -70_000, 70_000])
 )
+Steps = list[tuple[int, Message, bool]]
 _log = st.lists(st.tuples(_step, _message, st.booleans()), max_size=60)
 _quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -330,7 +330,7 @@ def _aimed(table: Table, message: Message, right: bool) -> Message:
     return message
 
 
-def _written(steps: list[tuple[int, Message, bool]]) -> Shared:
+def _written(steps: Steps) -> Shared:
     """The steps as a log, whose clock never falls to nothing."""
     shared, table = Shared(), Table()
     for step, message, right in steps:
@@ -346,12 +346,12 @@ def _facts(table: Table) -> object:
 
 @_quick
 @given(_log)
-def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: list[tuple[int, Message, bool]]) -> None:
+def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: Steps) -> None:
     """At each log position at most one owner, and no write without the current token touches anything."""
     assert _check(steps) == len(steps)
 
 
-def _check(steps: list[tuple[int, Message, bool]]) -> int:
+def _check(steps: Steps) -> int:
     """How many entries were judged."""
     shared, view = _written(steps), ClaimsView([Table()])
     for entry in shared.entries[0]:
@@ -383,9 +383,7 @@ def _check(steps: list[tuple[int, Message, bool]]) -> int:
 
 @_quick
 @given(_log, st.data())
-def test_a_newcomer_with_a_snapshot_gets_the_same_world(
-    steps: list[tuple[int, Message, bool]], data: st.DataObject
-) -> None:
+def test_a_newcomer_with_a_snapshot_gets_the_same_world(steps: Steps, data: st.DataObject) -> None:
     """Taken anywhere, written anywhere behind, and with all before it gone or compacted."""
     shared, table = _written(steps), Table()
     entries = shared.entries[0]
@@ -393,7 +391,7 @@ def test_a_newcomer_with_a_snapshot_gets_the_same_world(
     for entry in entries[:until]:
         ClaimsView([table]).apply(entry)
     at = data.draw(st.integers(until, len(entries)))
-    key, value = encode(snapshot_of(table, "writer"))
+    key, value = encode(claims_state.snapshot_of(table, "writer"))
     time_ms = entries[at - 1].time_ms if at else START_MS
     for later in range(at, len(entries)):
         entries[later] = entries[later]._replace(offset=later + 1)
@@ -410,7 +408,7 @@ def test_a_newcomer_with_a_snapshot_gets_the_same_world(
 
 @_quick
 @given(_log, st.integers(0, 60))
-def test_compaction_takes_nothing_that_counts(steps: list[tuple[int, Message, bool]], every: int) -> None:
+def test_compaction_takes_nothing_that_counts(steps: Steps, every: int) -> None:
     """All keys but a snapshot's are different, so a compacted log still holds every message."""
     shared = _written(steps)
     keys = [entry.key for entry in shared.entries[0]]
@@ -420,7 +418,9 @@ def test_compaction_takes_nothing_that_counts(steps: list[tuple[int, Message, bo
         table = ClaimsView([Table()])
         for entry in shared.entries[0][:every]:
             table.apply(entry)
-        assert _facts(table_from(snapshot_of(table.tables[0], "x"))) == _facts(table.tables[0])
+        assert _facts(claims_state.table_from(claims_state.snapshot_of(table.tables[0], "x"))) == _facts(
+            table.tables[0]
+        )
 
 
 @pytest.mark.parametrize("broken", ["no-token", "held-is-ignored"])

@@ -49,8 +49,10 @@ class Recorder:
 class StubKeeper:
     """Holds what it is told, grants what it is told, and notes what it hears."""
 
-    def __init__(self, calls: list[tuple[str, Any]], *, grants: bool = True) -> None:
-        self.calls, self.grants = calls, grants
+    grants = True
+
+    def __init__(self, calls: list[tuple[str, Any]]) -> None:
+        self.calls = calls
         self.holdings = {0: Holding(7, 100, 1e9), 1: Holding(8, -1, 1e9)}
 
     def held(self) -> dict[int, Holding]:
@@ -97,12 +99,10 @@ def assignments() -> list[AssignedPartition]:
 Calls = list[tuple[str, Any]]
 
 
-def flow_of(
-    kind: type[AtLeastOnce | AtMostOnce], inner: type[Recorder] = Recorder, *, grants: bool = True
-) -> tuple[Any, Any, StubKeeper, Calls]:
+def flow_of(kind: type[AtLeastOnce | AtMostOnce], inner: type[Recorder] = Recorder) -> tuple[Any, Any, Any, Calls]:
     """A flow that has been assigned both partitions; its handler, its keeper, and all calls."""
     calls: Calls = []
-    keeper, handler = StubKeeper(calls, grants=grants), inner(calls)
+    keeper, handler = StubKeeper(calls), inner(calls)
     flow = kind(handler, cast("Heartbeater", keeper))
     flow.assigned(assignments(), Deadline(5))
     return flow, handler, keeper, calls
@@ -146,18 +146,14 @@ def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
 
 
 def test_at_most_once_claims_before_it_works() -> None:
-    """Slice by slice, so that a crash drops no more than it must."""
-    flow, _, _, calls = flow_of(AtMostOnce)
+    """Slice by slice, so that a crash drops no more than it must; what could not be claimed is not worked on."""
+    flow, _, keeper, calls = flow_of(AtMostOnce)
     flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], LEASE)
     assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
-
-
-def test_what_could_not_be_claimed_is_not_worked_on() -> None:
-    """Not even once."""
-    flow, _, _, calls = flow_of(AtMostOnce, grants=False)
+    keeper.grants = False
     with pytest.raises(NotOwned, match="could not be claimed"):
-        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
-    assert [name for name, _ in calls] == ["assigned", "claim"]
+        flow.handle([PartitionBatch(0, 120, 130, [])], LEASE)
+    assert calls[5:] == [("claim", (0, 7, 130))]
 
 
 def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
@@ -175,7 +171,6 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
 
 
 def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
-    """Its position is the next owner's business."""
     flow, _, _, calls = flow_of(AtLeastOnce)
     flow.lost([0])
     flow.revoked([1], Deadline(5))
@@ -201,7 +196,6 @@ def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
 
 
 def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_intervals_later() -> None:
-    """The last sure millisecond and the first that is none; no record is written meanwhile."""
     shared, healthy = Shared(), [True]
     with keeping(shared, healthy=healthy) as keeper:
         healthy[0] = False
@@ -215,7 +209,6 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
 
 
 def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
-    """Whoever comes next goes on there, at once."""
     with keeping(shared) as keeper:
         held = keeper.held()
         keeper.progress({0: replace(held[0], position=70)})
@@ -236,7 +229,6 @@ def test_a_position_told_under_an_earlier_claim_is_not_told_again(shared: Shared
 
 
 def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
-    """Nothing is held any more, and nobody goes on as if it were."""
     with keeping(shared) as keeper:
         shared.entries[0] = list[Entry]()
         shared.now_ms += 600

@@ -6,22 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from harness.claims import GROUP, START_MS, MemoryLog, Shared, beat, claim, member, pass_by, patience
+from harness.claims import GROUP, START_MS, MemoryLog, Shared, beat, claim, member, pass_by, patience, release
 
 from brew.claims import state as claims_state
 from brew.claims.log import Appended, Entry, Item
-from brew.claims.member import Member, Membership, fair_counts, plan_claims
-from brew.claims.messages import (
-    SNAPSHOT_KEY,
-    WHOLE_TOPIC,
-    ClaimingPartition,
-    Heartbeat,
-    ReleaseGroup,
-    ReleasingPartition,
-    coordinating_partition,
-    decode,
-)
-from brew.claims.state import SNAPSHOT_RECORDS, OwnedPartition, Status
+from brew.claims.member import Member, Membership
+from brew.claims.messages import SNAPSHOT_KEY, WHOLE_TOPIC, Heartbeat, ReleaseGroup, coordinating_partition, decode
+from brew.claims.state import SNAPSHOT_RECORDS, Status
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
 
@@ -70,12 +61,15 @@ def test_members_share_and_shares_follow_those_who_come_and_go(partitions: int) 
 
 
 def test_two_claims_for_one_partition_give_it_to_the_earlier_record(shared: Shared) -> None:
-    """Both read the same view, both write; the loser reads that it lost."""
+    """Both read the same view, both write; the loser reads that it lost, also to a claim of its own before."""
     a, b = member(shared, "a"), member(shared, "b")
-    key_before = len(shared.entries[0])
+    before = len(shared.entries[0])
     assert b.claim([0, 1], patience()) == [0, 1]
     assert a.claim([1, 2], patience()) == [2]
-    assert a.holdings[2].token > b.holdings[1].token >= key_before
+    token = b.holdings[1].token
+    assert a.holdings[2].token > token >= before
+    assert b.claim([1], patience()) == []
+    assert b.holdings[1].token == token
 
 
 def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took(shared: Shared) -> None:
@@ -185,7 +179,6 @@ def test_a_restarted_process_takes_its_partitions_back_without_a_claim(shared: S
 
 
 def test_a_restart_after_two_intervals_claims_like_everybody(shared: Shared) -> None:
-    """Somebody else may have been quicker."""
     first = member(shared, "a")
     pass_by(shared, 0.1, first)
     shared.now_ms += 2001
@@ -212,7 +205,6 @@ def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals(shared
 
 
 def test_claimed_messages_are_claimed_once(shared: Shared) -> None:
-    """Read back and verified; a second time, or by a successor below them: no."""
     a = member(shared, "a", (0,))
     pass_by(shared, 0.1, a)
     first = a.holdings[0]
@@ -249,9 +241,7 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
 
 
 @pytest.mark.parametrize(("for_s", "until"), [(0, [0]), (1, [0, START_MS + 1000])])
-def test_a_pause_is_counted_by_the_brokers_clock_and_replaces_the_one_before(
-    for_s: float, until: list[int], shared: Shared
-) -> None:
+def test_a_pause_goes_by_the_brokers_clock_and_ends_another(for_s: float, until: list[int], shared: Shared) -> None:
     """A pause of no time only ends one; an administrator is no member, so it writes nothing else."""
     member(shared, "admin", works=False).pause_group(for_s, patience())
     assert [decode(one.value) for one in shared.entries[0]] == [ReleaseGroup("admin", GROUP, time) for time in until]
@@ -288,11 +278,7 @@ def test_the_brokers_clock_is_that_of_the_newest_record_that_was_read_or_appende
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded, KafkaFailure])
-def test_a_snapshot_that_can_not_be_written_is_left_to_the_next_write(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who writes is there for its own work."""
-
+def test_a_snapshot_without_room_is_left_for_later(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     class NoRoom(MemoryLog):
         def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
             if items[0].key == SNAPSHOT_KEY:
@@ -320,26 +306,25 @@ def test_a_member_writes_a_snapshot_when_its_write_finds_it_due(shared: Shared) 
     assert newcomer.view.tables[0].owners == alone.view.tables[0].owners
 
 
-def log_without_begin() -> tuple[Shared, Member]:
-    """The last record of member `a`, which owns the partition, and `a`."""
-    shared = Shared()
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims(silent: bool, shared: Shared) -> None:
+    """The owner that it could not read of has beaten by then, or is silent; two of its own intervals, to the moment."""
     a = member(shared, "a", (0,))
     pass_by(shared, 3, a)
     del shared.entries[0][:-1]
-    return shared, a
-
-
-def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims() -> None:
-    """The owner that it could not read of has beaten by then."""
-    shared, a = log_without_begin()
-    b = member(shared, "b", (0,))
+    b = member(shared, "b", (0,), 1.5)
     assert b.view.partial
-    pass_by(shared, 5, a, b)
-    assert (list(a.held()), list(b.held())) == ([0], [])
+    if not silent:
+        pass_by(shared, 5, a, b)
+        assert (list(a.held()), list(b.held())) == ([0], [])
+        return
+    pass_by(shared, 2.9, b)
+    assert list(b.held()) == []
+    pass_by(shared, 0.1, b)
+    assert list(b.held()) == [0]
 
 
 def test_a_log_that_was_made_again_ends_the_member(shared: Shared) -> None:
-    """Its tokens mean nothing there."""
     a = member(shared, "a", (0,))
     pass_by(shared, 1, a)
     shared.entries[0].clear()
@@ -368,37 +353,6 @@ def test_an_interval_that_nobody_could_keep_is_refused() -> None:
         Membership("", GROUP, "orders", EIGHT)
 
 
-def owned(*owners: str | None) -> dict[int, OwnedPartition]:
-    return {p: OwnedPartition(one, p, Status.FRESH, 0, -1) for p, one in enumerate(owners)}
-
-
-def test_free_partitions_are_dealt_without_two_claiming_the_same() -> None:
-    """Each member computes the same deal."""
-    view = owned(None, "a", None, None, None, None)
-    dealt = {me: plan_claims(view, ["a", "b", "c"], me, paused=False, share=True).claims for me in "abc"}
-    assert dealt == {"a": [0], "b": [2, 3], "c": [4, 5]}
-
-
-def test_nothing_moves_between_members_that_are_even() -> None:
-    """One more than another is even, where it doesn't divide."""
-    view = owned("a", "b", "b", "a", "b")
-    assert all(plan_claims(view, ["a", "b"], me, paused=False, share=True) == ([], []) for me in "ab")
-
-
-def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
-    """As much as the others lack."""
-    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=False, share=True).release_partitions == [3, 4]
-    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=True, share=True).release_partitions == [0, 1, 2, 3, 4]
-    assert sum(fair_counts({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
-
-
-def test_a_stale_partition_is_not_given_back_but_claimed_anew() -> None:
-    """Whoever let it go stale holds it no more, whatever the name beside it says."""
-    stale = {0: OwnedPartition("a", 0, Status.STALE, 0, -1), 1: OwnedPartition("a", 1, Status.UNKNOWN, 0, -1)}
-    assert plan_claims(stale, ["a"], "a", paused=True, share=True) == ([], [1])
-    assert plan_claims(stale, ["a"], "a", paused=False, share=True) == ([0], [])
-
-
 def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None:
     """And one of the member itself in every partition of the log."""
     shared = Shared(3)
@@ -408,7 +362,6 @@ def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None
         home = coordinating_partition("orders", partition, 3)
         assert a.view.tables[home].owners[GROUP, "orders", partition].client_id == "a"
     assert all("a" in table.members[GROUP, "orders"] for table in a.view.tables)
-    assert beat("a", -1, partition=None).partition is None
 
 
 def test_a_holding_of_an_earlier_claim_is_nobodys_any_more() -> None:
@@ -455,8 +408,8 @@ def test_a_claim_of_messages_that_the_log_calls_late_is_none() -> None:
     shared, a = owner()
     holding = a.holdings[0]
     shared.write(beat("a", -1, partition=None))
-    shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, holding.token))
-    shared.write(ClaimingPartition("b", GROUP, "orders", 0, 1000))
+    shared.write(release("a", holding.token))
+    shared.write(claim("b"))
     assert not a.claim_messages(0, holding, 10, patience())
     assert a.holdings == {}
 
@@ -464,7 +417,7 @@ def test_a_claim_of_messages_that_the_log_calls_late_is_none() -> None:
 def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
     """Each heartbeat's answer is its own partition's, also behind one that was given back, and is claimed anew."""
     shared, a = owner((0, 1, 2))
-    shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, a.holdings[0].token))
+    shared.write(release("a", a.holdings[0].token))
     shared.now_ms += 600
     a.turn(patience())
     sure_until = shared.now() + 2 * a.membership.interval_s
@@ -472,7 +425,6 @@ def test_a_partition_that_is_lost_takes_no_other_ones_heartbeat() -> None:
 
 
 def test_what_was_given_back_is_not_asked_for_again() -> None:
-    """Until the next turn finds that others are due it."""
     shared, a = owner((0, 1))
     member(shared, "b", (0, 1))
     a.turn(patience())
@@ -484,7 +436,7 @@ def test_what_was_given_back_is_not_asked_for_again() -> None:
 def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:
     """A heartbeat carries the member's; a claim brings the log's."""
     shared, a = owner()
-    shared.write(Heartbeat("a", GROUP, "orders", 0, 30, a.holdings[0].token, 1000, resume=False))
+    shared.write(beat("a", a.holdings[0].token, 30))
     shared.now_ms += 600
     a.turn(patience())
     assert a.holdings[0].position == 30
@@ -492,24 +444,6 @@ def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:
     shared.now_ms += 600
     a.turn(patience())
     assert a.holdings[0].position == a.owned()[0].position == 40
-
-
-def test_a_claim_that_lost_is_none_even_of_a_partition_that_the_member_owns_already() -> None:
-    """The log answers `held` to an owner that claims again, and what it holds stays as it is."""
-    _, a = owner()
-    token = a.holdings[0].token
-    assert a.claim([0], patience()) == []
-    assert a.holdings[0].token == token
-
-
-def test_a_newcomer_to_a_log_without_begin_claims_what_stays_silent_after_two_intervals() -> None:
-    """Two of its own; not a moment earlier or later. Nobody beats here any more."""
-    shared, _ = log_without_begin()
-    b = member(shared, "b", (0,), 1.5)
-    pass_by(shared, 2.9, b)
-    assert list(b.held()) == []
-    pass_by(shared, 0.1, b)
-    assert list(b.held()) == [0]
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, Shared, beat, claim, release
+from harness.claims import GROUP, START_MS, TOPIC, Shared, beat, claim, release
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,13 +36,9 @@ ONE_OF_EACH: list[Message] = [
 
 @pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda one: type(one).__name__)
 def test_a_message_is_read_back_whole(message: Message) -> None:
-    """Ids with any characters, -1 and null among them."""
+    """Ids with any characters, -1 and null among them; a new type gets its test."""
     assert decode(encode(message)[1]) == message
     assert type(decode(encode(message)[1])) is type(message)
-
-
-def test_every_type_is_among_them() -> None:
-    """A new one gets its test."""
     assert {type(one) for one in ONE_OF_EACH} == set(TYPES.values())
 
 
@@ -98,7 +94,6 @@ def test_what_is_no_message_is_passed_over(value: bytes | None) -> None:
 
 @pytest.mark.parametrize("change", [{"v": 2}, {"type": "Handover"}])
 def test_a_version_that_is_not_known_stops_the_reader(change: dict[str, object]) -> None:
-    """It would come to another world than those who know it."""
     with pytest.raises(Refused, match="--claims"):
         decode(orjson.dumps({**orjson.loads(encode(claim("a"))[1]), **change}))
 
@@ -106,7 +101,6 @@ def test_a_version_that_is_not_known_stops_the_reader(change: dict[str, object])
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_no_bytes_break_the_reader(value: bytes) -> None:
-    """A message, nothing, or a refusal."""
     try:
         assert decode(value) is None
     except Refused as error:
@@ -114,7 +108,6 @@ def test_no_bytes_break_the_reader(value: bytes) -> None:
 
 
 def test_a_message_in_the_wrong_partition_shows_that_partitions_were_added() -> None:
-    """Readers of the old layout would not see it."""
     shared = Shared(partitions=3)
     home = coordinating_partition(TOPIC, 0, 3)
     shared.write(claim("a"), home)
@@ -125,16 +118,8 @@ def test_a_message_in_the_wrong_partition_shows_that_partitions_were_added() -> 
 
 
 def test_a_snapshot_from_the_future_is_no_snapshot_and_a_broken_one_is_refused() -> None:
-    """It can't know what stands behind it."""
     message = Snapshot("a", 10, START_MS, {"seats": [["g"]], "members": [], "pauses": []})
     entry = Entry(0, 9, START_MS, *encode(message))
     assert ClaimsView([Table()]).apply(entry) is RecordEffect.UNREADABLE
     with pytest.raises(Refused, match="can't be read"):
         table_from(message)
-
-
-def test_an_interval_is_part_of_the_message(table: Table) -> None:
-    """Members can't disagree about it, since the fold takes the owner's own."""
-    table.apply(0, START_MS, claim("slow", interval=10 * INTERVAL))
-    assert table.apply(1, START_MS + 20 * INTERVAL, claim("b")) is RecordEffect.HELD
-    assert table.apply(2, START_MS + 20 * INTERVAL + 1, claim("b")) is RecordEffect.GRANTED

@@ -5,144 +5,63 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from harness.claims import (
-    GROUP,
-    START_MS,
-    TOPIC,
-    MemoryLog,
-    Shared,
-    beat,
-    claim,
-    fold,
-    member,
-    pass_by,
-    release,
-    words,
-)
+from harness.claims import MemoryLog, Shared, beat, claim, member, pass_by, release
 
 from brew.claims import member as claims_member
 from brew.claims.log import Item
-from brew.claims.member import Plan, fair_counts, plan_claims, read_to_end
-from brew.claims.messages import MAX_INTERVAL_MS, WHOLE_TOPIC, ReleaseGroup, encode
-from brew.claims.state import (
-    PARTIAL_MS,
-    SNAPSHOT_MS,
-    ClaimsView,
-    OwnedPartition,
-    RecordEffect,
-    Status,
-    Table,
-    snapshot_of,
-)
+from brew.claims.member import fair_counts, plan_claims, read_to_end
+from brew.claims.messages import WHOLE_TOPIC, encode
+from brew.claims.state import ClaimsView, OwnedPartition, Status, Table, snapshot_of
 from brew.deadline import Deadline
 from brew.errors import Refused
 
 
-def world(**owners: str | None) -> dict[int, OwnedPartition]:
-    """`p0="a"`: partition 0 is a's; None: nobody's."""
-    return {int(p[1:]): OwnedPartition(one, 7, Status.FRESH, 0, -1) for p, one in owners.items()}
+def world(owners: str) -> dict[int, OwnedPartition]:
+    """`a b! c? -`: partition 0 is a's, 1 was b's and is stale, of c nobody knows, 3 is nobody's."""
+    state = {"!": Status.STALE, "?": Status.UNKNOWN}
+    names = [None if one == "-" else one for one in owners.split()]
+    return {
+        p: OwnedPartition(one and one.rstrip("!?"), 7, state.get((one or "-")[-1], Status.FRESH), 0, -1)
+        for p, one in enumerate(names)
+    }
 
 
-def shared_out(view: dict[int, OwnedPartition], *members: str) -> Plan:
-    """What member a does, together with these."""
-    return plan_claims(view, members, "a", paused=False, share=True)
-
-
-def test_a_paused_member_claims_nothing_and_gives_all_back() -> None:
-    view = world(p0="a", p1="b", p2=None)
-    assert plan_claims(view, ["a", "b"], "a", paused=True, share=True) == Plan([], [0])
-    assert plan_claims(view, ["a", "b"], "a", paused=True, share=False) == Plan([], [0])
-
-
-def test_who_does_not_share_claims_all_that_is_free_and_gives_nothing_back() -> None:
-    assert plan_claims(world(p0="a", p1=None, p2="b"), ["a", "b"], "a", paused=False, share=False) == Plan([1], [])
-
-
-def test_an_owner_that_never_said_it_is_a_member_counts_as_one() -> None:
-    """Its share is not dealt to the others."""
-    assert shared_out(world(p0="z", p1=None, p2=None, p3=None), "a") == Plan([1, 2], [])
-    assert shared_out(world(p0="z", p1=None)) == Plan([1], [])
-
-
-def test_a_partition_of_a_stale_owner_is_free_and_makes_no_member() -> None:
-    stale = OwnedPartition("gone", 3, Status.STALE, 5000, -1)
-    assert shared_out({0: stale, 1: stale}, "a") == Plan([0, 1], [])
-
-
-def test_nobody_gives_back_more_than_it_has_too_much() -> None:
-    """At its share a member keeps all; one above, it gives the last."""
-    assert shared_out(world(p0="a", p1="b"), "a", "b") == Plan([], [])
-    assert shared_out(world(p0="a", p1="a", p2="a", p3="b"), "a", "b") == Plan([], [2])
-    assert shared_out(world(p0="a", p1=None, p2="b", p3=None), "a", "b") == Plan([1], [])
+@pytest.mark.parametrize(
+    ("owners", "members", "how", "plans"),
+    [
+        ("a b -", "ab", "paused", {"a": ([], [0])}),
+        ("a b -", "ab", "paused alone", {"a": ([], [0])}),
+        ("a a a a a", "ab", "paused", {"a": ([], [0, 1, 2, 3, 4])}),
+        ("a - b", "ab", "alone", {"a": ([1], [])}),
+        # An owner that never said it is a member counts as one: its share is not dealt to the others.
+        ("z - - -", "a", "share", {"a": ([1, 2], [])}),
+        ("z -", "", "share", {"a": ([1], [])}),
+        # A partition of a stale owner is free and makes no member; nobody gives it back, whatever name is beside it.
+        ("gone! gone!", "a", "share", {"a": ([0, 1], [])}),
+        ("a! a?", "a", "paused", {"a": ([], [1])}),
+        ("a! a?", "a", "share", {"a": ([0], [])}),
+        # At its share a member keeps all; one above, it gives the last. One more than another is even.
+        ("a b", "ab", "share", {"a": ([], []), "b": ([], [])}),
+        ("a b b a b", "ab", "share", {"a": ([], []), "b": ([], [])}),
+        ("a a a b", "ab", "share", {"a": ([], [2])}),
+        ("a a a a a", "ab", "share", {"a": ([], [3, 4])}),
+        ("a - b -", "ab", "share", {"a": ([1], [])}),
+        # Each member computes the same deal: no two claim the same.
+        ("- a - - - -", "abc", "share", {"a": ([0], []), "b": ([2, 3], []), "c": ([4, 5], [])}),
+    ],
+)
+def test_a_member_claims_what_is_due_to_it_and_gives_back_what_others_lack(
+    owners: str, members: str, how: str, plans: dict[str, tuple[list[int], list[int]]]
+) -> None:
+    """A paused one claims nothing and gives all back; who does not share claims all that is free and keeps it."""
+    settings = {"paused": "paused" in how, "share": "alone" not in how}
+    assert {me: plan_claims(world(owners), list(members), me, **settings) for me in plans} == plans
 
 
 def test_what_does_not_divide_stays_with_those_that_hold_the_most() -> None:
-    """By name where they hold the same."""
     assert fair_counts({"a": 0, "b": 2, "c": 2}, 7) == {"b": 3, "a": 2, "c": 2}
     assert fair_counts({"a": 1}, 0) == {"a": 0}
-
-
-def test_a_table_from_the_middle_of_a_log_is_partial_until_the_longest_interval_has_passed_twice() -> None:
-    """One read from the begin never is."""
-    assert PARTIAL_MS == 2 * MAX_INTERVAL_MS
-    assert not Table().partial
-    table = Table(begin=1)
-    assert table.partial
-    fold(table, (0, beat("a", -1, partition=None)), (PARTIAL_MS - 1, beat("a", -1, partition=None)))
-    assert table.partial
-    fold(table, (PARTIAL_MS, beat("a", -1, partition=None)))
-    assert not table.partial
-
-
-def test_an_owner_that_was_adopted_counts_from_its_heartbeat_with_its_own_interval() -> None:
-    table = Table(begin=100)
-    long = beat("a", 40)._replace(interval_ms=5000)
-    assert words(table, (10, long), (9000, claim("b")), (10_011, claim("b"))) == "adopted held granted"
-    again = Table(begin=100)
-    assert words(again, (10, beat("a", 40, resume=True)), (11, beat("a", 100))) == "resumed refreshed"
-
-
-def test_a_heartbeat_is_adopted_in_place_of_an_owner_that_gave_back() -> None:
-    records = (0, claim("b")), (1, release("b", 100)), (2, beat("a", 40))
-    assert words(Table(begin=100), *records) == "granted released adopted"
-
-
-def test_a_snapshot_is_due_an_hour_after_the_first_record_whatever_the_clock_did(table: Table) -> None:
-    """A clock that goes back takes the last snapshot's time with it."""
-    assert not table.snapshot_due
-    fold(table, (0, claim("a")), (-5000, claim("a")), (SNAPSHOT_MS - 5001, claim("a")))
-    assert not table.snapshot_due
-    fold(table, (SNAPSHOT_MS - 5000, claim("a")))
-    assert table.snapshot_due
-
-
-def test_a_member_that_was_heard_in_the_future_was_heard_when_the_clock_went_back(table: Table) -> None:
-    """Else it would count as present until that time comes."""
-    fold(table, (60_000, beat("a", -1, partition=None)), (0, beat("b", -1, partition=None)))
-    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
-    fold(table, (500, beat("c", -1, partition=None)))
-    assert table.members[GROUP, TOPIC]["a"].last_heartbeat_ms == START_MS
-
-
-def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
-    fold(table, (5, claim("a")))
-    monkeypatch.setattr(Table, "_clock_went_back", lambda _self, _time: pytest.fail("turned back"))
-    assert fold(table, (5, claim("b"))) == [RecordEffect.HELD]
-
-
-def test_a_member_that_leaves_takes_only_itself(table: Table) -> None:
-    """Of its own group and topic; one that never came leaves without a trace."""
-    fold(table, (0, beat("a", -1, partition=None)), (1, beat("b", -1, partition=None)))
-    fold(table, (2, release("a", -1, partition=None)), (3, release("z", -1, partition=None)))
-    assert set(table.members[GROUP, TOPIC]) == {"b"}
-
-
-def test_a_pause_that_ends_at_the_records_own_time_is_none() -> None:
-    """One millisecond more is one."""
-    for until, wanted in ((0, {}), (1, {GROUP})):
-        table = Table()
-        fold(table, (0, ReleaseGroup("admin", GROUP, START_MS + until)))
-        assert set(table.pauses) == set(wanted)
+    assert sum(fair_counts({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
 
 
 def test_partitions_that_come_to_the_topic_are_shared_too(shared: Shared) -> None:
@@ -188,9 +107,7 @@ def arrived(shared: Shared) -> Table:
     return read_to_end(MemoryLog(shared), Deadline(5)).tables[0]
 
 
-def test_records_between_a_snapshots_end_and_the_window_are_read_too(
-    monkeypatch: pytest.MonkeyPatch, shared: Shared
-) -> None:
+def test_records_between_a_snapshot_and_the_window_are_read(monkeypatch: pytest.MonkeyPatch, shared: Shared) -> None:
     """Others wrote while it was taken; two of them lie before the last three records."""
     monkeypatch.setattr(claims_member, "WINDOW", 3)
     shared.write(claim("a", 0))

@@ -31,7 +31,6 @@ def count(records: Sequence[Any], by: str = SOURCE, isolation: str = READ_COMMIT
 
 
 def test_a_key_may_repeat_and_a_source_position_may_not() -> None:
-    """Three records of one key from two places: one duplicate by source, two by key."""
     records = [of(1), of(2), of(2)]
     by_source, by_key = count(records), count(records, KEY)
     assert (by_source.unique, by_source.duplicates, by_source.fallen_back) == (2, 1, 0)
@@ -43,7 +42,6 @@ def test_a_key_may_repeat_and_a_source_position_may_not() -> None:
 
 
 def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_reader() -> None:
-    """By source as by key, and no fault."""
     records = [of(n, b"k%d" % n) for n in range(30)] * 2
     found = count(records, isolation=READ_UNCOMMITTED)
     assert _text(found).splitlines() == [
@@ -68,7 +66,6 @@ def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_re
     ],
 )
 def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers | None) -> None:
-    """The others are still counted by source, and the output says how many are not."""
     found = count([of(1), of(2), *(FakeRecord(key=key, headers=headers) for key in (b"a", b"b", b"a"))])
     assert (found.unique, found.duplicates, found.fallen_back, found.unidentified) == (4, 1, 3, 0)
     assert _text(found).splitlines()[:2] == [
@@ -88,19 +85,15 @@ def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_say
     assert _text(count([])) == "0 records, 0 unique keys, 0 duplicates (read_committed, by source position)"
 
 
-def test_a_key_is_never_taken_for_a_source_position() -> None:
-    """Also where it has the text of one."""
-    found = count([of(1), of(None, b"in[0]@1")])
-    assert (found.unique, found.duplicates) == (2, 0)
-
-
 def test_a_record_with_neither_counts_neither_way() -> None:
-    """And one without a key alone is known by its source."""
+    """One without a key alone is known by its source, and no key is taken for one, whatever its text."""
     found = count([of(1, None), of(1, None), of(None, None)])
     assert (found.unique, found.duplicates, found.unidentified) == (1, 1, 1)
     assert "1 record with neither source position nor key" in _text(found)
     by_key = count([of(1, None), of(1, b"a")], KEY)
     assert (by_key.unique, by_key.duplicates, by_key.unidentified) == (1, 0, 1)
+    both = count([of(1), of(None, b"in[0]@1")])
+    assert (both.unique, both.duplicates) == (2, 0)
 
 
 def test_the_document_tells_both_ways_of_counting() -> None:
@@ -117,7 +110,6 @@ SMALL = 50
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=40), max_size=8), st.booleans())
 def test_the_count_is_exact_in_memory_and_on_disk(batches: list[list[bytes | None]], spill: bool) -> None:
-    """A plain counter over everything agrees, wherever the identities are kept."""
     told = Counter(one for batch in batches for one in batch if one is not None)
     with DistinctCount(3 if spill else SMALL) as counting:
         for batch in batches:
@@ -134,16 +126,12 @@ def test_the_count_is_exact_in_memory_and_on_disk(batches: list[list[bytes | Non
 
 
 def test_a_duplicate_across_the_move_to_disk_is_found() -> None:
-    """What was in memory before the limit meets what came after it."""
+    """What was in memory meets what came after; a few keys of a megabyte fill memory as well as many short ones."""
     with DistinctCount(SMALL) as counting:
         counting.add([b"%d" % n for n in range(100)])
         counting.add([b"7"])
         found = counting.result()
     assert (found.unique, found.duplicates, found.example_digests) == (100, 1, frozenset([digest(b"7")]))
-
-
-def test_long_identities_move_to_disk_by_their_size() -> None:
-    """A few keys of a megabyte fill memory as well as many short ones."""
     with DistinctCount(1000, identity_bytes=10_000) as counting:
         counting.add([b"%d" % n * 5_000 for n in range(5)])
         counting.add([b"0" * 5_000])
@@ -151,7 +139,6 @@ def test_long_identities_move_to_disk_by_their_size() -> None:
 
 
 def test_memory_stays_flat_beyond_the_limit() -> None:
-    """Ten times the identities take no more memory than the limit, its files' buffers and one bucket."""
     tracemalloc.start()
     try:
         with DistinctCount(5_000) as counting:
@@ -165,7 +152,6 @@ def test_memory_stays_flat_beyond_the_limit() -> None:
 
 
 def test_the_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the reading was broken off."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def broken_off() -> None:

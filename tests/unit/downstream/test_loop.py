@@ -124,7 +124,6 @@ def _lose_patience(loop: Loop) -> None:
 def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice(
     loop: Loop, handler: FakeHandler
 ) -> None:
-    """What lies below the position, and what belongs to nobody here, is dropped."""
     assert loop.assigned([1]) == {1: 5}
     for until in (7, 7, 6, 10):
         _round(loop, {**_polled(until), 2: Polled([], 9)})
@@ -134,7 +133,6 @@ def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice
 
 @pytest.mark.parametrize("error", [RetryLater("busy", 0.001), NotOwned("late")])
 def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: FakeHandler, error: Exception) -> None:
-    """Nothing is kept of the batch: the handler says anew where to read from."""
     loop.assigned([1])
     handler.error = error
     _round(loop, _polled())
@@ -151,7 +149,7 @@ def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: 
 
 
 def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHandler) -> None:
-    """A partition that can't be worked on for too long is told, and ends the loop; one good batch begins anew."""
+    """Also the end of a quiet log: a store that was away an hour ago, and is again, was not away all the time."""
     loop.assigned([1])
     handler.error = RetryLater("busy", 0.001)
     _round(loop, _polled())
@@ -161,6 +159,12 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
         _retry(loop)
     handler.error, loop._progress[1].retry_at = None, None
     _round(loop, _polled())
+    assert loop._progress[1].give_up_at is None
+    handler.error = RetryLater("busy", 1e-9)
+    loop._turn(_polled(9))
+    loop._turn({})
+    assert loop._progress[1].give_up_at is not None
+    loop._turn({1: Polled([], 5)})
     assert loop._progress[1].give_up_at is None
 
 
@@ -191,17 +195,6 @@ def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_e
     assert loop._progress[1].position == 5
 
 
-def test_patience_is_new_after_the_end_of_the_log_was_read(loop: Loop, handler: FakeHandler) -> None:
-    """A quiet topic: a store that was away an hour ago, and is away again, has not been away all the time."""
-    loop.assigned([1])
-    handler.error = RetryLater("busy", 1e-9)
-    loop._turn(_polled())
-    loop._turn({})
-    assert loop._progress[1].give_up_at is not None
-    loop._turn({1: Polled([], 5)})
-    assert loop._progress[1].give_up_at is None
-
-
 def test_a_turn_has_one_deadline_however_long_its_parts_take(
     loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,15 +218,6 @@ def test_a_turn_has_one_deadline_however_long_its_parts_take(
         leases[0].check(1)
 
 
-def test_a_member_that_lost_its_partitions_is_not_drained_by_that(loop: Loop) -> None:
-    """The group gives out anew, perhaps to the same member."""
-    loop.assigned([1])
-    loop._settled = Deadline(1e-9)
-    loop._settings = replace(loop._settings, settle_s=30)
-    loop.lost([1])
-    assert not loop._drained()
-
-
 def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
     loop: Loop, handler: FakeHandler
 ) -> None:
@@ -249,7 +233,7 @@ def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
 
 
 def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drained(loop: Loop) -> None:
-    """A cooperative group gives them in a second step."""
+    """A cooperative group gives them in a second step, and gives out anew what was lost, perhaps to the same member."""
     assert not loop._drained()
     loop.assigned([])
     now = [0.0]
@@ -258,10 +242,14 @@ def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drain
     assert not loop._drained()
     now[0] = 3.0
     assert loop._drained()
+    loop.assigned([1])
+    loop._settled = Deadline(1e-9)
+    loop._settings = replace(loop._settings, settle_s=30)
+    loop.lost([1])
+    assert not loop._drained()
 
 
 def test_a_session_as_long_as_the_poll_interval_is_refused() -> None:
-    """A dead member would be noticed later than a slow one."""
     with pytest.raises(UsageError, match="--session-timeout-s"):
         LoopSettings(Connection("nowhere"), "g", "t", max_poll_interval_s=10, session_timeout_s=10)
 
@@ -287,7 +275,6 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
 
 
 def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last word names the partition, the limit and the setting."""
     monkeypatch.setattr(loop, "_describe_assigned", Mock(side_effect=DeadlineExceeded("locate: no answer")))
     loop.assigned([1])
     _lose_patience(loop)

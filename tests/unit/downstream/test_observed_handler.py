@@ -70,7 +70,6 @@ def scene() -> Scene:
 
 
 def test_positions_and_reports_go_through_unchanged(scene: Scene) -> None:
-    """The loop hears what it would hear without watchers."""
     assert not scene.recorder.status().started.ok
     assert scene.assign() == {0: 0, 1: 0}
     assert scene.states() == [PartitionState.WORKING, PartitionState.WORKING]
@@ -82,7 +81,6 @@ def test_positions_and_reports_go_through_unchanged(scene: Scene) -> None:
 
 
 def test_a_store_that_is_away_blocks_its_partitions_until_it_is_back(scene: Scene) -> None:
-    """`RetryLater` goes on to the loop, which asks again."""
     scene.pattern.error = RetryLater("the database is away")
     with pytest.raises(RetryLater):
         scene.assign()
@@ -123,7 +121,6 @@ def test_partitions_that_leave_are_not_told_any_more(scene: Scene, how: str) -> 
 
 
 def test_the_end_is_told(scene: Scene) -> None:
-    """Not ready from then on, and alive: the process ends by itself."""
     scene.assign()
     scene.handler.close(Deadline(5))
     status = scene.recorder.status()

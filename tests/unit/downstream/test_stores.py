@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -21,16 +20,8 @@ from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from brew.offsets import Committed, SourcePosition
 from downstream.check import Findings
-from downstream.consume.handler import (
-    AssignedPartition,
-    HandlerContext,
-    NotOwned,
-    PartitionBatch,
-    RetryLater,
-    metadata,
-    topic_id_in,
-)
-from downstream.consume.handler import start as start_at
+from downstream.consume import handler as consuming
+from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
 from downstream.ledger.command import Ledger, OffsetRow, start
@@ -38,18 +29,10 @@ from downstream.ledger.entry import Entry, Problem, entry
 from downstream.postgres import DatabaseSettings
 from downstream.receive import check as receive_check
 from downstream.receive import command
+from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
 from downstream.receive.postgres import ClaimRetention, TopicRetention
-from downstream.receive.receiver import (
-    BAD_QUANTITY,
-    BackgroundThread,
-    Message,
-    Receiver,
-    ReceiverSettings,
-    identifier,
-    messages,
-    points_grant,
-)
+from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
 
@@ -76,7 +59,6 @@ def test_kafkas_offset_never_moves_the_ledger(committed: int | None) -> None:
     ],
 )
 def test_a_position_that_is_none_of_this_log_is_refused(row: OffsetRow, name: str) -> None:
-    """One offset before the log's first and one behind its end; the offsets in between are accepted."""
     with pytest.raises(Refused, match=f"^{name}: "):
         start(row, _assigned())
     assert [start(OffsetRow(3, at, "id"), _assigned()).offset for at in (10, 90)] == [10, 90]
@@ -100,6 +82,9 @@ _TINY = "1e-99999999999999999999"
         ('"c-1"', str(2**64)),
         ('"c-1"', "-0"),
         ("}", ', "more": NaN}'),
+        ("}", ', "more": 1e400}'),
+        ("}", ', "more": "\\ud800"}'),
+        ('"c-1"', '"\\ud800"'),
         ("{", "\ufeff{"),
     ],
 )
@@ -120,26 +105,15 @@ def test_an_order_becomes_a_row_with_exact_numbers() -> None:
     assert _entry(value.encode()).problem is Problem.BAD_AMOUNT
 
 
-@pytest.mark.parametrize(
-    ("value", "cents"),
-    [
-        ("0.1", Decimal("0.1")),
-        ("0.10000000000000000555", Decimal("0.10000000000000000555")),
-        ("123456789012345678901234567890", Decimal(123456789012345678901234567890)),
-        ("1234567890123456789012345678901", None),
-        ("1e30", None),
-        ("-5", Decimal(-5)),
-        ('"5"', None),
-        ("true", None),
-        ("null", None),
-    ],
-)
-def test_an_amount_keeps_every_digit_or_is_none(value: str, cents: Decimal | None) -> None:
-    """30 digits are kept, one more is no sum of money; texts and booleans are none either."""
+NO_AMOUNT = ["1234567890123456789012345678901", "1e30", '"5"', "true", "null"]
+
+
+@pytest.mark.parametrize("value", ["0.1", "0.10000000000000000555", "123456789012345678901234567890", "-5", *NO_AMOUNT])
+def test_an_amount_keeps_every_digit_or_is_none(value: str) -> None:
     text = json.dumps({name: one for name, one in ORDER.items() if name != "total_cents"})
     found = _entry(f'{text[:-1]}, "total_cents": {value}}}'.encode())
-    assert found.cents == cents
-    assert found.problem == (None if cents is not None else Problem.BAD_AMOUNT)
+    cents, problem = (None, Problem.BAD_AMOUNT) if value in NO_AMOUNT else (Decimal(value), None)
+    assert (found.cents, found.problem) == (cents, problem)
 
 
 @pytest.mark.parametrize(
@@ -157,20 +131,17 @@ def test_an_amount_keeps_every_digit_or_is_none(value: str, cents: Decimal | Non
     ],
 )
 def test_what_cannot_be_booked_says_why(changed: dict[str, object], problem: Problem | None) -> None:
-    """A customer's name has 256 characters at most; the tier has to be one that exists."""
     assert _entry(ORDER, **changed).problem == problem
 
 
 @given(some.binary(max_size=200) | some.none())
 def test_no_record_is_an_error(value: bytes | None) -> None:
-    """Whatever lies on the topic becomes a row that a database takes."""
     found = entry(0, 0, value, [("source.topic", b"\x00"), ("source.partition", b"1" * 5000), ("source.offset", b"1")])
     assert found.problem is not None
     assert not any("\x00" in text for text in found if isinstance(text, str))
 
 
 def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
-    """Equal is too long already; just below is accepted."""
     settings = DatabaseSettings("postgresql://h/d", "ledger", lock_s=3, statement_s=29.9, idle_s=20)
     settings.check(30)
     with pytest.raises(UsageError, match=r"--statement-timeout-s is 29\.9 s"):
@@ -181,7 +152,6 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
-    """The last good moment, the first bad one, and a partition that is not ours."""
     now = [0.0]
     context = leased([], deadline=Deadline(10, lambda: now[0]))
     now[0] = 9.9
@@ -194,7 +164,6 @@ def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
 
 
 def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -> None:
-    """About as often as the probability says."""
     drawn = [
         [StoreCrash(CrashMoment.AFTER_COMMIT, 0.3, seed).due(CrashMoment.AFTER_COMMIT) for seed in range(400)]
         for _ in range(2)
@@ -227,7 +196,6 @@ BATCH = PartitionBatch(3, 50, 60, [])
 
 @pytest.mark.parametrize(("stands", "free"), [(49, False), (50, True), (51, False), (None, False)])
 def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands: int | None, free: bool) -> None:
-    """Behind it something is missing, ahead of it something would be booked twice."""
     rows = {} if stands is None else {3: OffsetRow(3, stands, "id")}
     with contextlib.nullcontext() if free else pytest.raises(RetryLater, match="another process moved it"):
         Ledger("g", "t").require(rows, [BATCH])
@@ -235,7 +203,6 @@ def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands
 
 @pytest.mark.parametrize(("moved", "free"), [(0, False), (1, False), (2, True)])
 def test_every_position_of_a_batch_moves_or_none_does(moved: int, free: bool) -> None:
-    """The statement tells how many stood where their slices begin."""
     connection = SimpleNamespace(execute=lambda *_statement: SimpleNamespace(rowcount=moved))
     with contextlib.nullcontext() if free else pytest.raises(RetryLater, match=f"{2 - moved} of 2 positions"):
         Ledger("g", "t").advance(connection, [BATCH, PartitionBatch(4, 0, 1, [])])
@@ -269,10 +236,8 @@ def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, .
     ],
 )
 def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], found: dict[str, int]) -> None:
-    """The position is 3: record 2 has a row, record 3 has none, and no row is without a record."""
-    checked, balances = compared(
-        3, [Record(n, value=json.dumps(HALF_OFF).encode()) for n in range(4)], map(booked, rows)
-    )
+    records = [Record(n, value=json.dumps(HALF_OFF).encode()) for n in range(4)]
+    checked, balances = compared(3, records, map(booked, rows))
     assert dict(checked.findings) == found
     assert (checked.records, checked.waiting, checked.rows) == (3, 1, len(rows))
     assert balances == {("c", "gold"): Money(3, Decimal(300), Decimal("150.0"))}
@@ -282,7 +247,6 @@ def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[in
     ("value", "row"), [(HALF_OFF, booked(0, 101)), (HALF_OFF, booked(0, books=False)), ({}, booked(0))]
 )
 def test_a_row_that_differs_from_its_record_is_found(value: dict[str, object], row: tuple[Any, ...]) -> None:
-    """By its amount, or since it moves a balance and its record does not, or the other way round."""
     checked, balances = compared(1, [Record(value=json.dumps(value).encode())], [row])
     assert dict(checked.findings) == {"ledger-drift": 1}
     assert bool(balances) == bool(value)
@@ -323,7 +287,6 @@ def test_a_message_has_one_effect_and_above_the_position_one_at_most(
     ],
 )
 def test_points_are_compared_from_either_side(points: dict[str, int], found: dict[str, int]) -> None:
-    """Too many, too few, none, and a customer of whom no message tells."""
     checked = receive_check.CheckResult()
     receive_check._compare_points(checked, [("a", 1), ("a", 2)], points)
     assert Counter(checked.findings) == Counter(found)
@@ -333,7 +296,6 @@ def test_points_are_compared_from_either_side(points: dict[str, int], found: dic
 
 
 def test_of_several_records_with_one_id_the_first_counts() -> None:
-    """Also where they stand in different partitions; a record without an id is known by its own place."""
     first = Record(value=b'{"quantity":2,"customer_id":"c"}', source=7)
     records = [first, Record(1, source=7), Record(2), Record(3)]
     found = messages("t", records, identifier("source"))
@@ -341,16 +303,19 @@ def test_of_several_records_with_one_id_the_first_counts() -> None:
     assert found[0].points == 2
 
 
-@pytest.mark.parametrize(("length", "whole"), [(254, True), (255, False)])
-def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, whole: bool) -> None:
-    """`f:` and 254 characters make 256, one more is one too many."""
-    record = Record(value=json.dumps({"f": "x" * length}).encode())
-    [found] = messages("t", [record], identifier("field:f"))
-    assert (found.message_id == "f:" + "x" * length) is whole
+def test_each_output_of_one_input_is_a_message_of_its_own() -> None:
+    """A function that returns a list writes several records with one source position; the index tells them apart."""
+    outputs = [Record(n, headers=SourcePosition("in", 0, 7, n).headers()) for n in range(3)]
+    ids = ["in/0/7", "in/0/7#1", "in/0/7#2"]
+    assert [one.message_id for one in messages("t", [*outputs, *outputs], identifier("source"))] == ids
+    assert [entry(3, one.offset(), b"{}", one.headers()).source for one in outputs] == ids
 
 
-def test_a_customers_name_has_its_limits() -> None:
-    """The first and the last good length, and what lies beyond."""
+def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_limits() -> None:
+    """`f:` and 254 characters make 256, one more is one too many; a name has 1 to 256."""
+    for length, whole in ((254, True), (255, False)):
+        [found] = messages("t", [Record(value=json.dumps({"f": "x" * length}).encode())], identifier("field:f"))
+        assert (found.message_id == "f:" + "x" * length) is whole
     values = [json.dumps({"customer_id": "c" * length}).encode() for length in (0, 1, 256, 257)]
     assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
 
@@ -361,10 +326,10 @@ class Claiming(Receiver):
     def __init__(self, message_id: str = "source", **settings: Any) -> None:
         super().__init__(ReceiverSettings("g", "t", identifier(message_id), **settings))
         self.known: set[str] = set()
-        self.found: list[Message] = []
+        self.found: list[receiving.Message] = []
         self.away = False
 
-    def claim(self, found: Sequence[Message], context: HandlerContext) -> int:  # noqa: ARG002
+    def claim(self, found: Sequence[receiving.Message], context: HandlerContext) -> int:  # noqa: ARG002
         if self.away:
             raise RetryLater("the store is away", 0.1)
         self.found += found
@@ -393,7 +358,6 @@ def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> Non
 
 
 def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
-    """One of two was revoked: the batch has no effect at all."""
     receiver, heard = Claiming(), list[Mapping[int, int]]()
     batch = [PartitionBatch(p, 0, 1, [Record(0, source=p)]) for p in (3, 4)]
     with pytest.raises(NotOwned):
@@ -411,13 +375,13 @@ def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, start
 
 def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
     """Of a topic that was made again, an offset below the new log's end would skip records without a word."""
-    assert [start_at(_assigned(at)) for at in (None, 10, 90)] == [10, 10, 90]
-    for said in (metadata("id"), ""):  # others who set the offset say nothing of a topic
-        assert start_at(_assigned(50, topic_id_in(Committed(50, said)))) == 50
+    assert [consuming.start(_assigned(at)) for at in (None, 10, 90)] == [10, 10, 90]
+    for said in (consuming.metadata("id"), ""):  # others who set the offset say nothing of a topic
+        assert consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, said)))) == 50
     with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now has id id;"):
-        start_at(_assigned(50, topic_id_in(Committed(50, metadata("other")))))
+        consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, consuming.metadata("other")))))
     with pytest.raises(Refused, match=r"^input-lost: .* committed offset 9,"):
-        start_at(_assigned(9, "id"))
+        consuming.start(_assigned(9, "id"))
 
 
 class Broken(BackgroundThread):
@@ -444,14 +408,11 @@ def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:
 
 
 def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From before the loop begins."""
     receiver, broken = Claiming(), Broken()
 
-    def consume(
-        _name: str, _settings: object, handler: Receiver, _given: object, stop: threading.Event, _: object
-    ) -> str:
-        assert handler.background == [broken]
-        stop.set()
+    def consume(*given: Any) -> str:
+        assert given[2].background == [broken], "from before the loop begins"
+        given[4].set()
         return "consumed"
 
     monkeypatch.setattr(command, "consume", consume)
@@ -468,14 +429,12 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     ],
 )
 def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
-    """None is one cup, 1 and 2147483647 are the first and the last good one; a bad one is no point, and says why."""
     found = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
     assert (found.customer, found.points) == ("c-1", points)
     assert bool(found.refused) is (points == 0)
 
 
 def test_a_bad_quantity_is_counted_and_told() -> None:
-    """Its message is claimed like all others, so that it is not looked at for ever."""
     told: list[str] = []
     counted: list[tuple[str, int]] = []
     receiver = Claiming("field:order_id", tell=told.append)
@@ -484,12 +443,11 @@ def test_a_bad_quantity_is_counted_and_told() -> None:
     records = [Record(offset, value=value) for offset, value in enumerate(values)]
     receiver.handle([PartitionBatch(3, 0, 3, records)], leased([]))
     assert [one.points for one in receiver.found] == [0, 0, 1]
-    assert (receiver.received.rejected, counted) == (2, [(BAD_QUANTITY, 2)])
+    assert (receiver.received.rejected, counted) == (2, [(receiving.BAD_QUANTITY, 2)])
     assert [one.split(" gives")[0] for one in told] == ["message order_id:o-0", "message order_id:o-1"]
 
 
 def test_the_check_names_what_was_rejected_and_calls_no_promise_broken() -> None:
-    """One effect for each message still holds; a balance that upstream spoiled is told."""
     checked = CheckResult(messages=1, effects=1)
     checked.reject("order_id:o-1", "quantity is '-3'")
     assert (checked.document()["verdict"], checked.document()["rejected"]) == ("proven", 1)
@@ -500,15 +458,11 @@ DAY = 86_400.0
 
 
 def test_claims_have_to_outlive_retention_and_segment_together() -> None:
-    """A segment's first record stays until its last one is old: the last bad and the first good day."""
+    """A segment's first record stays until its last one is old; records that stay for ever need claims that do."""
     kept, told = TopicRetention(7 * DAY, 3 * DAY), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
     with pytest.raises(Refused, match=f"for 10 days, and 't' keeps .* {told}"):
         ClaimRetention.longer_than(10, kept, "t")
     assert ClaimRetention.longer_than(10.5, kept, "t").keep_s == 10.5 * DAY
-
-
-def test_records_that_stay_for_ever_need_claims_that_do() -> None:
-    """0 days stand for that."""
     for_ever = TopicRetention(None, 3 * DAY)
     with pytest.raises(Refused, match="give 0 to keep claims forever"):
         ClaimRetention.longer_than(9999, for_ever, "t")

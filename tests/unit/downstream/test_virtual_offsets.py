@@ -34,7 +34,6 @@ def skipped(tracker: OffsetTracker, taken: list[int], finished: list[int]) -> li
 @settings(max_examples=150, deadline=None)
 @given(st.data(), offsets)
 def test_no_unfinished_record_is_ever_below_the_position(data: st.DataObject, log: list[int]) -> None:
-    """Taking and finishing in any order: nothing skipped, the position never falls, and no higher one would do."""
     tracker = OffsetTracker(0)
     taken: list[int] = []
     finished: list[int] = []
@@ -68,7 +67,6 @@ def test_a_tracker_that_stores_the_last_finished_offset_is_caught() -> None:
 
 
 def test_what_was_not_taken_can_not_be_finished() -> None:
-    """Neither twice, nor below the start, nor before it was read; a record read twice is refused as well."""
     tracker = OffsetTracker(10)
     assert (tracker.position, tracker.span, tracker.unfinished) == (10, 0, 0)
     tracker.take(12)
@@ -92,7 +90,6 @@ Pieces = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 999)), max_si
 def test_a_keys_pieces_are_finished_in_order_one_at_a_time(
     chance: random.Random, pieces: list[tuple[str, int]]
 ) -> None:
-    """Any number of workers, any of them failing and putting off at any time."""
     queue: KeyedQueue[tuple[str, int]] = KeyedQueue()
     running: dict[str, tuple[str, int]] = {}
     done: list[tuple[str, int]] = []
@@ -135,34 +132,20 @@ def test_a_key_that_waits_holds_up_no_other() -> None:
 
 
 @pytest.mark.parametrize(("taken", "end", "position"), [(4, 9, 9), (9, 5, 10)])
-def test_the_end_of_the_log_does_not_pass_an_unfinished_record(taken: int, end: int, position: int) -> None:
-    """Nor does one that was seen earlier, below what has been read by now, take anything back."""
+def test_the_logs_end_passes_no_unfinished_record_and_takes_nothing_back(taken: int, end: int, position: int) -> None:
+    """One that was seen earlier may lie below what has been read by now."""
     tracker = OffsetTracker(3)
     tracker.take(taken)
     tracker.passed(end)
     assert tracker.position == taken
     tracker.finish(taken)
     assert tracker.position == position
-
-
-def test_the_end_of_the_log_never_moves_a_tracker_back() -> None:
-    tracker = OffsetTracker(7)
-    for end, position in ((6, 7), (9, 9), (8, 9)):
-        tracker.passed(end)
-        assert tracker.position == position
+    for seen, moved in ((position - 1, position), (20, 20), (19, 20)):
+        tracker.passed(seen)
+        assert tracker.position == moved
     with pytest.raises(ValueError, match="read already"):
-        tracker.take(8)
-    tracker.take(9)
-
-
-def test_finished_records_behind_a_hole_count_until_the_hole_is_filled() -> None:
-    tracker = OffsetTracker(0)
-    for offset in (0, 1, 5):
-        tracker.take(offset)
-    tracker.finish(1)
-    assert (tracker.position, tracker.span, tracker.unfinished) == (0, 3, 2)
-    tracker.finish(0)
-    assert (tracker.position, tracker.span, tracker.unfinished) == (5, 1, 1)
+        tracker.take(19)
+    tracker.take(20)
 
 
 def test_what_was_put_off_comes_back_by_time_then_by_turn() -> None:
@@ -180,15 +163,6 @@ def test_what_was_put_off_comes_back_by_time_then_by_turn() -> None:
     assert queue.take(1.9) is None
     assert [queue.take(3.0) for _ in range(5)] == [*((key, f"of {key!r}") for key in ("b", None, 4, b"a")), None]
     assert queue.due() is None
-
-
-def test_a_key_whose_last_piece_is_finished_begins_anew() -> None:
-    queue: KeyedQueue[int] = KeyedQueue()
-    for piece in (1, 2):
-        queue.put("a", piece)
-        assert queue.take(0.0) == ("a", piece)
-        queue.finish("a")
-        assert (len(queue), queue.take(0.0)) == (0, None)
 
 
 def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() -> None:
@@ -214,7 +188,6 @@ def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() 
     ],
 )
 def test_retries_that_make_no_sense_are_refused(fields: tuple[float, ...], named: str) -> None:
-    """One attempt and two equal pauses do."""
     Retries(1, 2.0, 2.0)
     with pytest.raises(UsageError, match=f"^{named}"):
         Retries(*fields)  # type: ignore[arg-type]

@@ -11,57 +11,39 @@ from dataclasses import dataclass, field
 
 import pytest
 from harness.programs import until
+from harness.records import FakeRecord as Record
 
+from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
+from brew.offsets import SourcePosition
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
+from downstream.receive.command import DemoServer
+from downstream.virtual import call
 from downstream.virtual import partitions as member
-from downstream.virtual.partitions import (
-    HandlerFailedError,
-    NonRetriableError,
-    VirtualPartitions,
-    VirtualPartitionsHandler,
-    VirtualSettings,
-)
+from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
 from downstream.virtual.scheduling import OnFailure, Retries, Workers
 
 HERE = 0
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
 
 
-@dataclass(frozen=True)
-class Order:
-    """As much of a record as handlers here look at."""
-
-    number: int
-    name: bytes | None
-
-    def offset(self) -> int:
-        return self.number
-
-    def key(self) -> bytes | None:
-        return self.name
-
-    def partition(self) -> int:
-        return 0
-
-
 @dataclass
 class Effects:
     """A handler that notes the numbers that it tried and did; ``before`` may wait or fail."""
 
-    before: Callable[[Order], None] = lambda _order: None
+    before: Callable[[Record], None] = lambda _order: None
     tried: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     given_up: list[tuple[int, int]] = field(default_factory=list)
 
-    def handle(self, record: Order) -> None:
-        self.tried.append(record.number)
+    def handle(self, record: Record) -> None:
+        self.tried.append(record.offset())
         self.before(record)
-        self.done.append(record.number)
+        self.done.append(record.offset())
 
-    def give_up(self, record: Order, _error: Exception, attempts: int) -> None:
-        self.given_up.append((record.number, attempts))
+    def give_up(self, record: Record, _error: Exception, attempts: int) -> None:
+        self.given_up.append((record.offset(), attempts))
 
 
 class Awaited(Deadline):
@@ -86,30 +68,29 @@ def working(effects: Effects, start: int = 0, **options: object) -> Iterator[Vir
         virtual.close(Deadline(10))
 
 
-def poisoned(number: int, error: Exception | None = None) -> Callable[[Order], None]:
+def poisoned(number: int, error: Exception | None = None) -> Callable[[Record], None]:
     """Fails with one record, each time."""
 
-    def handle(order: Order) -> None:
-        if order.number == number:
+    def handle(order: Record) -> None:
+        if order.offset() == number:
             raise error or ValueError("poison")
 
     return handle
 
 
-def held_up(numbers: Collection[int], until: threading.Event) -> Callable[[Order], None]:
+def held_up(numbers: Collection[int], until: threading.Event) -> Callable[[Record], None]:
     """These records take until then."""
-    return lambda order: (until.wait(20), None)[1] if order.number in numbers else None
+    return lambda order: (until.wait(20), None)[1] if order.offset() in numbers else None
 
 
-def orders(count: int, keys: int = 10) -> list[Order]:
-    return [Order(n, b"%d" % (n % keys)) for n in range(count)]
+def orders(count: int, keys: int = 10) -> list[Record]:
+    return [Record(n, b"%d" % (n % keys)) for n in range(count)]
 
 
 def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
-    """Eight workers, ten keys, failing now and then: each key's effects come in the order of its records."""
     chance = threading.local()
 
-    def moody(_order: Order) -> None:
+    def moody(_order: Record) -> None:
         count = chance.__dict__.setdefault("count", 0)
         chance.count = count + 1
         if count % 7 == 3:
@@ -125,35 +106,24 @@ def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
     assert effects.done != list(range(300)), "nobody overtook anybody: no concurrency"
 
 
-def test_the_position_waits_for_a_slow_record() -> None:
-    """All others are done; a crash now repeats them and does not skip the slow one."""
+def test_the_position_waits_for_a_slow_record_and_what_is_finished_above_it_fills_the_partition() -> None:
+    """A crash now does not skip the slow record; one that hangs lets neither memory nor repetitions grow for ever."""
     held = threading.Event()
     effects = Effects(held_up({3}, held))
-    with working(effects) as virtual:
-        virtual.add(HERE, orders(50, keys=50))
-        until(lambda: len(effects.done) == 49, "the others")
-        assert virtual.positions() == {HERE: 3}
-        held.set()
-        until(virtual.idle, "all")
-        assert virtual.positions() == {HERE: 50}
-
-
-def test_a_partition_is_full_when_enough_lies_above_its_position() -> None:
-    """Finished records count too, or one that hangs would let memory and repetitions grow without an end."""
-    held = threading.Event()
-    effects = Effects(held_up({0}, held))
-    with working(effects, most_uncovered=20) as virtual:
+    with working(effects, most_uncovered=17) as virtual:
         virtual.add(HERE, orders(20, keys=20))
         until(lambda: len(effects.done) == 19, "the others")
-        assert virtual.full(HERE), "a batch of ten more would make it thirty"
+        assert (virtual.positions(), virtual.full(HERE)) == ({HERE: 3}, True)
         held.set()
         until(virtual.idle, "all")
-        assert not virtual.full(HERE)
+        assert (virtual.positions(), virtual.full(HERE)) == ({HERE: 20}, False)
 
 
-@pytest.mark.parametrize(("error", "attempts"), [(ValueError("poison"), 3), (NonRetriableError("a 400 stays one"), 1)])
+GONE = member.NonRetriableError("a 400 stays one")
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(ValueError("poison"), 3), (GONE, 1)])
 def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Exception, attempts: int) -> None:
-    """It counts as done, the records of its key follow; one that will never succeed is tried once."""
     effects = Effects(poisoned(1, error))
     with working(effects) as virtual:
         virtual.add(HERE, orders(6, keys=1))
@@ -170,7 +140,7 @@ def test_stop_on_failure_ends_before_the_record_and_names_it(number: int, keys: 
     with working(effects, count=count, retries=retries, on_failure=OnFailure.STOP) as virtual:
         virtual.add(HERE, orders(6, keys=keys))
         said = rf"offset {number}: failed {attempts} times?; last error: ValueError: poison"
-        with pytest.raises(HandlerFailedError, match=said):
+        with pytest.raises(member.HandlerFailedError, match=said):
             until(virtual.idle, "the failure")
         assert virtual.close(Deadline(5)) == {HERE: number}
     assert effects.done == list(range(number))
@@ -180,7 +150,7 @@ def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once()
     """Nobody works any more, so no hole below what was begun will close: waiting for it would use up the time."""
     with working(Effects(poisoned(0)), on_failure=OnFailure.STOP) as virtual:
         virtual.add(HERE, orders(1))
-        with pytest.raises(HandlerFailedError):
+        with pytest.raises(member.HandlerFailedError):
             until(virtual.idle, "the failure")
         deadline = Deadline(5)
         assert virtual.revoked(HERE, deadline) == 0
@@ -188,7 +158,6 @@ def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once()
 
 
 def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
-    """The record has neither its effect nor a place elsewhere: going on would lose it."""
 
     class Lost(Effects):
         def give_up(self, *_args: object) -> None:
@@ -206,7 +175,7 @@ def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
     held = threading.Event()
     effects = Effects(held_up({0, 5}, held))
     with working(effects, count=2) as virtual:
-        virtual.add(HERE, [Order(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)])
+        virtual.add(HERE, [Record(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)])
         until(
             lambda: {0, 5} <= set(effects.tried) and len(effects.done) == 3,
             "orders 1, 2 and 4; 0 and 5 wait, 3 behind 0",
@@ -221,11 +190,11 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
     held = threading.Event()
     effects = Effects(held_up({7}, held))
     with working(effects, start=7, count=2) as virtual:
-        virtual.add(HERE, [Order(7, b"a"), Order(8, b"a")])
+        virtual.add(HERE, [Record(7, b"a"), Record(8, b"a")])
         until(lambda: effects.tried == [7], "its begin")
         assert virtual.revoked(HERE, Deadline(0.01)) == 7
         virtual.assigned(HERE, 100)
-        virtual.add(HERE, [Order(100, b"a")])
+        virtual.add(HERE, [Record(100, b"a")])
         until(virtual.idle, "the new time's record")
         assert virtual.positions() == {HERE: 101}
         held.set()
@@ -239,7 +208,7 @@ def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_go
     """Its next holder has it: every further try would be an effect of a record that is somebody else's."""
     effects = Effects(poisoned(0, ConnectionError("busy")))
     with working(effects, count=1, retries=Retries(attempts=10**6, first_s=0.001, most_s=0.001)) as virtual:
-        virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
+        virtual.add(HERE, [Record(0, b"a"), Record(1, b"a")])
         until(lambda: len(effects.tried) > 2, "a few tries")
         if how == "lost":
             virtual.lost(HERE)
@@ -256,14 +225,14 @@ def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() ->
     """`hold` comes for all of them first, and what is begun there is still finished, by another try if need be."""
     free = threading.Event()
 
-    def failing_once(_order: Order) -> None:
+    def failing_once(_order: Record) -> None:
         if not free.is_set():
             free.wait(20)
             raise ConnectionError("busy")
 
     effects = Effects(failing_once)
     with working(effects, count=1) as virtual:
-        virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
+        virtual.add(HERE, [Record(0, b"a"), Record(1, b"a")])
         until(lambda: effects.tried == [0], "its begin")
         virtual.hold([HERE])
         free.set()
@@ -272,17 +241,15 @@ def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() ->
 
 
 def test_records_without_a_key_wait_for_nobody() -> None:
-    """They have no order to keep: all are in work at once."""
     gate = threading.Barrier(4)
     effects = Effects(lambda _order: (gate.wait(20), None)[1])
     with working(effects, count=4) as virtual:
-        virtual.add(HERE, [Order(n, None) for n in range(4)])
+        virtual.add(HERE, [Record(n, None) for n in range(4)])
         until(virtual.idle, "all four at the barrier")
         assert virtual.positions() == {HERE: 4}
 
 
 def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
-    """Its record lies at the position and will be repeated."""
     held = threading.Event()
     virtual = VirtualPartitions(VirtualSettings(count=2), Effects(held_up({0}, held)))
     assert [(one.name, one.daemon) for one in virtual._workers._threads] == [("virtual-0", True), ("virtual-1", True)]
@@ -296,6 +263,19 @@ def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
 def test_senseless_settings_are_refused_with_their_names(fields: tuple[int, ...], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         VirtualSettings(*fields)
+
+
+def test_each_output_of_one_input_is_called_with_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver would take the second output for a repeat of the first one, and drop it."""
+    monkeypatch.setattr(call, "producer", lambda *_given, **_settings: None)
+    with DemoServer() as server:
+        server.serving()
+        caller = call.Caller(server.url, 5.0, Connection("nowhere"), "out", "out.dlq", 1)
+        for index in (0, 1, 2, 1):
+            caller.handle(Record(index, headers=SourcePosition("in", 0, 7, index).headers()))
+        caller.close()
+        server.shutdown()
+    assert list(server.effects) == ["in/0/7", "in/0/7#1", "in/0/7#2"]
 
 
 @dataclass
@@ -334,11 +314,10 @@ def assignment(partition: int, committed: int | None, first: int = 5, last_stabl
 
 
 def records(start: int, until: int) -> PartitionBatch:
-    return PartitionBatch(0, start, until, [Order(n, b"%d" % n) for n in range(start, until)])  # type: ignore[misc]
+    return PartitionBatch(0, start, until, [Record(n, b"%d" % n) for n in range(start, until)])
 
 
 def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:
-    """Asked again after a wait, it goes on where it has read to; what retention took is refused."""
     one = scene.make()
     assert one.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
     one.handle([records(9, 12)], scene.context())
@@ -352,7 +331,6 @@ def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> No
 def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_room(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only that one; nothing is stored before it is finished."""
     monkeypatch.setattr(member, "_ROOM_S", 0.05)
     one = scene.make()
     one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
@@ -371,7 +349,6 @@ def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_roo
 
 
 def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
-    """All is read, nothing done: the loop is told to come back before its time is over, and then all is stored."""
     one = scene.make(follow=False)
     one.assigned([assignment(0, 28)], Deadline(5))
     one.handle([records(28, 30)], scene.context())
@@ -430,7 +407,6 @@ def test_a_position_that_was_stored_before_a_partition_went_is_stored_again_when
 
 
 def test_the_first_failure_is_the_one_that_the_feeder_hears_of() -> None:
-    """The second worker fails while it ends; nothing else is begun, and all come to rest."""
     begun, both = list[str](), threading.Barrier(2)
 
     def work(piece: str) -> None:
@@ -453,7 +429,6 @@ def test_the_first_failure_is_the_one_that_the_feeder_hears_of() -> None:
 
 
 def test_workers_that_stop_wait_for_what_runs_and_begin_nothing_else() -> None:
-    """And no longer than it runs."""
     begun, free = list[str](), threading.Event()
 
     def work(piece: str) -> None:
@@ -471,7 +446,6 @@ def test_workers_that_stop_wait_for_what_runs_and_begin_nothing_else() -> None:
 
 
 def test_a_piece_that_failed_comes_again_after_its_pause_by_an_idle_worker() -> None:
-    """By the workers' own clock; nothing else wakes them."""
     tried: list[float] = []
 
     def work(_piece: str) -> float | None:

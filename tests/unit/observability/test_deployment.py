@@ -53,24 +53,14 @@ def queries() -> Iterator[tuple[str, str]]:
 
 def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
     """All series that an expression asks for."""
-    match node:
-        case promql_parser.VectorSelector():
-            yield node
-        case promql_parser.MatrixSelector():
-            yield node.vector_selector
-        case (
-            promql_parser.AggregateExpr()
-            | promql_parser.ParenExpr()
-            | promql_parser.UnaryExpr()
-            | promql_parser.SubqueryExpr()
-        ):
-            yield from selectors(node.expr)
-        case promql_parser.BinaryExpr():
-            yield from selectors(node.lhs)
-            yield from selectors(node.rhs)
-        case promql_parser.Call():
-            for argument in node.args:
-                yield from selectors(argument)
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+    elif isinstance(node, promql_parser.MatrixSelector):
+        yield node.vector_selector
+    else:
+        inner = [getattr(node, name) for name in ("expr", "lhs", "rhs") if hasattr(node, name)]
+        for one in [*inner, *getattr(node, "args", ())]:
+            yield from selectors(one)
 
 
 def wrong_in(expression: str) -> list[str]:
@@ -97,7 +87,6 @@ def wrong_in(expression: str) -> list[str]:
 
 @pytest.mark.parametrize(("where", "expression"), list(queries()))
 def test_every_query_parses_and_asks_for_what_is_told(where: str, expression: str) -> None:
-    """A metric that was renamed leaves an alert that never fires, and a panel that is empty."""
     assert wrong_in(expression) == [], where
 
 
@@ -112,17 +101,13 @@ def test_every_query_parses_and_asks_for_what_is_told(where: str, expression: st
         ("vector(1)", ["it asks for nothing"]),
     ],
 )
-def test_a_query_that_asks_for_something_else_is_caught(expression: str, wrong: list[str]) -> None:
+def test_a_query_that_asks_for_something_else_or_has_no_form_is_caught(expression: str, wrong: list[str]) -> None:
     assert wrong_in(expression) == wrong
-
-
-def test_a_query_without_form_is_caught() -> None:
     with pytest.raises(ValueError, match="unclosed left parenthesis"):
         wrong_in("sum by (job (brew_live)")
 
 
 def test_the_page_of_operations_lists_every_metric_and_every_option() -> None:
-    """With the labels that each has."""
     operations = (ROOT / "docs/OPERATIONS.md").read_text()
     described = {f"{name}_info" if name == "brew" else name: one.labels for name, one in METRICS.items()}
     listed = {row[0]: tuple(re.findall(r"\w+", row[1])) for row in tables(operations, "Metrics")[0]}
@@ -135,17 +120,19 @@ def test_the_page_of_operations_lists_every_metric_and_every_option() -> None:
 
 
 def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
-    """Who is woken up finds what to do; a page without an alert is never opened."""
+    """Who is woken up finds what to do; when alerts fire, Prometheus itself says: `test_prometheus.py`."""
     alerts = [rule["alert"] for rule in RULES]
     assert sorted(alerts) == sorted({*alerts})
     assert sorted(alerts) == sorted(page.stem for page in RUNBOOKS.glob("*.md"))
     for rule in RULES:
         assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert used <= set(re.findall(r"\w+", rule["expr"])), rule["alert"]
 
 
 @pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
 def test_a_page_says_what_it_means_how_to_look_and_what_to_do(page: Path) -> None:
-    """The three questions of the one who was woken up, and at least one command to look with."""
     text = page.read_text()
     assert text.startswith(f"# {page.stem}\n")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["What it means", "How to look", "What to do"]
@@ -157,19 +144,10 @@ def test_a_page_says_what_it_means_how_to_look_and_what_to_do(page: Path) -> Non
         assert verb in known.list_commands(click.Context(known)), (program, verb)
 
 
-def test_every_alert_says_how_bad_it_is_and_names_what_it_has() -> None:
-    """The rest of their form, and when they fire, Prometheus itself says: `test_prometheus.py`."""
-    for rule in RULES:
-        assert rule["labels"]["severity"] in {"critical", "warning"}
-        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
-        assert used <= set(re.findall(r"\w+", rule["expr"])), rule["alert"]
-
-
 # The dashboard.
 
 
 def test_the_dashboard_has_a_place_for_each_panel() -> None:
-    """Panels do not lie on each other, and each says what it shows."""
     taken: set[tuple[int, int]] = set()
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -183,7 +161,6 @@ def test_the_dashboard_has_a_place_for_each_panel() -> None:
 
 
 def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
-    """What nobody looks at need not be told."""
     asked = {one.name for _, expression in queries() for one in selectors(promql_parser.parse(expression))}
     told, used = ({re.sub(r"_(bucket|sum|count)$", "", name) for name in names} for names in (stored_names(), asked))
     assert told - used == {"brew_started", "brew_consumer_position"}
@@ -239,6 +216,9 @@ def pods_of(document: dict[str, Any]) -> dict[str, Any] | None:
     return found
 
 
+PODS = [one for one in MANIFESTS if pods_of(one.values[0])]
+
+
 @pytest.mark.parametrize("document", MANIFESTS)
 def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
     """
@@ -259,21 +239,16 @@ def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
 
 
 def test_the_file_that_the_operator_runs_is_in_the_wheel() -> None:
-    """It has to name a module of ours, below the folder that pip installs to."""
     file = spark_application()["mainApplicationFile"].partition("-packages/")[2]
     assert file
     assert (ROOT / file).is_file()
 
 
-def test_a_spark_application_with_a_wrong_field_is_caught() -> None:
+def test_a_manifest_with_a_wrong_field_is_caught() -> None:
     """A misspelt name, and a number where the operator takes text."""
     for wrong in ({"sparkversion": "4.2.0"}, {"sparkVersion": 4.2}, {"mode": "local"}, {"driver": {"cores": "1"}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**spark_application(), **wrong}, SPARK_APPLICATION)
-
-
-def test_a_manifest_with_a_wrong_field_is_caught() -> None:
-    """The validator validates."""
     document = next(one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "Deployment")
     broken = json.loads(json.dumps(document))
     broken["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpGett"] = {}
@@ -281,7 +256,7 @@ def test_a_manifest_with_a_wrong_field_is_caught() -> None:
         kubernetes_validate.validate(broken, KUBERNETES, strict=True)
 
 
-@pytest.mark.parametrize("document", [one for one in MANIFESTS if pods_of(one.values[0])])
+@pytest.mark.parametrize("document", PODS)
 def test_each_pod_is_probed_where_the_program_answers(document: dict[str, Any]) -> None:
     """Paths, port and address, and a start that is given its time before liveness counts."""
     template = pods_of(document)
@@ -294,21 +269,14 @@ def test_each_pod_is_probed_where_the_program_answers(document: dict[str, Any]) 
         assert container[probe]["httpGet"] == {"path": path, "port": "probes"}
     told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
     assert (told["PROBE_HOST"], told["PROBE_PORT"]) == ("0.0.0.0", str(PORT))
+    assert set(told) <= {one.envvar for one in run_command.params}, "a name that no program reads sets nothing"
 
 
-@pytest.mark.parametrize("document", [one for one in MANIFESTS if pods_of(one.values[0])])
+@pytest.mark.parametrize("document", PODS)
 def test_each_command_line_is_one_that_the_program_takes(document: dict[str, Any]) -> None:
-    """Read by the program's own options; `$(NAME)` is what Kubernetes puts in."""
     spec = document["spec"]
     container = spec["template"]["spec"]["containers"][0] if "template" in spec else {}
     verb, *words = spec.get("arguments") or container["args"]
     command = {"run": run_command, "ledger": ledger_command}[verb]
     context = command.make_context(verb, [re.sub(r"\$\((\w+)\)", r"\1", word) for word in words])
     assert context.params["follow"] is True
-
-
-def test_environment_names_are_those_of_the_options() -> None:
-    """A name that no program reads sets nothing."""
-    told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
-    read = {one.envvar for one in run_command.params}
-    assert set(told) <= read

@@ -13,6 +13,7 @@ from brew.observability.status import UNHEALTHY, PartitionState, PartitionStatus
 
 BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, unanswered_ttl_s=180)
 WELL = PartitionTimes(polled_at=1000)
+LOOKED_AT = {"polled_at": 10_000_000 - 300}
 
 
 def state(now: float, **times: object) -> PartitionState:
@@ -33,27 +34,23 @@ def state(now: float, **times: object) -> PartitionState:
         (1300, {"blocked_since": 0, "held_back": 3}, PartitionState.BLOCKED),
         (1300.001, {"blocked_since": 0, "held_back": 3}, PartitionState.STUCK),
         (1000, {"fatal": "gone"}, PartitionState.UNRECOVERABLE),
+        # A quiet night, and an upstream that sleeps over its open transaction, are no reasons to restart anything.
+        (10_000_000, LOOKED_AT, PartitionState.IDLE),
+        (10_000_000, {**LOOKED_AT, "blocked_since": 0.0}, PartitionState.BLOCKED),
+        (10_000_000, {**LOOKED_AT, "blocked_since": 0.0, "held_back": 9}, PartitionState.BLOCKED),
+        # A thread that hangs leaves the rest of what is known as it was, so that comes first.
+        (1301, {"unanswered_since": 1290.0}, PartitionState.STUCK),
+        (1301, {"blocked_since": 1290.0}, PartitionState.STUCK),
+        (1301, {"waiting_since": 1290.0, "fenced": True}, PartitionState.STUCK),
     ],
 )
 def test_each_state_holds_to_its_very_edge(now: float, times: dict[str, object], expected: PartitionState) -> None:
     """The last good second, and the first bad one; blocked is only ill when nobody looks any more."""
     assert state(now, **times) is expected
-
-
-def test_idle_and_blocked_last_for_ever_while_somebody_looks() -> None:
-    """A quiet night, and an upstream that sleeps over its open transaction, are no reasons to restart anything."""
-    for times in ({}, {"blocked_since": 0.0}, {"blocked_since": 0.0, "held_back": 9}):
-        assert state(10_000_000, polled_at=10_000_000 - 300, **times) not in UNHEALTHY
-
-
-def test_a_partition_that_nobody_looks_at_is_stuck_whatever_else_is_known() -> None:
-    """A thread that hangs leaves the rest of what is known as it was, so that comes first."""
-    for times in ({"unanswered_since": 1290.0}, {"blocked_since": 1290.0}, {"waiting_since": 1290.0, "fenced": True}):
-        assert state(1301, **times) is PartitionState.STUCK
+    assert {PartitionState.IDLE, PartitionState.BLOCKED}.isdisjoint(UNHEALTHY)
 
 
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
-    """Whoever is woken up at night reads one line."""
     found = state_and_reason(
         dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3"), BOUNDS, 1201
     )
@@ -78,7 +75,6 @@ def test_one_ill_partition_among_many_is_enough_and_is_named(of: PartitionState)
 
 
 def test_many_ill_partitions_are_told_in_a_line() -> None:
-    """Three by name, the rest by number."""
     found = live(Program(Phase.WORKING, 0), [partition(n, PartitionState.STUCK) for n in range(64)], BOUNDS, 0)
     assert found.reason.count("is stuck") == 3
     assert found.reason.endswith("and 61 more")
@@ -86,17 +82,12 @@ def test_many_ill_partitions_are_told_in_a_line() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.WORKING, Phase.STANDING_BY])
 def test_a_program_without_partitions_lives_as_long_as_its_heart_beats(phase: Phase) -> None:
-    """Who stands by, and who was given nothing, has nothing to be stuck at."""
+    """Who stands by has nothing to be stuck at; liveness would kill a slow start again and again."""
     assert live(Program(phase, 1000), [], BOUNDS, 1300).ok
     assert not live(Program(phase, 1000), [], BOUNDS, 1300.001).ok
-
-
-def test_a_start_takes_as_long_as_the_startup_probe_allows() -> None:
-    """Liveness would kill a slow start again and again."""
     slow = Program(Phase.STARTING, 0)
-    assert live(slow, [], BOUNDS, 100_000).ok
-    assert not started(slow).ok
-    assert not ready(slow, live(slow, [], BOUNDS, 100_000)).ok
+    alive = live(slow, [], BOUNDS, 100_000)
+    assert (alive.ok, started(slow).ok, ready(slow, alive).ok) == (True, False, False)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +106,12 @@ def test_ready_is_who_works_or_could_at_once(phase: Phase, begun: bool, able: bo
     assert (started(program).ok, ready(program, live(program, [], BOUNDS, 0)).ok) == (begun, able)
 
 
-def test_brokers_that_are_away_make_a_program_unready_and_leave_it_alive() -> None:
-    """A restart brings no broker back."""
+def test_brokers_or_a_store_that_are_away_make_a_program_unready_and_leave_it_alive() -> None:
+    """A rollout whose new pods can't reach the database must stop; a restart brings neither back."""
     program = Program(Phase.WORKING, 1000, unanswered_since=900, unanswered_reason="no answer")
     alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
     assert alive.ok
     assert ready(program, alive).reason == "the brokers do not answer: no answer"
-
-
-def test_a_store_that_is_away_makes_a_program_unready_and_leaves_it_alive() -> None:
-    """A rollout whose new pods can't reach the database must stop; killing them brings no database back."""
     program = Program(Phase.WORKING, 1000)
     alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
     assert alive.ok
@@ -134,7 +121,6 @@ def test_a_store_that_is_away_makes_a_program_unready_and_leaves_it_alive() -> N
 
 
 def test_what_is_fatal_is_told_in_every_phase() -> None:
-    """It ends by itself, or hangs while it ends."""
     for phase in Phase:
         program = Program(phase, 0, fatal="input-lost")
         alive = live(program, [], BOUNDS, 0)

@@ -7,8 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import click
 import pytest
@@ -16,14 +16,15 @@ from harness.recorded import stored_names
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from brew.errors import UsageError
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, UsageError
 from brew.names import STEPS
 from brew.observability.counters import BUCKETS_S, Ended, Ending
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
-from brew.observability.server import Probes, respond, serving
+from brew.observability.server import Probes, Producers, respond, serving
 from brew.observability.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
-from brew.observability.status import Phase, Topics, from_json
+from brew.observability.status import LastTransaction, Phase, Topics, from_json
 
 ANY_PORT = ProbeSettings(port=0)
 NOTHING_GIVEN = dict.fromkeys(("probe_port", "polling_ttl", "consuming_ttl")) | {"no_probes": False, "probe_host": HOST}
@@ -64,7 +65,6 @@ def ask(probes: Probes, path: str, method: str = "GET") -> tuple[int, str, bytes
 
 
 def test_each_page_answers(probes: Probes) -> None:
-    """As a kubelet, a scraper and a person ask."""
     for path in ("/livez", "/readyz", "/startupz", "/livez?verbose"):
         code, kind, body = ask(probes, path)
         assert (code, kind) == (200, "application/json"), path
@@ -77,7 +77,6 @@ def test_each_page_answers(probes: Probes) -> None:
 
 
 def test_an_ill_program_answers_503_with_the_reason(recorder: Recorder, probes: Probes) -> None:
-    """The code is for the kubelet, the body for whoever reads its log."""
     recorder.fatal("input-lost: orders[0]")
     code, _, body = ask(probes, "/livez")
     found = json.loads(body)
@@ -85,9 +84,6 @@ def test_an_ill_program_answers_503_with_the_reason(recorder: Recorder, probes: 
     ill = {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
     assert found["ill"] == [ill]
     assert (ask(probes, "/readyz")[0], ask(probes, "/startupz")[0]) == (503, 200)
-
-
-def test_a_start_is_not_ready_and_not_over() -> None:
     fresh = Recorder(Subject("downstream ledger", "g", Topics("orders"), "localhost:1"), Bounds(1, 1, 1))
     assert [respond(page, fresh).code for page in ("/startupz", "/readyz", "/livez")] == [503, 503, 200]
 
@@ -108,16 +104,12 @@ def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
         assert found["brew_txn_phase_seconds_bucket", ("le", "0.002"), ("phase", step)] == 0
     assert found["brew_txn_seconds_sum",] == pytest.approx(2.5)
     assert (found["brew_duplicates_total",], found["brew_txn_open",]) == (3, 0)
-
-
-def test_who_does_not_look_for_duplicates_tells_of_none(recorder: Recorder) -> None:
-    """0 would say that it had looked."""
-    assert b"brew_duplicates_total 3.0" in respond("/metrics", recorder).body
-    assert b"brew_duplicates_total 0.0" not in respond("/metrics", Recorder.unobserved()).body
+    buckets = [one.value for one in samples(recorder) if one.name == "brew_txn_seconds_bucket"]
+    assert buckets == sorted(buckets), "they are cumulative, or quantiles come out as nonsense"
+    assert len(buckets) == len(BUCKETS_S) + 1
 
 
 def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Recorder) -> None:
-    """Something to read opens none: 0 while a partition waits for its turn."""
 
     def told() -> float:
         return next(one.value for one in samples(recorder) if one.name == "brew_txn_open")
@@ -137,17 +129,9 @@ def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Rec
 
 
 def test_every_metric_that_is_described_is_told_and_no_other(recorder: Recorder) -> None:
-    """Dashboards and alerts are held against the described ones."""
     told = {one.name: set(one.labels) - {"le"} for one in samples(recorder) if one.name.startswith("brew")}
     described = {name: set(labels) - {"le"} for name, labels in stored_names().items()}
     assert told == described
-
-
-def test_histograms_only_rise(recorder: Recorder) -> None:
-    """Buckets are cumulative, or quantiles come out as nonsense."""
-    values = [one.value for one in samples(recorder) if one.name == "brew_txn_seconds_bucket"]
-    assert values == sorted(values)
-    assert len(values) == len(BUCKETS_S) + 1
 
 
 def test_answers_are_quick_with_many_partitions(recorder: Recorder) -> None:
@@ -185,20 +169,14 @@ def test_the_server_leaves_with_its_thread_and_port(recorder: Recorder) -> None:
 # The port.
 
 
-def test_a_default_port_that_is_taken_is_left_to_its_owner(recorder: Recorder) -> None:
-    """Two runs on one machine must not stop each other over it."""
+def test_a_port_that_is_taken_is_left_to_its_owner_and_refused_where_it_was_asked_for(recorder: Recorder) -> None:
+    """Two runs on one machine must not stop each other; whoever asks there would hear of somebody else's health."""
     with socket.create_server((HOST, 0)) as owner:
         taken = owner.getsockname()[1]
         server = Probes(ProbeSettings(port=taken), recorder)
         assert server.taken
         assert ask(server, "/readyz")[0] == 200
         server.close()
-
-
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(recorder: Recorder) -> None:
-    """Whoever asks there would hear of somebody else's health."""
-    with socket.create_server((HOST, 0)) as owner:
-        taken = owner.getsockname()[1]
         with pytest.raises(UsageError, match=f"{taken}.*--probe-port.*--no-probes"):
             Probes(ProbeSettings(port=taken, asked=True), recorder)
 
@@ -214,7 +192,6 @@ def test_an_address_of_another_machine_is_refused_where_a_port_was_asked_for(
 
 
 def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
-    """A program that ends tells with its exit code; nobody is there to probe it twice."""
     assert probe_settings(NOTHING_GIVEN, follow=False, longest_work_s=1) is None
     assert probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1) == ProbeSettings("127.0.0.1", PORT)
     asked = probe_settings({**NOTHING_GIVEN, "probe_port": 8080}, follow=False, longest_work_s=1)
@@ -224,28 +201,23 @@ def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
 
 @pytest.mark.parametrize(("longest", "ttl"), [(120, 300), (240, 300), (241, 301), (1800, 1860)])
 def test_the_default_time_makes_room_for_the_longest_work(longest: float, ttl: float) -> None:
-    """Nobody is called stuck in the middle of one long transaction."""
     made = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
     assert made == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
 
 
 @pytest.mark.parametrize("setting", ["polling_ttl", "consuming_ttl"])
 def test_a_time_shorter_than_the_longest_work_is_refused(setting: str) -> None:
-    """At its edge it is taken."""
     assert probe_settings({**NOTHING_GIVEN, setting: 120.0}, follow=True, longest_work_s=120) is not None
     with pytest.raises(UsageError, match=f"--{setting.replace('_', '-')} is 119.9: .*120 s"):
         probe_settings({**NOTHING_GIVEN, setting: 119.9}, follow=True, longest_work_s=120)
+    with pytest.raises(UsageError, match="--polling-ttl is 0"):
+        ProbeSettings(polling_ttl_s=0)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["--no-probes"],
-        ["--probe-port", "0", "--probe-host", "0.0.0.0"],
-        ["--probe-port", "8080", "--polling-ttl", "400", "--consuming-ttl", "500.5"],
-    ],
-)
+LOCAL_TIMES = ["--probe-port", "8080", "--polling-ttl", "400", "--consuming-ttl", "500.5"]
+
+
+@pytest.mark.parametrize("words", [[], ["--no-probes"], ["--probe-port", "0", "--probe-host", "0.0.0.0"], LOCAL_TIMES])
 def test_options_go_on_to_the_program_that_is_submitted(words: list[str]) -> None:
     """What the driver is told behind spark-submit is what was said before it."""
     command = probe_options(click.Command("run"))
@@ -253,17 +225,104 @@ def test_options_go_on_to_the_program_that_is_submitted(words: list[str]) -> Non
     assert command.make_context("run", probe_words(first)).params == first
 
 
-def test_a_time_that_can_not_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="--polling-ttl is 0"):
-        ProbeSettings(polling_ttl_s=0)
-
-
-def test_malformed_profiles_are_told_where_profiles_are_used() -> None:
-    """As many as the latest attempt's table holds; a run without profiles tells none."""
+def test_malformed_profiles_and_duplicates_are_told_where_they_are_looked_for() -> None:
+    """As many as the latest attempt's table holds; 0 would say that it had looked."""
     recorder = Recorder.unobserved()
+    assert b"brew_duplicates_total 0.0" not in respond("/metrics", recorder).body
     assert b"\nbrew_profiles_malformed " not in respond("/metrics", recorder).body
     for count in (3, 2):
         end = Ended("in", 0, Ending.COMMITTED, 0, 1, 1, {}, 0.1, {}, None, None, "", malformed_profiles=count)
         recorder.ended(end)
         assert f"\nbrew_profiles_malformed {count}.0".encode() in respond("/metrics", recorder).body
         assert recorder.status().totals.malformed_profiles == count
+
+
+# Producer ids and epochs in /status.
+
+
+@dataclass
+class Brokers:
+    """Know the holders of some ids, or do not answer."""
+
+    holders: dict[str, tuple[int, int]] = field(default_factory=dict)
+    silent: bool = False
+    asked: list[Sequence[str]] = field(default_factory=list)
+    now: float = 100.0
+
+    def ask(self, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
+        self.asked.append(names)
+        assert 0 < deadline.remaining_s() <= 2
+        if self.silent:
+            raise DeadlineExceeded("describe transactions: 2 s are over")
+        return {name: self.holders[name] for name in names if name in self.holders}
+
+
+@dataclass
+class Scene:
+    brokers: Brokers
+    recorder: Recorder
+    producers: Producers
+
+    def last(self, partition: int, page: str = "/status?producers") -> LastTransaction:
+        reply = respond(page, self.recorder, self.producers)
+        assert reply.code == 200
+        found = from_json(reply.body).partitions[partition].last_transaction
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def scene() -> Scene:
+    brokers = Brokers({"g:orders:0": (7, 3)})
+    recorder = Recorder(Subject("pipeline", "g", Topics("orders"), "localhost:1"), Bounds(300, 300, 180))
+    for partition in (0, 1):
+        name = f"g:orders:{partition}"
+        recorder.ended(Ended("orders", partition, Ending.COMMITTED, 0, 5, transactional_id=name))
+    return Scene(brokers, recorder, Producers(brokers.ask, lambda: brokers.now))
+
+
+def test_who_asks_for_producers_gets_them_and_nobody_else_waits_for_brokers(scene: Scene) -> None:
+    plain = scene.last(0, "/status")
+    assert (plain.producer_id, plain.epoch) == (None, None)
+    assert "/status?producers" in (plain.producer_unknown or "")
+    for page in ("/livez", "/readyz", "/metrics", "/status?other=producers"):
+        respond(page, scene.recorder, scene.producers)
+    assert scene.brokers.asked == []
+    told = scene.last(0)
+    assert (told.producer_id, told.epoch, told.producer_unknown) == (7, 3, None)
+    assert scene.brokers.asked == [["g:orders:0", "g:orders:1"]]
+
+
+def test_an_id_that_no_coordinator_knows_or_tells_is_null_with_its_reason(scene: Scene) -> None:
+    """The rest of the document is there."""
+    told = scene.last(1, "/status?producers=1")
+    assert (told.producer_id, told.epoch) == (None, None)
+    assert "does not know the id" in (told.producer_unknown or "")
+    scene.brokers.silent = True
+    scene.brokers.now += 1
+    told = scene.last(0)
+    assert (told.producer_id, told.epoch, told.records) == (None, None, 0)
+    assert told.producer_unknown == "the brokers did not report it: describe transactions: 2 s are over"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_an_answer_is_kept_for_a_second_and_a_failure_too(scene: Scene, silent: bool) -> None:
+    """However often somebody asks: brokers that are in trouble are not asked more often."""
+    scene.brokers.silent = silent
+    for _ in range(3):
+        scene.last(0)
+    scene.brokers.now += 0.999
+    scene.last(0)
+    assert len(scene.brokers.asked) == 1
+    scene.brokers.now += 0.001
+    scene.brokers.silent, scene.brokers.holders = False, {"g:orders:0": (7, 4)}
+    assert scene.last(0).epoch == 4
+    assert len(scene.brokers.asked) == 2
+
+
+def test_a_program_without_transactions_asks_nobody() -> None:
+    brokers = Brokers()
+    recorder = Recorder(Subject("downstream ledger", "g", Topics("out"), "localhost:1"), Bounds(300, 300, 180))
+    recorder.surveyed(("out", 0), 0, 10, 10)
+    reply = respond("/status?producers", recorder, Producers(brokers.ask))
+    assert (json.loads(reply.body)["partitions"][0]["last_transaction"], brokers.asked) == (None, [])

@@ -25,18 +25,7 @@ from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
 from operations.dlq.command import DeadLetterCounts, report_document, summary
 from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, ReplayLog, printable_content, replay_log_key
-from operations.dlq.replay import (
-    BY_KEY,
-    RepairCommand,
-    RepairFailed,
-    ReplayRecord,
-    ReplayRules,
-    ReplaySettings,
-    SkippedDeadLetter,
-    SkipReason,
-    replay,
-    written_back,
-)
+from operations.dlq.replay import RepairCommand, ReplayRecord, ReplayRules, SkippedDeadLetter, SkipReason, replay
 
 SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
@@ -50,22 +39,17 @@ def times(count: int) -> DeadLetter:
 
 
 def test_a_letter_knows_its_reason_its_source_and_its_own_headers() -> None:
+    """An input that was somebody's dead letter itself keeps what it carried: the last block is the pipeline's."""
     assert (LETTER.reason, LETTER.message, LETTER.source, LETTER.replays) == ("not-json", "at 3", SOURCE, 0)
     assert LETTER.own_headers == [("trace", b"t")]
     assert (FOREIGN.reason, FOREIGN.source) == ("unknown", None)
     assert not LETTER.omitted
     assert replace(LETTER, headers=[*LETTER.headers, (ERROR_OMITTED, b"9")]).omitted
-
-
-def test_only_the_last_block_of_error_headers_is_the_pipelines() -> None:
-    """An input that was somebody's dead letter itself keeps what it carried."""
     nested = replace(LETTER, headers=[*LETTER.headers, *ERRORS, *SourcePosition("in", 2, 8).headers()])
-    assert nested.own_headers == list(LETTER.headers)
-    assert nested.source == SourcePosition("in", 2, 8)
+    assert (nested.own_headers, nested.source) == (list(LETTER.headers), SourcePosition("in", 2, 8))
 
 
 def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
-    """Error and source headers are gone, older replay headers are replaced."""
     back = RULES.replay_record("dead", times(1), b"y")
     assert isinstance(back, ReplayRecord)
     assert (back.partition, back.value) == (1, b"y")
@@ -77,7 +61,7 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
     ]
     by_key = replace(RULES, by_key=True).replay_record("dead", LETTER, b"y")
     assert isinstance(by_key, ReplayRecord)
-    assert by_key.partition == BY_KEY
+    assert by_key.partition == replaying.BY_KEY
 
 
 @pytest.mark.parametrize(
@@ -125,7 +109,6 @@ def test_a_choice_means_what_fits_all_that_is_set(choice: DeadLetterFilter, *, m
 
 @pytest.mark.parametrize("offsets", ["5:1", "5:5", ":0", "1", "a:", "1:-2"])
 def test_a_range_that_nothing_can_fit_is_refused(offsets: str) -> None:
-    """It would list or replay nothing, without a word."""
     with pytest.raises(UsageError, match=f"--offsets is '{offsets}'"):
         command._choice((), (), (), offsets)
 
@@ -146,27 +129,24 @@ def test_bytes_that_a_terminal_might_obey_are_shown_in_hex(content: bytes | None
 
 
 def test_an_edit_is_a_filter_and_says_how_it_failed() -> None:
+    """A child that holds the pipe open would keep the replay waiting: one that takes too long ends with all of it."""
     python = sys.executable
     upper = RepairCommand.parse(f'{python} -c "import sys; sys.stdout.write(sys.stdin.read().upper())"', 10)
     assert (upper(b"abc"), upper(None)) == (b"ABC", b"")
-    with pytest.raises(RepairFailed, match="exited with 3: no"):
+    with pytest.raises(replaying.RepairFailed, match="exited with 3: no"):
         RepairCommand.parse(f"{python} -c \"import sys; print('no', file=sys.stderr); sys.exit(3)\"", 10)(b"x")
     with pytest.raises(UsageError, match="can't start 'no-such-command'"):
         RepairCommand.parse("no-such-command", 10)(b"x")
     for wrong in ("", "a 'b"):
         with pytest.raises(UsageError, match="--edit"):
             RepairCommand.parse(wrong, 10)
-
-
-def test_an_edit_that_takes_too_long_is_ended_with_all_it_started() -> None:
-    """A child that holds the pipe open would keep the replay waiting."""
     began = time.monotonic()
-    with pytest.raises(RepairFailed, match=r"longer than 0\.3 s"):
+    with pytest.raises(replaying.RepairFailed, match=r"longer than 0\.3 s"):
         RepairCommand.parse("sh -c 'sleep 30 & sleep 30'", 0.3)(b"x")
     assert time.monotonic() - began < 10
 
 
-def test_letters_are_counted_by_reason_partition_and_time() -> None:
+def test_letters_are_counted_by_reason_partition_and_time_and_a_report_by_what_stays() -> None:
     counts = DeadLetterCounts("hour")
     counts.add(LETTER, replayed=True)
     counts.add(replace(LETTER, timestamp=LETTER.timestamp + 3_600_000), replayed=False)
@@ -174,12 +154,9 @@ def test_letters_are_counted_by_reason_partition_and_time() -> None:
     told = counts.document("dead")
     assert (told["letters"], told["replayed"], told["waiting"], len(told["rows"])) == (3, 1, 2, 3)
     assert "2023-11-14T22:00Z" in [row["time"] for row in told["rows"]]
-
-
-def test_a_report_counts_what_went_and_what_stays() -> None:
     done = [RULES.replay_record("dead", LETTER, b"y"), SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]
-    told = report_document(done, "dead", "in", dry_run=False)
-    assert summary(told) == "1 dead letter written back to in; 1 not replayed: 1 too-often"
+    report = report_document(done, "dead", "in", dry_run=False)
+    assert summary(report) == "1 dead letter written back to in; 1 not replayed: 1 too-often"
 
 
 def test_marks_and_headers_are_those_of_the_page_and_a_mark_belongs_to_one_topic_not_to_its_name() -> None:
@@ -195,7 +172,8 @@ if TYPE_CHECKING:
 
 NOWHERE = Connection("nowhere")
 ONE_PARTITION = ReplayRules("in", partitions=1, max_bytes=100_000, most_replays=3)
-SETTINGS = ReplaySettings("g", TransactionSettings(NOWHERE, "g.replay", 5.0), ONE_PARTITION, DeadLetterFilter())
+SENDING = TransactionSettings(NOWHERE, "g.replay", 5.0)
+SETTINGS = replaying.ReplaySettings("g", SENDING, ONE_PARTITION, DeadLetterFilter())
 
 
 def letter(offset: int) -> DeadLetter:
@@ -266,43 +244,33 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
         monkeypatch.setattr(replaying, "KafkaTransaction", lambda *_how: Transaction(place))
         done = list(chain.from_iterable(replay(cast("DeadLetterTopics", place), SETTINGS)))
         skipped = [(one.letter.offset, one.why) for one in done if isinstance(one, SkippedDeadLetter)]
-        return [one.letter.offset for one in written_back(done)], skipped
+        return [one.letter.offset for one in replaying.written_back(done)], skipped
 
     return run
 
 
-@pytest.fixture
-def letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction for each letter."""
-    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
-
-
 def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(replays: Replays) -> None:
-    """Another replay committed it a moment ago: what was visible before the fence does not show its mark."""
+    """Another replay committed it a moment ago; and a second replay sees the first one's marks."""
     place = Place(letter(5), letter(6), hidden={5})
     assert replays(place) == ([6], [(5, SkipReason.REPLAYED)])
-    assert place.produced == [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
+    written = [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
+    assert place.produced == written
     assert place.told.index("fence") < place.told.index("read_to_end") < place.told.index("begin")
+    assert (replays(place)[0], place.produced) == ([], written)
 
 
-@pytest.mark.usefixtures("letter_by_letter")
-def test_each_transaction_settles_the_marks_again(replays: Replays) -> None:
-    """The second round fences anew, so somebody else may have been there in between."""
-    place = Place(letter(5), letter(6))
-    assert replays(place) == ([5, 6], [])
-    assert place.told.count("read_to_end") == place.told.count("fence") == place.told.count("commit") == 2
-
-
-def test_a_letter_is_written_back_once_in_two_replays(replays: Replays) -> None:
-    """The second one sees the first one's marks and writes nothing."""
-    place = Place(letter(5))
-    assert [replays(place)[0] for _ in range(2)] == [[5], []]
-    assert len(place.produced) == 2
+def test_each_transaction_settles_the_marks_again_and_the_first_letter_that_waits_holds_all(
+    replays: Replays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round fences anew, so somebody else may have been there in between."""
+    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
+    place = Place(letter(5), foreign(6), letter(7), foreign(8), letter(9))
+    assert (replays(place)[0], place.position) == ([5, 7, 9], 6)
+    assert place.told.count("read_to_end") == place.told.count("fence") == place.told.count("commit") == 3
 
 
 @pytest.mark.parametrize("step", ["flush", "send-offsets"])
 def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) -> None:
-    """It is aborted, nothing is committed behind it, and the next replay writes its letter back."""
     place = Place(letter(5), fails_at=step)
     with pytest.raises(Fatal):
         replays(place)
@@ -322,38 +290,25 @@ def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_b
     assert place.position == 9
 
 
-@pytest.mark.usefixtures("letter_by_letter")
-def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(replays: Replays) -> None:
-    """Transaction after transaction: what counts is the first that waits in all of the partition."""
-    place = Place(letter(5), foreign(6), letter(7), foreign(8), letter(9))
-    assert (replays(place)[0], place.position) == ([5, 7, 9], 6)
-
-
 @pytest.mark.parametrize("metadata", ["", "topic-id=older marks-id=marks-id"])
 def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(replays: Replays, metadata: str) -> None:
-    """It says nothing of these letters, however high it is."""
     place = Place(letter(5))
     place.broker.committed = Committed(99, metadata)
     replays(place)
     assert place.position == 6
 
 
-def test_marks_that_were_made_again_are_no_reason_to_write_all_back(replays: Replays) -> None:
-    """The group's offset remembers the topic that held them."""
-    place = Place(letter(5))
-    place.broker.committed = Committed(6, "topic-id=id marks-id=older")
-    with pytest.raises(Refused, match=r"replay log of dlq\[0\] is lost"):
-        replays(place)
-    assert place.produced == []
-
-
-def test_another_groups_marks_are_seen_behind_the_fence_too(replays: Replays) -> None:
-    """Its replay committed since we began; the two do not fence each other."""
+def test_marks_of_another_group_and_those_that_were_made_again_are_refused(replays: Replays) -> None:
+    """Another group's are seen behind the fence; the group's offset remembers the topic that held its own."""
     place = Place(letter(5), letter(6))
     place.known.read_to_end = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
     with pytest.raises(Refused, match=r"is 'g', but .* were replayed under group 'other'"):
         replays(place)
-    assert place.produced == []
+    again = Place(letter(5))
+    again.broker.committed = Committed(6, "topic-id=id marks-id=older")
+    with pytest.raises(Refused, match=r"replay log of dlq\[0\] is lost"):
+        replays(again)
+    assert place.produced == again.produced == []
 
 
 CLIENT = cast("AdminClient", None)
@@ -373,9 +328,6 @@ def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pyt
     assert read == [(0, 3)]
     made.read_to_end(CLIENT, Deadline(5))
     assert read == [(0, 3), (3, 8)]
-
-
-def test_marks_that_stay_open_are_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     made, read = marks(monkeypatch, LogOffsets(0, 3, 8))
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
         made.read_to_end(CLIENT, Deadline(0.01))

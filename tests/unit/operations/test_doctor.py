@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ def named(transactional_id: str) -> CoordinatorTransaction:
 OLD = replace(HELD, last_ms=NOW_MS - 900_000 - 300_001)
 WITHIN = "within its timeout"
 ENDED = "its coordinator has no such open transaction ('g:in:2' is {}): no timeout ends it"
+ENDING = "its markers are being written"
 UNTOLD = "no coordinator reports it: it is hanging, or this user lacks Describe on its transactional id"
 NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old: no timeout ends it"
 
@@ -49,14 +51,9 @@ NOBODYS = "no coordinator knows the producer, and its last record is 1200 s old:
         (HELD, known(age_s=120), "lingering", "open for longer than 60 s; its timeout ends it in 0 s"),
         (HELD, known(age_s=121), "lingering", "open for longer than its timeout of 120 s"),
         (HELD, known(age_s=30.1, timeout_s=30), "lingering", "open for longer than its timeout of 30 s"),
-        (HELD, known("PrepareCommit", age_s=500), "open", "PrepareCommit: its markers are being written"),
-        (HELD, known("PrepareAbort", age_s=500), "open", "PrepareAbort: its markers are being written"),
-        (
-            HELD,
-            known("PrepareEpochFence", producer_epoch=4),
-            "open",
-            "PrepareEpochFence: its markers are being written",
-        ),
+        (HELD, known("PrepareCommit", age_s=500), "open", f"PrepareCommit: {ENDING}"),
+        (HELD, known("PrepareAbort", age_s=500), "open", f"PrepareAbort: {ENDING}"),
+        (HELD, known("PrepareEpochFence", producer_epoch=4), "open", f"PrepareEpochFence: {ENDING}"),
         (HELD, known("CompleteCommit"), "hanging", ENDED.format("CompleteCommit")),
         (HELD, known("Empty"), "hanging", ENDED.format("Empty")),
         (HELD, known(places=frozenset({("out", 1)})), "hanging", ENDED.format(ONGOING)),
@@ -80,15 +77,7 @@ def test_what_a_leader_holds_is_judged_by_its_coordinator(
     assert (case.known, case.age_s is not None) == (mine, aged)
 
 
-def test_a_transaction_that_holds_nothing_back_yet_is_told_too() -> None:
-    """Its coordinator has it open; pending offsets can wait behind it."""
-    (case,) = diagnose([], [known(age_s=70)], AGE_LIMITS, NOW_MS)
-    assert (case.kind, case.holds, case.transactional_id) == (Kind.LINGERING, (), "g:in:2")
-    assert diagnose([], [known("CompleteAbort")], AGE_LIMITS, NOW_MS) == []
-
-
 def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -> None:
-    """A person ends transactions, not partitions."""
     other = PartitionTransaction("out", 1, 5, 7, 3, NOW_MS)
     orphan = PartitionTransaction("out", 3, 5, 9, 0, NOW_MS)
     owner = known(places=frozenset({("out", 1), ("out", 2)}))
@@ -98,7 +87,6 @@ def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -
 
 
 def test_cases_are_told_worst_first_then_oldest_first() -> None:
-    """Equal ones go by producer; one whose age is not known comes behind all whose age is."""
     held = [replace(HELD, producer_id=p) for p in (1, 2, 3, 4, 5, 6, 7)]
     owners = [
         known("Empty", producer_id=1),
@@ -114,10 +102,13 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
 
 
 def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> None:
-    """In whichever partition it lies."""
+    """In whichever partition it lies; one that holds nothing back yet is told too, as pending offsets can wait."""
     old, young = replace(HELD, last_ms=0), replace(HELD, partition=3)
     (case,) = diagnose([old, young], [], AGE_LIMITS, NOW_MS)
     assert (case.kind, case.holds) == (Kind.UNKNOWN, (old, young))
+    (case,) = diagnose([], [known(age_s=70)], AGE_LIMITS, NOW_MS)
+    assert (case.kind, case.holds, case.transactional_id) == (Kind.LINGERING, (), "g:in:2")
+    assert diagnose([], [known("CompleteAbort")], AGE_LIMITS, NOW_MS) == []
 
 
 def test_an_id_that_goes_on_elsewhere_is_a_case_of_its_own() -> None:
@@ -146,7 +137,6 @@ def test_what_only_seemed_to_hang_is_dropped_at_a_second_look() -> None:
 
 
 def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
-    """Others are told as they are."""
     assert case(Kind.OPEN, known()).owner == TransactionalId("g", "in", 2)
     assert case(Kind.OPEN, named("flink-7")).owner is None
     assert case(Kind.UNKNOWN).owner is case(Kind.UNKNOWN).sink is case(Kind.UNKNOWN).position is None
@@ -165,41 +155,28 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
     assert (there.offsets, there.blocked_groups, there.approaching_groups) == (0, (), ())
     (behind,) = found.blocked_partitions(case(), {("out", 2): ReadBounds(80, 80)}, {})
     assert behind.offsets == 0
-
-
-def test_a_sinks_own_group_waits_for_nothing_where_its_transaction_holds_back_its_topic() -> None:
-    """What it has there is the id of its next batch."""
     sink = case(Kind.OPEN, named("revenue:out:sink"), replace(HELD, partition=0))
     groups = {"ledger": {("out", 0): 90}, "revenue": {("out", 0): 4}}
     (told,) = found.blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
-    assert (told.blocked_groups, told.approaching_groups) == (("ledger",), ())
+    assert (told.blocked_groups, told.approaching_groups) == (("ledger",), ()), "a sink's own group waits for nothing"
 
 
-def test_what_is_ended_is_named_or_sick() -> None:
-    """A name ends anything; `--all` what hangs."""
+def test_what_is_ended_is_named_or_sick_and_not_within_its_own_time_out() -> None:
+    """A name ends anything; `--all` what hangs or is overdue, and what is young where the caller says so."""
     open_one, sick, unknown = case(Kind.OPEN, known()), case(Kind.HANGING), case(Kind.UNKNOWN)
     assert select_to_abort([open_one, sick, unknown], [], everything=True) == [sick]
     assert select_to_abort([open_one], ["g:in:2"], everything=False) == [open_one]
     assert select_to_abort([unknown], ["out/2/7"], everything=False) == [unknown]
     assert found.unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
-
-
-def test_all_ends_no_transaction_that_is_within_its_own_time_out() -> None:
-    """A minute is nothing to somebody whose time-out is fifteen; whoever says whose and how old may end it, too."""
     healthy, young, at_its_end, overdue = (
         diagnose([HELD], [known(age_s=age_s, timeout_s=900)], AGE_LIMITS, NOW_MS) for age_s in (59, 61, 900, 900.1)
     )
     assert [one.kind for one in young] == [Kind.LINGERING]
     assert select_to_abort([*young, *at_its_end, *overdue], [], everything=True) == overdue
     assert select_to_abort([*healthy, *young], [], everything=True, young=True) == young
-
-
-@pytest.mark.parametrize(("age_s", "overdue"), [(None, False), (119.9, False), (120.0, False), (120.1, True)])
-def test_a_transaction_is_overdue_behind_its_own_time_out(age_s: float | None, overdue: bool) -> None:
-    lingering = replace(case(Kind.LINGERING, known()), age_s=age_s)
-    assert lingering.overdue is overdue
-    assert select_to_abort([lingering], [], everything=True) == ([lingering] if overdue else [])
-    assert not replace(case(Kind.LINGERING), age_s=10**9).overdue
+    assert [one.overdue for one in (*young, *at_its_end, *overdue)] == [False, False, True]
+    for untold in (replace(case(Kind.LINGERING, known()), age_s=None), replace(case(Kind.LINGERING), age_s=10**9)):
+        assert (untold.overdue, select_to_abort([untold], [], everything=True)) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -264,30 +241,21 @@ NEVER = "no known position goes back; the records become aborted, hidden from re
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (case(Kind.LINGERING, known()), f"group g reads in[2] again from offset 17 at its next attempt{HIDDEN}"),
-        (
-            case(Kind.LINGERING, named("h:in:2")),
-            f"group h reads in[2] again from its first offset at its next attempt{HIDDEN}",
-        ),
+        (known(), f"group g reads in[2] again from offset 17 at its next attempt{HIDDEN}"),
+        (named("h:in:2"), f"group h reads in[2] again from its first offset at its next attempt{HIDDEN}"),
         (case(Kind.OPEN, named("flink-7")), "its owner is fenced, and has to restart from its last committed position"),
-        (case(Kind.LINGERING, named("g:in:sink")), f"sink g writes batch 4 again at its query's next attempt{HIDDEN}"),
-        (
-            case(Kind.LINGERING, named("h:in:sink")),
-            f"sink h writes its first batch again at its query's next attempt{HIDDEN}",
-        ),
+        (named("g:in:sink"), f"sink g writes batch 4 again at its query's next attempt{HIDDEN}"),
+        (named("h:in:sink"), f"sink h writes its first batch again at its query's next attempt{HIDDEN}"),
         (case(Kind.HANGING, known("Empty")), NEVER),
         (case(Kind.HANGING, known(producer_epoch=4)), NEVER),
         (case(Kind.UNKNOWN), NEVER),
     ],
 )
-def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(told: Diagnosis, text: str) -> None:
-    """The rest takes a marker by hand."""
-    assert found.aborted_by_fence(told) is (text != NEVER)
-    assert found.reprocessed_after_abort(told, {"g": {("in", 2): 17, ("in", 0): 4}}) == text
-
-
-def test_kafkas_own_command_is_complete() -> None:
-    """For whoever has the rights that this client lacks."""
+def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(told: Any, text: str) -> None:
+    """The rest takes a marker by hand, with Kafka's own command, for whoever has the rights that this client lacks."""
+    one = told if isinstance(told, Diagnosis) else case(Kind.LINGERING, told)
+    assert found.aborted_by_fence(one) is (text != NEVER)
+    assert found.reprocessed_after_abort(one, {"g": {("in", 2): 17, ("in", 0): 4}}) == text
     assert found.kafka_abort_command("k:9092", HELD) == (
         "kafka-transactions.sh --bootstrap-server k:9092 abort --topic out --partition 2 --start-offset 90"
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from harness.xray_logs import batch, marker
 
 from brew.cluster import RawBatch
 from brew.errors import UsageError
@@ -16,98 +18,86 @@ from operations.record_status import RecordState, RecordStateFinder, RecordWrite
 LOG = LogOffsets(0, 100, 120)
 
 
-def batch(
-    base: int, count: int = 1, producer: int = 7, epoch: int = 3, marker: str | None = None, *, plain: bool = False
-) -> RawBatch:
-    return RawBatch(base, base + count - 1, count, producer, epoch, 0, not plain, marker is not None, marker, 0)
+def wrote(state: str, *more: Any) -> RecordWriter:
+    return RecordWriter(RecordState(state), *more)
 
 
 @pytest.mark.parametrize(
-    ("offset", "batches", "written"),
+    ("batches", "written"),
     [
-        (11, [batch(10, 5), batch(15, marker="commit")], RecordWriter(RecordState.COMMITTED, 7, 3, 15, 3)),
-        (11, [batch(10, 5), batch(15, epoch=4, marker="abort")], RecordWriter(RecordState.ABORTED, 7, 3, 15, 4)),
-        (11, [batch(10, 5), batch(15, producer=8, marker="commit")], RecordWriter(RecordState.OPEN, 7, 3)),
+        ([batch(10, 5, 7, 3), marker(15, 7, "commit", 3)], ("committed", 7, 3, 15, 3)),
+        ([batch(10, 5, 7, 3), marker(15, 7, "abort", 4)], ("aborted", 7, 3, 15, 4)),
+        ([batch(10, 5, 7, 3), marker(15, 8, "commit", 3)], ("open", 7, 3)),
+        ([batch(10, 5, 7, 3), marker(15, 7, "abort", 3), marker(16, 7, "commit", 3)], ("aborted", 7, 3, 15, 3)),
         (
-            11,
-            [batch(10, 5), batch(15, marker="abort"), batch(16, marker="commit")],
-            RecordWriter(RecordState.ABORTED, 7, 3, 15, 3),
+            [batch(10, 3, 7, 3), marker(13, 8, "abort", 3), batch(14, 2, 7, 3), marker(16, 7, "commit", 4)],
+            ("committed", 7, 3, 16, 4),
         ),
-        (
-            11,
-            [batch(10, 3), batch(13, producer=8, marker="abort"), batch(14, 2), batch(16, epoch=4, marker="commit")],
-            RecordWriter(RecordState.COMMITTED, 7, 3, 16, 4),
-        ),
-        (11, [batch(11, producer=-1, epoch=-1, plain=True)], RecordWriter(RecordState.PLAIN, -1, -1)),
-        (11, [batch(10, 3, plain=True)], RecordWriter(RecordState.PLAIN, 7, 3)),
-        (11, [batch(12, 2), batch(14, marker="commit")], RecordWriter(RecordState.UNKNOWN)),
-        (11, [], RecordWriter(RecordState.UNKNOWN)),
+        ([batch(11, 1, -1, -1, tx=False)], ("plain", -1, -1)),
+        ([batch(10, 3, 7, 3, tx=False)], ("plain", 7, 3)),
+        ([batch(12, 2, 7, 3), marker(14, 7, "commit", 3)], ("unknown",)),
+        ([], ("unknown",)),
     ],
 )
-def test_the_next_marker_of_its_producer_decides_a_records_fate(
-    offset: int, batches: list[RawBatch], written: RecordWriter
-) -> None:
-    """Markers of others, and later ones of the same producer, do not."""
-    finder = RecordStateFinder(offset)
+def test_the_next_marker_of_its_producer_decides_a_records_fate(batches: list[RawBatch], written: Any) -> None:
+    finder = RecordStateFinder(11)
     for one in batches:
         if finder.add(one):
             break
-    assert finder.written() == written
+    assert finder.written() == wrote(*written)
 
 
 @pytest.mark.parametrize(
     ("offset", "one", "last"),
     [
-        (10, batch(10, 3), False),
-        (12, batch(10, 3), False),
-        (10, batch(10, 3, plain=True), True),
-        (9, batch(10, 3), True),
-        (13, batch(10, 3), False),
-        (10, batch(10, marker="commit"), False),
+        (10, batch(10, 3, 7, 3), False),
+        (12, batch(10, 3, 7, 3), False),
+        (10, batch(10, 3, 7, 3, tx=False), True),
+        (9, batch(10, 3, 7, 3), True),
+        (13, batch(10, 3, 7, 3), False),
+        (10, marker(10, 7, "commit", 3), False),
     ],
 )
 def test_a_reader_of_batches_knows_when_it_has_seen_enough(offset: int, one: RawBatch, last: bool) -> None:
-    """The batch that holds the offset, or the first one behind it."""
     assert RecordStateFinder(offset).add(one) is last
 
 
 WAITS = "not below the last stable offset 100: readers wait for an older open transaction"
+
+
 ENDED = "aborted by the marker at 60"
 FENCED = f"{ENDED} (epoch 4, newer than the producer's: fenced, timed out, or aborted under transaction.version 2)"
+
+
+OUTSIDE = "written outside of transactions, and below the last stable offset"
 
 
 @pytest.mark.parametrize(
     ("offset", "written", "visible", "rule"),
     [
-        (99, RecordWriter(RecordState.COMMITTED, 7, 3, 99, 3), True, "committed by the marker at 99"),
-        (100, RecordWriter(RecordState.COMMITTED, 7, 3, 110, 3), False, WAITS),
-        (
-            99,
-            RecordWriter(RecordState.PLAIN),
-            True,
-            "written outside of transactions, and below the last stable offset",
-        ),
-        (100, RecordWriter(RecordState.PLAIN), False, WAITS),
-        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, 3), False, f"{ENDED} (by its own producer)"),
-        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, None), False, f"{ENDED} (by its own producer)"),
-        (50, RecordWriter(RecordState.ABORTED, 7, 3, 60, 4), False, FENCED),
-        (101, RecordWriter(RecordState.OPEN, 7, 3), False, "its transaction is still open: no marker yet"),
-        (5, RecordWriter(RecordState.UNKNOWN), False, "no batch contains it: retention or compaction removed it"),
+        (99, ("committed", 7, 3, 99, 3), True, "committed by the marker at 99"),
+        (100, ("committed", 7, 3, 110, 3), False, WAITS),
+        (99, ("plain",), True, OUTSIDE),
+        (100, ("plain",), False, WAITS),
+        (50, ("aborted", 7, 3, 60, 3), False, f"{ENDED} (by its own producer)"),
+        (50, ("aborted", 7, 3, 60, None), False, f"{ENDED} (by its own producer)"),
+        (50, ("aborted", 7, 3, 60, 4), False, FENCED),
+        (101, ("open", 7, 3), False, "its transaction is still open: no marker yet"),
+        (5, ("unknown",), False, "no batch contains it: retention or compaction removed it"),
     ],
 )
-def test_a_rule_says_who_sees_a_record(offset: int, written: RecordWriter, visible: bool, rule: str) -> None:
+def test_a_rule_says_who_sees_a_record(offset: int, written: Any, visible: bool, rule: str) -> None:
     """The last stable offset is the first that readers are not given."""
-    assert visibility(offset, written, LOG) == Visibility(visible, rule)
+    assert visibility(offset, wrote(*written), LOG) == Visibility(visible, rule)
 
 
 def copy(state: str, epoch: int = 3, name: str | None = "g:in:0", *, visible: bool | None = None) -> Copy:
     seen = state in {"committed", "plain"} if visible is None else visible
-    written = RecordWriter(RecordState(state), 7, epoch)
-    return Copy("output", "out", 0, 10 + epoch, written, Visibility(seen, "a rule"), name)
+    return Copy("output", "out", 0, 10 + epoch, wrote(state, 7, epoch), Visibility(seen, "a rule"), name)
 
 
 def planted(offset: int, state: str = "committed", pid: int = 7, epoch: int = 3, marker: int = 90) -> Copy:
-    written = RecordWriter(RecordState(state), pid, epoch, None if state == "plain" else marker)
+    written = wrote(state, pid, epoch, None if state == "plain" else marker)
     return replace(copy(state), offset=offset, written=written, transactional_id="g:in:0" if pid == 7 else None)
 
 
@@ -124,15 +114,23 @@ EARLIER, LATER = copy("aborted", 2), copy("committed", 5)
 AGAIN = "not committed yet; the next attempt processes it"
 TRIED = "not committed yet, 1 attempt aborted; the next attempt processes it"
 ONCE = "delivered once, to out[0] offset 13"
+TWO_OUTPUTS = history(replace(COMMITTED, topic="late", index=1), COMMITTED)
+REPLAYED = replace(history(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2"))
+REPLAYS = "not-json: m; dead letter dlq/0/13; replayed as in/0/1; replayed as in/0/2"
+FANNED_OUT = (*(replace(copy("committed", epoch), index=1) for epoch in (3, 4)), copy("plain"))
 STILL_OPEN = "written, and its transaction is still open"
 BOTH = "2 copies were committed (out/0/13 and out/0/15)"
 REFUSED = "not-json: not JSON: line 1; dead letter dlq/0/13"
 BESIDE = "also 1 aborted copy (read_uncommitted readers see 2 copies)"
+TWO_BESIDE = "also 2 aborted copies (read_uncommitted readers see 3 copies)"
+DROPPED = "the transformation drops it, and the committed offset is past it"
 TWO_GROUPS = "two groups, or two programs, write to this topic"
 ANOTHER = "written outside of transactions: another program writes to this topic"
 ITSELF = "its writer produced the record more than once"
+TWICE_BY_ONE = f"2 copies were committed (out/0/13 and dlq/0/13), in 1 transaction of g:in:0: {ITSELF}"
 PLACES = "out/0/1 and out/0/2"
 ONE_WRITER = f"in 1 transaction of g:in:0: {ITSELF}"
+TWO_IDS = f"in 2 transactions of g:in:0 and h:in:0: {TWO_GROUPS}"
 STRANGER = f"in 2 transactions of g:in:0 and producer 9: {TWO_GROUPS}"
 BY_US = "committed by g:in:0"
 ALL_PLAIN = "all written outside of transactions: by another program"
@@ -153,26 +151,14 @@ MOVED = (
     [
         (history(COMMITTED), "delivered", ONCE),
         (history(EARLIER, COMMITTED), "delivered", f"{ONCE}; {BESIDE}"),
-        (
-            history(ABORTED, ABORTED, COMMITTED),
-            "delivered",
-            f"{ONCE}; also 2 aborted copies (read_uncommitted readers see 3 copies)",
-        ),
-        (
-            history(replace(COMMITTED, topic="late", index=1), COMMITTED),
-            "delivered",
-            "delivered once, as 2 outputs: out/0/13, late/0/13",
-        ),
+        (history(ABORTED, ABORTED, COMMITTED), "delivered", f"{ONCE}; {TWO_BESIDE}"),
+        (TWO_OUTPUTS, "delivered", "delivered once, as 2 outputs: out/0/13, late/0/13"),
         (history(copy("committed", visible=False)), "waiting", OLDER),
         (history(replace(LETTER, view=Visibility(visible=False, rule=""))), "waiting", OLDER),
         (history(LETTER), "rejected", REFUSED),
         (history(replace(LETTER, message="")), "rejected", "not-json; dead letter dlq/0/13"),
         (history(EARLIER, LETTER), "rejected", f"{REFUSED}; {BESIDE}"),
-        (
-            replace(history(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
-            "rejected",
-            "not-json: m; dead letter dlq/0/13; replayed as in/0/1; replayed as in/0/2",
-        ),
+        (REPLAYED, "rejected", REPLAYS),
         (history(OPEN, at=40), "in-flight", STILL_OPEN),
         (history(ABORTED, ABORTED, OPEN), "in-flight", f"{STILL_OPEN}, 2 attempts aborted"),
         (history(at=40), "not-read", AGAIN),
@@ -180,11 +166,7 @@ MOVED = (
         (history(ABORTED, at=40), "not-read", TRIED),
         (history(ABORTED, at=None), "not-read", TRIED),
         (history(ABORTED, replace(ABORTED, index=1), at=None), "not-read", TRIED),
-        (
-            replace(history(at=41), dropped=True),
-            "dropped",
-            "the transformation drops it, and the committed offset is past it",
-        ),
+        (replace(history(at=41), dropped=True), "dropped", DROPPED),
         (history(at=41), "lost", MISSING),
         (history(ABORTED, at=41), "lost", MISSING),
         (history(complete=False), "not-found", f"{GONE} a part of the output logs was deleted"),
@@ -195,26 +177,10 @@ MOVED = (
         (history(COMMITTED, source=ABORTED), "ghost", "the input record was aborted, but it was delivered"),
         (history(COMMITTED, LATER), "twice", f"{BOTH}, {MOVED}"),
         (history(LETTER, LATER), "twice", f"2 copies were committed (dlq/0/13 and out/0/15), {MOVED}"),
-        (
-            history(*(replace(copy("committed", epoch), index=1) for epoch in (3, 4)), copy("plain")),
-            "twice",
-            f"2 copies were committed (out/0/13 and out/0/14), {MOVED}",
-        ),
-        (
-            history(COMMITTED, copy("committed", 5, "h:in:0")),
-            "twice",
-            f"{BOTH}, in 2 transactions of g:in:0 and h:in:0: {TWO_GROUPS}",
-        ),
-        (
-            history(COMMITTED, copy("plain", 5)),
-            "twice",
-            f"2 copies (out/0/13 and out/0/15), 1 committed by g:in:0 and 1 {ANOTHER}",
-        ),
-        (
-            history(replace(COMMITTED, index=1), LETTER),
-            "twice",
-            f"2 copies were committed (out/0/13 and dlq/0/13), in 1 transaction of g:in:0: {ITSELF}",
-        ),
+        (history(*FANNED_OUT), "twice", f"2 copies were committed (out/0/13 and out/0/14), {MOVED}"),
+        (history(COMMITTED, copy("committed", 5, "h:in:0")), "twice", f"{BOTH}, {TWO_IDS}"),
+        (history(COMMITTED, copy("plain", 5)), "twice", f"2 copies (out/0/13 and out/0/15), 1 {BY_US} and 1 {ANOTHER}"),
+        (history(replace(COMMITTED, index=1), LETTER), "twice", TWICE_BY_ONE),
         # Copies as planted ones may be: in a transaction of its own, in somebody else's, or in none.
         (history(planted(1), planted(2, epoch=4, marker=91)), "twice", f"2 copies were committed ({PLACES}), {MOVED}"),
         (history(planted(1), planted(2, marker=91)), "twice", f"2 copies were committed ({PLACES}), {MOVED}"),
@@ -225,13 +191,8 @@ MOVED = (
     ],
 )
 def test_an_order_has_one_answer(told: OrderHistory, status: str, why: str) -> None:
-    """Where it is, or why it is there twice, in one sentence."""
     assert delivery_status(told) == (status, why)
-
-
-def test_an_orders_dead_letters_are_those_that_stand() -> None:
-    """An output is none, nor is one that was aborted."""
-    assert history(COMMITTED, LETTER, replace(ABORTED, reason="not-json")).letters == [LETTER]
+    assert {"twice", "lost", "ghost"} == BROKEN, "they make the exit code 1"
 
 
 def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
@@ -242,11 +203,7 @@ def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
     first, *others = link_replays([replay, stranger, aborted, history(LETTER)])
     assert (first.replays, [one.replays for one in others]) == (("in/1/2",), [(), (), ()])
     assert "replayed as in/1/2" in delivery_status(first)[1]
-
-
-def test_the_answers_that_break_the_promise_are_three() -> None:
-    """They make the exit code 1."""
-    assert {"twice", "lost", "ghost"} == BROKEN
+    assert history(COMMITTED, LETTER, replace(ABORTED, reason="not-json")).letters == [LETTER]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +217,6 @@ def test_the_answers_that_break_the_promise_are_three() -> None:
     ],
 )
 def test_the_groups_offset_is_held_against_the_order(told: OrderHistory, text: str) -> None:
-    """The committed offset is the next one to read."""
     assert told.group_view() == text
 
 

@@ -39,43 +39,32 @@ WRITER = (
 )
 
 
+SAME_BYTES = "with the same bytes"
+DIFFERENT_VALUES = f"{UPSTREAM}, with different values, {AT_1_AND_2}; {EACH} (delivered, rejected)"
+NO_DUPLICATE = f"no duplicate: in/0/2 {IS_REPLAY}"
+TWO_REPLAYS = f"{NO_DUPLICATE} (delivered); in/0/3 {IS_REPLAY} (rejected)"
+NAMED, FIRST, AGAIN = history(1, ONE), history(1, NAMELESS), history(2, NAMELESS)
+BOTH = f"{EACH} (delivered)"
+APART = f"{UPSTREAM}, {SAME_BYTES}, at in/0/1 and in/0/3; {BOTH}"
+
+
 @pytest.mark.parametrize(
     ("histories", "found", "why"),
     [
-        (
-            [history(1, ONE), history(2, ONE)],
-            "written-twice",
-            f"{UPSTREAM}, with the same bytes, {AT_1_AND_2}; {EACH} (delivered)",
-        ),
-        (
-            [history(1, ONE), history(2, SAME, DLQ)],
-            "written-twice",
-            f"{UPSTREAM}, with different values, {AT_1_AND_2}; {EACH} (delivered, rejected)",
-        ),
-        (
-            [history(1, NAMELESS), history(2, NAMELESS)],
-            "written-twice",
-            f"upstream wrote a record 2 times, with the same bytes, {AT_1_AND_2}; {EACH} (delivered)",
-        ),
-        (
-            [history(1, ONE), history(2, OTHER), history(3, ONE)],
-            "written-twice",
-            f"{UPSTREAM}, with the same bytes, at in/0/1 and in/0/3; {EACH} (delivered)",
-        ),
-        ([history(1, NAMELESS), history(2, Order(None, b"b"))], "different", f"2 {BY_ITSELF}"),
-        ([history(1, NAMELESS), history(2, ONE)], "different", f"2 {BY_ITSELF}"),
-        ([history(1, ONE), history(2, OTHER)], "different", f"2 {BY_ITSELF}"),
-        ([history(1, ONE), history(2, ONE, source="aborted")], "different", f"2 {BY_ITSELF}"),
-        ([history(1, ONE), history(2, REPLAY, source="aborted")], "different", f"2 {BY_ITSELF}"),
-        ([history(1, ONE), history(2, REPLAY)], "replayed", f"no duplicate: in/0/2 {IS_REPLAY} (delivered)"),
-        (
-            [history(1, ONE), history(2, REPLAY), history(3, REPLAY, DLQ)],
-            "replayed",
-            f"no duplicate: in/0/2 {IS_REPLAY} (delivered); in/0/3 {IS_REPLAY} (rejected)",
-        ),
+        ([NAMED, history(2, ONE)], "written-twice", f"{UPSTREAM}, {SAME_BYTES}, {AT_1_AND_2}; {BOTH}"),
+        ([NAMED, history(2, SAME, DLQ)], "written-twice", DIFFERENT_VALUES),
+        ([FIRST, AGAIN], "written-twice", f"upstream wrote a record 2 times, {SAME_BYTES}, {AT_1_AND_2}; {BOTH}"),
+        ([NAMED, history(2, OTHER), history(3, ONE)], "written-twice", APART),
+        ([FIRST, history(2, Order(None, b"b"))], "different", f"2 {BY_ITSELF}"),
+        ([FIRST, history(2, ONE)], "different", f"2 {BY_ITSELF}"),
+        ([NAMED, history(2, OTHER)], "different", f"2 {BY_ITSELF}"),
+        ([NAMED, history(2, ONE, source="aborted")], "different", f"2 {BY_ITSELF}"),
+        ([NAMED, history(2, REPLAY, source="aborted")], "different", f"2 {BY_ITSELF}"),
+        ([NAMED, history(2, REPLAY)], "replayed", f"{NO_DUPLICATE} (delivered)"),
+        ([NAMED, history(2, REPLAY), history(3, REPLAY, DLQ)], "replayed", TWO_REPLAYS),
         ([TWICE, history(2, ONE)], "delivered-twice", f"in/0/1 was delivered more than once: {WRITER}"),
         ([], None, ""),
-        ([history(1, ONE)], None, "there is nothing to hold one record against"),
+        ([NAMED], None, "there is nothing to hold one record against"),
         ([TWICE], "delivered-twice", f"in/0/1 was delivered more than once: {WRITER}"),
         ([TWICE] * 2, "delivered-twice", f"in/0/1 and 1 more were delivered more than once: {WRITER}"),
         ([TWICE] * 3, "delivered-twice", f"in/0/1 and 2 more were delivered more than once: {WRITER}"),
@@ -103,7 +92,6 @@ def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
     ],
 )
 def test_an_order_id_is_read_where_there_is_one(value: bytes | None, found: str | None) -> None:
-    """Values that no run would take tell none."""
     assert order_id(value) == found
 
 
@@ -117,16 +105,10 @@ def test_an_order_is_known_by_its_id_its_bytes_and_the_dead_letter_that_it_was()
 
 
 def batch(
-    offset: int,
-    producer: int,
-    *commits: OffsetCommit,
-    marker: str | None = None,
-    epoch: int = 3,
-    last: int | None = None,
+    offset: int, producer: int, *commits: OffsetCommit, marker: str | None = None, epoch: int = 3, count: int = 1
 ) -> OffsetBatch:
-    end = offset if last is None else last
-    control, transactional = marker is not None, producer >= 0
-    raw = RawBatch(offset, end, end - offset + 1, producer, epoch, 0, transactional, control, marker, 0)
+    end, control, transactional = offset + count - 1, marker is not None, producer >= 0
+    raw = RawBatch(offset, end, count, producer, epoch, 0, transactional, control, marker, 0)
     return OffsetBatch(raw, commits)
 
 
@@ -150,19 +132,15 @@ def test_a_range_begins_where_the_group_stood_before() -> None:
 def test_a_first_range_has_a_beginning_only_where_nothing_can_be_missing(
     at: int, first: int, start: int | None
 ) -> None:
-    """Compaction leaves gaps in the offset log, retention a log start that is another by now."""
+    """Compaction leaves gaps in the offset log, retention another log start; deleted positions tell none."""
     assert spans([batch(at, 7, OffsetCommit(0, 5))], {0: first}) == {(7, 3): {0: Span(start, 5)}}
-
-
-def test_a_range_after_the_positions_were_deleted_has_no_known_beginning() -> None:
-    """What the run was told to do then is written nowhere."""
     log = [batch(0, -1, OffsetCommit(0, 2)), batch(1, -1, OffsetCommit(0, None)), batch(2, 7, OffsetCommit(0, 5))]
     assert spans(log, {0: 0}) == {(7, 3): {0: Span(None, 5)}}
 
 
 def test_ranges_of_several_partitions_in_one_transaction_are_kept_apart() -> None:
     """A gap anywhere in the offset log makes all later beginnings unknown, not those that are known already."""
-    thinned = batch(3, 8, OffsetCommit(0, 9), OffsetCommit(2, 4), last=5)
+    thinned = batch(3, 8, OffsetCommit(0, 9), OffsetCommit(2, 4), count=3)
     log = [
         batch(0, 7, OffsetCommit(0, 5)),
         batch(1, 7, OffsetCommit(1, 6)),

@@ -15,8 +15,10 @@ from brew.names import ExitCode
 from brew.range_transaction import Rows
 from brew.settings import PipelineSettings
 from brew.transformation import transformation
+from downstream.__main__ import downstream
 from pipeline.__main__ import cli
 from proof.__main__ import proof
+from sandbox.__main__ import cli as sandbox
 
 PRINTS = """
 import logging, sys
@@ -86,13 +88,62 @@ def test_what_a_function_prints_is_not_among_the_documents_of_a_run(
     assert told.err.splitlines() == ["imported", "called", "logged"]
 
 
-@pytest.mark.parametrize("line", ["lag", "explain k", "xray", "doctor", "top --once", "group-describe", "verify"])
+_OF_PROOF = ("group-describe", "verify")
+_OF_DOWNSTREAM = ("ledger", "receive", "totals", "call --url http://localhost", "claims status")
+
+
+@pytest.mark.parametrize("line", ["lag", "explain k", "xray", "doctor", "top --once", *_OF_PROOF, *_OF_DOWNSTREAM])
 def test_an_empty_group_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of an unset variable, as in `--group "$GROUP"`: confluent-kafka aborts the process, and doctor finds nothing."""
-    program, name = (proof, "proof") if line in {"group-describe", "verify"} else (cli, "pipeline")
+    program = proof if line in _OF_PROOF else downstream if line in _OF_DOWNSTREAM else cli
     called = [*line.split(), "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
-    assert exit_code_of(program, name, called) == ExitCode.USAGE
+    assert exit_code_of(program, "brew", called) == ExitCode.USAGE
     assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
+
+
+@pytest.mark.parametrize("line", ["up", "stores up"])
+def test_a_folder_that_can_not_be_made_is_refused_in_one_sentence(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with a stack trace, and with the exit code of a violation."""
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "below"
+    assert exit_code_of(sandbox, "sandbox", [*line.split(), "--dir", str(place)]) == ExitCode.REFUSED
+    following = "name a path that exists, and that this user may read and write"
+    assert capsys.readouterr().err == f"sandbox: {place}: Not a directory; {following}\n"
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--batch 1000001", "--max-poll-interval-s 86401", "--session-timeout-s 3601", "--timeout-s 3601"],
+)
+def test_a_value_that_no_client_takes_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The clients' own errors ended the program with a stack trace, or made a dead letter of every record."""
+    called = ["call", "--url", "http://localhost", "--json", "--bootstrap", "127.0.0.1:1", *option.split()]
+    assert exit_code_of(downstream, "downstream", called) == ExitCode.USAGE
+    assert f"Invalid value for '{option.partition(' ')[0]}'" in json.loads(capsys.readouterr().err)["error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "--database (DATABASE_URL) is missing"),
+        ("--store redis", "--redis (REDIS_URL) is missing"),
+        ("--store outbox --database postgresql://h/d", "--effect-url is missing"),
+        ("--keep-days nan", "nan is not a finite number"),
+        ("--keep-days -1", "-1.0 is not in the range x>=0"),
+        ("--claim-s 0", "0.0 is not in the range x>=0.001"),
+    ],
+)
+def test_receive_refuses_options_before_it_asks_a_broker(
+    options: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis' client fails with a stack trace for a time that is not a number."""
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    called = ["receive", "--json", "--bootstrap", "127.0.0.1:1", *options.split()]
+    assert exit_code_of(downstream, "downstream", called) == ExitCode.USAGE
+    assert said in json.loads(capsys.readouterr().err)["error"]
 
 
 @pytest.mark.parametrize(

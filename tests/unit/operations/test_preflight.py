@@ -21,6 +21,7 @@ from brew.preflight.checks import positions, run_checks, transaction_version
 from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, explained, skew
 from brew.settings import ClaimsSettings, DirectSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 
+OK, WARNING, UNSAFE, UNKNOWN = Severity.OK, Severity.WARNING, Severity.UNSAFE, Severity.UNKNOWN
 MOST = 100 * 1024 * 1024
 ALL = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS", "DESCRIBE"})
 CONFIG = {
@@ -38,10 +39,7 @@ BROKER = {
     "offsets.topic.replication.factor": "3",
     "min.insync.replicas": "2",
 }
-ROLES = {
-    "input": "in",
-    "output": "out",
-    "dead-letter": "dead",
+ROLES = {"input": "in", "output": "out", "dead-letter": "dead"} | {
     "transactions": TRANSACTIONS_TOPIC,
     "offsets": OFFSETS_TOPIC,
 }
@@ -58,12 +56,8 @@ def topic(name: str, **config: str) -> TopicFacts:
 
 def cluster() -> ClusterFacts:
     """Three brokers on which nothing is wrong."""
-    return ClusterFacts(
-        3,
-        dict.fromkeys((1, 2, 3), BROKER),
-        GroupFacts("empty", (), ALL),
-        {name: topic(name) for name in ROLES.values()},
-    )
+    group, topics = GroupFacts("empty", (), ALL), {name: topic(name) for name in ROLES.values()}
+    return ClusterFacts(3, dict.fromkeys((1, 2, 3), BROKER), group, topics)
 
 
 def on(role: str, config: Mapping[str, str] | None = None, **facts: Any) -> Change:
@@ -89,128 +83,125 @@ def without(role: str, told: Unknown | None = None) -> Change:
     return lambda found: replace(found, topics={**found.topics, ROLES[role]: told})
 
 
+def facts(**more: Any) -> Change:
+    return lambda found: replace(found, **more)
+
+
 def found(facts: ClusterFacts, given: PipelineSettings | None = None) -> dict[str, Finding]:
     return {one.name: one for one in run_checks(given or settings(), facts, MOST)}
-
-
-def one_broker(facts: ClusterFacts) -> ClusterFacts:
-    """As the sandbox is: a single copy of everything."""
-    for role in ROLES:
-        facts = on(role, {"min.insync.replicas": "1"}, replicas=1, in_sync=1)(facts)
-    return replace(facts, brokers=1)
 
 
 def test_nothing_is_wrong_with_a_good_cluster() -> None:
     """Every check is there, and all are green; Kafka's defaults and ours make a chain of time-outs."""
     told = found(cluster())
-    assert {one.severity for one in told.values()} == {Severity.OK}
+    assert {one.severity for one in told.values()} == {OK}
     assert set(told) == set(NAMES)
     values = [int(told[f"{name}-timeout"].value.split()[0]) for name in ("request", "delivery", "transaction")]
     assert values == sorted({*values})
     assert values[-1] < 900_000, "the brokers' maximum"
 
 
+ONE_COPY = {"min.insync.replicas": "1"}
+
+
 def test_a_cluster_of_one_broker_is_warned_of_and_not_refused() -> None:
-    """The demo's sandbox can't do better."""
-    told = found(one_broker(cluster()))
-    assert {told[f"{role}-replication"].severity for role in ROLES} == {Severity.WARNING}
+    facts = cluster()
+    for role in ROLES:
+        facts = on(role, ONE_COPY, replicas=1, in_sync=1)(facts)
+    told = found(replace(facts, brokers=1))
+    assert {told[f"{role}-replication"].severity for role in ROLES} == {WARNING}
     assert "can't hold more replicas" in told["output-replication"].why
     assert enforce(told.values(), frozenset()) == ()
 
 
+NOT_TOLD = Unknown("not allowed")
 RED: list[tuple[str, Severity, Change]] = [
-    ("output-replication", Severity.UNSAFE, on("output", {"min.insync.replicas": "1"}, replicas=1, in_sync=1)),
-    ("output-replication", Severity.WARNING, on("output", {"min.insync.replicas": "1"}, replicas=2, in_sync=2)),
-    ("input-replication", Severity.WARNING, on("input", {"min.insync.replicas": "1"}, replicas=1, in_sync=1)),
-    ("transactions-replication", Severity.UNSAFE, on("transactions", {"min.insync.replicas": "1"}, replicas=1)),
-    ("offsets-replication", Severity.UNSAFE, on("offsets", {"min.insync.replicas": "1"}, replicas=1)),
-    ("output-replication", Severity.UNKNOWN, without("output", Unknown("not allowed"))),
-    ("input-replication", Severity.UNSAFE, without("input")),
-    ("output-min-isr", Severity.UNSAFE, on("output", {"min.insync.replicas": "4"})),
-    ("input-min-isr", Severity.WARNING, on("input", {"min.insync.replicas": "4"})),
-    ("dead-letter-min-isr", Severity.WARNING, on("dead-letter", {"min.insync.replicas": "1"})),
-    ("dead-letter-min-isr", Severity.WARNING, on("dead-letter", {"min.insync.replicas": "3"})),
-    ("output-min-isr", Severity.WARNING, on("output", in_sync=1)),
-    ("output-min-isr", Severity.UNKNOWN, on("output", {"min.insync.replicas": "?"})),
-    ("output-unclean-election", Severity.UNSAFE, on("output", {"unclean.leader.election.enable": "true"})),
-    ("input-unclean-election", Severity.WARNING, on("input", {"unclean.leader.election.enable": "true"})),
-    ("output-cleanup", Severity.UNSAFE, on("output", {"cleanup.policy": "compact,delete"})),
-    ("input-cleanup", Severity.WARNING, on("input", {"cleanup.policy": "compact"})),
-    ("output-access", Severity.UNSAFE, on("output", operations=frozenset({"READ"}))),
-    ("input-access", Severity.UNSAFE, on("input", operations=frozenset({"WRITE"}))),
-    ("input-access", Severity.UNKNOWN, on("input", operations=None)),
-    ("output-message-size", Severity.WARNING, on("output", {"max.message.bytes": "1000000"})),
-    ("dead-letter-message-size", Severity.WARNING, on("dead-letter", {"max.message.bytes": "1048587"})),
-    ("producer-message-size", Severity.WARNING, on("input", {"max.message.bytes": str(MOST + 1)})),
-    ("output-partitions", Severity.WARNING, on("output", partitions=3)),
-    ("transaction-timeout", Severity.UNSAFE, brokers(transaction_max_timeout_ms="59999")),
-    ("transaction-timeout", Severity.WARNING, brokers(transaction_max_timeout_ms="60000")),
-    ("transaction-timeout", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
-    ("offsets-retention", Severity.WARNING, brokers(offsets_retention_minutes="10079")),
-    ("offsets-retention", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
-    ("transaction-verification", Severity.WARNING, brokers(transaction_partition_verification_enable="false")),
-    ("transaction-verification", Severity.UNKNOWN, lambda facts: replace(facts, config={1: {}})),
-    ("brokers-alike", Severity.WARNING, brokers(transaction_max_timeout_ms="900001")),
-    ("brokers-alike", Severity.WARNING, brokers(min_insync_replicas="1")),
-    ("brokers-alike", Severity.OK, brokers(log_dirs="/b")),
-    ("brokers-alike", Severity.UNKNOWN, lambda facts: replace(facts, config={1: BROKER, 3: BROKER})),
-    ("brokers-alike", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
-    ("group-members", Severity.UNSAFE, lambda facts: replace(facts, group=GroupFacts("stable", ("c@host",), ALL))),
-    ("group-members", Severity.UNKNOWN, lambda facts: replace(facts, group=Unknown("not allowed"))),
-    ("group-access", Severity.UNSAFE, lambda facts: replace(facts, group=GroupFacts("empty", (), frozenset()))),
+    ("output-replication", UNSAFE, on("output", ONE_COPY, replicas=1, in_sync=1)),
+    ("output-replication", WARNING, on("output", ONE_COPY, replicas=2, in_sync=2)),
+    ("input-replication", WARNING, on("input", ONE_COPY, replicas=1, in_sync=1)),
+    ("transactions-replication", UNSAFE, on("transactions", ONE_COPY, replicas=1)),
+    ("offsets-replication", UNSAFE, on("offsets", ONE_COPY, replicas=1)),
+    ("output-replication", UNKNOWN, without("output", NOT_TOLD)),
+    ("input-replication", UNSAFE, without("input")),
+    ("output-min-isr", UNSAFE, on("output", {"min.insync.replicas": "4"})),
+    ("input-min-isr", WARNING, on("input", {"min.insync.replicas": "4"})),
+    ("dead-letter-min-isr", WARNING, on("dead-letter", ONE_COPY)),
+    ("dead-letter-min-isr", WARNING, on("dead-letter", {"min.insync.replicas": "3"})),
+    ("output-min-isr", WARNING, on("output", in_sync=1)),
+    ("output-min-isr", UNKNOWN, on("output", {"min.insync.replicas": "?"})),
+    ("output-unclean-election", UNSAFE, on("output", {"unclean.leader.election.enable": "true"})),
+    ("input-unclean-election", WARNING, on("input", {"unclean.leader.election.enable": "true"})),
+    ("output-cleanup", UNSAFE, on("output", {"cleanup.policy": "compact,delete"})),
+    ("input-cleanup", WARNING, on("input", {"cleanup.policy": "compact"})),
+    ("output-access", UNSAFE, on("output", operations=frozenset({"READ"}))),
+    ("input-access", UNSAFE, on("input", operations=frozenset({"WRITE"}))),
+    ("input-access", UNKNOWN, on("input", operations=None)),
+    ("output-message-size", WARNING, on("output", {"max.message.bytes": "1000000"})),
+    ("dead-letter-message-size", WARNING, on("dead-letter", {"max.message.bytes": "1048587"})),
+    ("producer-message-size", WARNING, on("input", {"max.message.bytes": str(MOST + 1)})),
+    ("output-partitions", WARNING, on("output", partitions=3)),
+    ("transaction-timeout", UNSAFE, brokers(transaction_max_timeout_ms="59999")),
+    ("transaction-timeout", WARNING, brokers(transaction_max_timeout_ms="60000")),
+    ("transaction-timeout", UNKNOWN, facts(config=NOT_TOLD)),
+    ("offsets-retention", WARNING, brokers(offsets_retention_minutes="10079")),
+    ("offsets-retention", UNKNOWN, facts(config=NOT_TOLD)),
+    ("transaction-verification", WARNING, brokers(transaction_partition_verification_enable="false")),
+    ("transaction-verification", UNKNOWN, facts(config={1: {}})),
+    ("brokers-alike", WARNING, brokers(transaction_max_timeout_ms="900001")),
+    ("brokers-alike", WARNING, brokers(min_insync_replicas="1")),
+    ("brokers-alike", OK, brokers(log_dirs="/b")),
+    ("brokers-alike", UNKNOWN, facts(config={1: BROKER, 3: BROKER})),
+    ("brokers-alike", UNKNOWN, facts(config=NOT_TOLD)),
+    ("group-members", UNSAFE, facts(group=GroupFacts("stable", ("c@host",), ALL))),
+    ("group-members", UNKNOWN, facts(group=NOT_TOLD)),
+    ("group-access", UNSAFE, facts(group=GroupFacts("empty", (), frozenset()))),
 ]
 
 
 @pytest.mark.parametrize(("name", "severity", "change"), RED)
 def test_what_is_wrong_is_found_by_its_name(name: str, severity: Severity, change: Change) -> None:
-    """And says what is needed, which setting to change, and why."""
     told = found(change(cluster()))[name]
     assert told.severity is severity
     assert all((told.need, told.setting, told.why))
 
 
-GIVEN: list[tuple[str, Severity, PipelineSettings]] = [
-    ("transaction-timeout", Severity.OK, settings(transaction_timeout_s=899.999)),
-    ("transaction-timeout", Severity.WARNING, settings(transaction_timeout_s=900)),
-    ("request-timeout", Severity.WARNING, settings(transaction_timeout_s=33.333)),
-    ("request-timeout", Severity.OK, settings(transaction_timeout_s=33.335)),
-    ("transaction-size", Severity.OK, settings(reader=Reader.CONNECTOR, max_records_per_transaction=1_000_000)),
-    ("transaction-size", Severity.WARNING, settings(reader=Reader.CONNECTOR, max_records_per_transaction=1_000_001)),
-    (
-        "transaction-size",
-        Severity.WARNING,
-        settings(reader=Reader.DIRECT, direct=DirectSettings(transaction_bytes=400_000_001)),
-    ),
-    ("transaction-size", Severity.OK, settings(reader=Reader.DIRECT, max_records_per_transaction=10_000_000)),
+CONNECTOR, DIRECT = {"reader": Reader.CONNECTOR}, {"reader": Reader.DIRECT}
+GIVEN: list[tuple[str, Severity, dict[str, Any]]] = [
+    ("transaction-timeout", OK, {"transaction_timeout_s": 899.999}),
+    ("transaction-timeout", WARNING, {"transaction_timeout_s": 900}),
+    ("request-timeout", WARNING, {"transaction_timeout_s": 33.333}),
+    ("request-timeout", OK, {"transaction_timeout_s": 33.335}),
+    ("transaction-size", OK, {**CONNECTOR, "max_records_per_transaction": 1_000_000}),
+    ("transaction-size", WARNING, {**CONNECTOR, "max_records_per_transaction": 1_000_001}),
+    ("transaction-size", WARNING, {**DIRECT, "direct": DirectSettings(transaction_bytes=400_000_001)}),
+    ("transaction-size", OK, {**DIRECT, "max_records_per_transaction": 10_000_000}),
 ]
 
 
 @pytest.mark.parametrize(("name", "severity", "given"), GIVEN)
-def test_the_runs_own_settings_are_checked_at_their_edges(
-    name: str, severity: Severity, given: PipelineSettings
+def test_the_runs_own_settings_are_checked_at_their_edges(name: str, severity: Severity, given: dict[str, Any]) -> None:
+    assert found(cluster(), settings(**given))[name].severity is severity
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "links"),
+    [
+        ("request-timeout", OK, (9, 10, 20, 30)),
+        ("request-timeout", WARNING, (10, 10, 20, 30)),
+        ("delivery-timeout", OK, (5, 19, 20, 30)),
+        ("delivery-timeout", WARNING, (5, 20, 20, 30)),
+        ("delivery-timeout", UNSAFE, (5, 21, 20, 30)),
+        ("transaction-timeout", OK, (5, 10, 29, 30)),
+        ("transaction-timeout", WARNING, (5, 10, 30, 30)),
+        ("transaction-timeout", UNSAFE, (5, 10, 31, 30)),
+    ],
+)
+def test_each_link_of_the_chain_is_shorter_than_the_next(
+    name: str, severity: Severity, links: tuple[int, int, int, int]
 ) -> None:
-    """The last good value and the first bad one."""
-    assert found(cluster(), given)[name].severity is severity
-
-
-LINKS: list[tuple[str, Severity, TimeoutChain]] = [
-    ("request-timeout", Severity.OK, TimeoutChain(9, 10, 20, 30)),
-    ("request-timeout", Severity.WARNING, TimeoutChain(10, 10, 20, 30)),
-    ("delivery-timeout", Severity.OK, TimeoutChain(5, 19, 20, 30)),
-    ("delivery-timeout", Severity.WARNING, TimeoutChain(5, 20, 20, 30)),
-    ("delivery-timeout", Severity.UNSAFE, TimeoutChain(5, 21, 20, 30)),
-    ("transaction-timeout", Severity.OK, TimeoutChain(5, 10, 29, 30)),
-    ("transaction-timeout", Severity.WARNING, TimeoutChain(5, 10, 30, 30)),
-    ("transaction-timeout", Severity.UNSAFE, TimeoutChain(5, 10, 31, 30)),
-]
-
-
-@pytest.mark.parametrize(("name", "severity", "links"), LINKS)
-def test_each_link_of_the_chain_is_shorter_than_the_next(name: str, severity: Severity, links: TimeoutChain) -> None:
-    """The last good value, the one that just works, and the first bad one."""
-    told = {one.name: one for one in check_chain(links)}
+    told = {one.name: one for one in check_chain(TimeoutChain(*links))}
     assert told[name].severity is severity
-    assert {one.severity for other, one in told.items() if other != name} == {Severity.OK}
+    assert {one.severity for other, one in told.items() if other != name} == {OK}
 
 
 def test_the_writers_own_time_out_is_the_one_that_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,21 +214,14 @@ def test_the_writers_own_time_out_is_the_one_that_is_checked(monkeypatch: pytest
     assert told[0]["message.timeout.ms"] < told[0]["transaction.timeout.ms"]
 
 
-def test_brokers_that_differ_are_named_with_what_each_has() -> None:
-    """Whoever mends it has to know where."""
-    told = found(brokers(transaction_max_timeout_ms="120000")(cluster()))
-    assert told["brokers-alike"].value == "transaction.max.timeout.ms is 120000 on 2, 900000 on 1 3"
-    assert told["transaction-timeout"].need == "less than 120000 ms"
-
-
 @pytest.mark.parametrize(
     ("check", "told", "severity"),
     [
-        *((transaction_version, version, Severity.OK) for version in (2, 3)),
-        *((transaction_version, version, Severity.WARNING) for version in (1, 0)),
-        *((skew, ahead, Severity.OK) for ahead in (0.0, 1.0, -1.0)),
-        *((skew, ahead, Severity.WARNING) for ahead in (1.001, -1.001)),
-        *((check, Unknown("old"), Severity.UNKNOWN) for check in (transaction_version, skew)),
+        *((transaction_version, version, OK) for version in (2, 3)),
+        *((transaction_version, version, WARNING) for version in (1, 0)),
+        *((skew, ahead, OK) for ahead in (0.0, 1.0, -1.0)),
+        *((skew, ahead, WARNING) for ahead in (1.001, -1.001)),
+        *((check, Unknown("old"), UNKNOWN) for check in (transaction_version, skew)),
     ],
 )
 def test_brokers_that_let_late_commits_through_or_whose_clocks_differ_are_warned_of(
@@ -251,14 +235,20 @@ def test_brokers_that_let_late_commits_through_or_whose_clocks_differ_are_warned
 def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with() -> None:
     """Kafka makes its own logs at first use, the pipeline makes its own topics."""
     facts = without("output")(without("offsets")(without("transactions")(cluster())))
-    assert {one.severity for one in run_checks(settings(), facts, MOST)} == {Severity.OK}
+    assert {one.severity for one in run_checks(settings(), facts, MOST)} == {OK}
     poor = brokers(transaction_state_log_replication_factor="1")(facts)
-    assert found(poor)["transactions-replication"].severity is Severity.UNSAFE
-    assert found(replace(facts, config=Unknown("no")))["offsets-replication"].severity is Severity.UNKNOWN
+    assert found(poor)["transactions-replication"].severity is UNSAFE
+    assert found(replace(facts, config=NOT_TOLD))["offsets-replication"].severity is UNKNOWN
+
+
+def test_brokers_that_differ_are_named_with_what_each_has() -> None:
+    told = found(brokers(transaction_max_timeout_ms="120000")(cluster()))
+    assert told["brokers-alike"].value == "transaction.max.timeout.ms is 120000 on 2, 900000 on 1 3"
+    assert told["transaction-timeout"].need == "less than 120000 ms"
 
 
 def test_a_run_refuses_what_is_unsafe_and_says_how_to_go_on() -> None:
-    """By names, one of which is not enough for two."""
+    """By names, one of which is not enough for two; a typo must not pass for an override."""
     facts = on("output", {"cleanup.policy": "compact"})(on("output", {"min.insync.replicas": "4"})(cluster()))
     told = run_checks(settings(), facts, MOST)
     with pytest.raises(Refused, match="--allow output-min-isr --allow output-cleanup"):
@@ -267,10 +257,6 @@ def test_a_run_refuses_what_is_unsafe_and_says_how_to_go_on() -> None:
         enforce(told, frozenset({"output-min-isr"}))
     notes = enforce(told, frozenset({"output-min-isr", "output-cleanup", "group-members"}))
     assert [note.split()[3] for note in notes] == ["output-min-isr", "output-cleanup"]
-
-
-def test_only_names_of_checks_are_allowed() -> None:
-    """A typo must not pass for an override."""
     assert allowed(["output-cleanup"]) == {"output-cleanup"}
     for wrong in ("output-clean", *POSITION_NAMES):
         with pytest.raises(UsageError, match=f"'{wrong}'"):
@@ -285,15 +271,14 @@ def fact(partition: int, offset: int | None, metadata: str = position_metadata("
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ([fact(0, 5), fact(1, None)], {"position": Severity.OK, "topic-identity": Severity.OK}),
-        ([fact(0, 50, "")], {"position": Severity.OK, "topic-identity": Severity.UNKNOWN}),
-        ([fact(0, 4)], {"position": Severity.UNSAFE}),
-        ([fact(0, 101)], {"position": Severity.UNSAFE}),
-        ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": Severity.UNSAFE}),
+        ([fact(0, 5), fact(1, None)], {"position": OK, "topic-identity": OK}),
+        ([fact(0, 50, "")], {"position": OK, "topic-identity": UNKNOWN}),
+        ([fact(0, 4)], {"position": UNSAFE}),
+        ([fact(0, 101)], {"position": UNSAFE}),
+        ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": UNSAFE}),
     ],
 )
 def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], told: dict[str, Severity]) -> None:
-    """Inside the log, of the topic that it was committed for."""
     assert {one.name: one.severity for one in positions(facts, "g")} == told
 
 
@@ -309,16 +294,14 @@ def beside(**more: Any) -> dict[str, int | None]:
 
 
 def test_the_chain_stands_in_its_order_with_who_sets_each_and_what_happens() -> None:
-    """`request < delivery < transaction < the brokers' maximum`."""
     links = told()["chain"]
-    assert [(one["name"], one["ms"]) for one in links] == [
-        ("request", 30_000),
-        ("delivery", 54_000),
-        ("transaction", 60_000),
-        ("brokers' maximum", 900_000),
-    ]
+    order = [("request", 30_000), ("delivery", 54_000), ("transaction", 60_000), ("brokers' maximum", 900_000)]
+    assert [(one["name"], one["ms"]) for one in links] == order
     assert all(one["set_by"] and one["exceeded"] for one in [*links, *told()["beside"]])
     assert chain_text(told()) == ("request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds")
+    given = replace(settings(), connection=Connection("k:9092", {"request.timeout.ms": "10000"}))
+    by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (given, settings())]
+    assert ("--client-config" in by[0], "default" in by[1]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -345,13 +328,6 @@ def test_beside_the_chain_stands_what_this_run_has() -> None:
     assert "blocked patience" not in beside(follow=True)
     several = beside(stand_by=ClaimsSettings(3.0), profiles=ProfilesSettings())
     assert [several[name] for name in ("lease", "heartbeat", "take-over", "profiles")] == [6_000, 3_000, 6_000, 120_000]
-
-
-def test_who_set_the_request_time_out_is_told() -> None:
-    """A file of client settings, or the library's default."""
-    given = replace(settings(), connection=Connection("k:9092", {"request.timeout.ms": "10000"}))
-    by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (given, settings())]
-    assert ("--client-config" in by[0], "default" in by[1]) == (True, True)
 
 
 @pytest.mark.parametrize(

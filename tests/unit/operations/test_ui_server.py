@@ -42,7 +42,6 @@ def stream_position(port: int) -> str:
 
 
 def test_page_files_and_document_are_answered_with_the_policy() -> None:
-    """Each with the headers that keep it from being anything else."""
     with served(LiveView(Made(), TICK_S)) as port:
         kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript", "/icon.svg": "image/svg+xml"}
         for path, kind in {**kinds, "/view.json": "application/json"}.items():
@@ -67,7 +66,6 @@ def test_nothing_but_get_is_answered_and_no_other_sites_page_gets_anything() -> 
 
 
 def test_readers_share_one_look_and_each_sees_what_changed() -> None:
-    """Twenty streams; the view is taken once per tick for all of them."""
     made = Made()
     with served(LiveView(made, 0.2)) as port:
         at = stream_position(port)
@@ -86,16 +84,13 @@ def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_lo
     with served(LiveView(Made(), TICK_S)) as port:
         with Stream(port, stream_position(port)) as first:
             first.await_part("when", lambda _: True)
-            last = first.last
-        with Stream(port, last) as again:
+        with Stream(port, first.last) as again:
             again.await_part("when", lambda text: text != first.parts["when"])
         with Stream(port, "0123abcd.7") as stranger:
-            assert stranger.event() == ("reload", {})
-            assert stranger.event() is None
+            assert [stranger.event(), stranger.event()] == [("reload", {}), None]
 
 
 def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
-    """The numbers stay those of the last look, and the stream still says that the server is there."""
     made = Made()
     with served(LiveView(made, TICK_S)) as port:
         with Stream(port, stream_position(port)) as stream:
@@ -141,20 +136,16 @@ def test_what_nobody_foresaw_ends_the_server_instead_of_leaving_old_numbers() ->
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("h", False)],
 )
 def test_loopback_is_told_from_what_others_reach(host: str, own: bool) -> None:
-    """Anything else is warned of."""
     assert loopback(host) == own
 
 
 def test_addresses_and_numbers_are_refused_with_their_setting() -> None:
-    """And without repeating a password."""
     assert checked_address("http://h:3000") == "http://h:3000/status"
     assert checked_address("https://h/x/status?y=1") == "https://h/x/status"
-    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999"):
-        with pytest.raises(UsageError, match="--status-url is"):
+    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999", "http://user:canary-7@h:3000"):
+        with pytest.raises(UsageError, match="--status-url is") as refused:
             checked_address(url)
-    with pytest.raises(UsageError) as refused:
-        checked_address("http://user:canary-7@h:3000")
-    assert "canary-7" not in str(refused.value)
+        assert "canary-7" not in str(refused.value)
     run = PipelineSettings(Connection("k:1"), "in", "out", "dead", "g")
     wrong = {"--interval": {"interval_s": 0.0}, "--tail": {"tail": 0}, "--patience": {"patience_s": 999}}
     for setting, given in wrong.items():

@@ -48,11 +48,10 @@ def source(offset: int) -> SourcePosition:
     return SourcePosition("in", 0, offset)
 
 
-def long(records: int, base: int = 0, *, each: int = 50, sequence: int = 0, end: bool = True) -> list[RawBatch]:
+def long(records: int, base: int = 0, *, sequence: int = 0, end: bool = True) -> list[RawBatch]:
     """One transaction of so many records in batches of fifty, with its marker."""
-    found = [
-        batch(base + at, min(each, records - at), WRITER, 3, sequence=sequence + at) for at in range(0, records, each)
-    ]
+    starts = range(0, records, 50)
+    found = [batch(base + at, min(50, records - at), WRITER, 3, sequence=sequence + at) for at in starts]
     return [*found, marker(base + records, WRITER, "commit", 3, at=T0)] if end else found
 
 
@@ -81,8 +80,8 @@ def test_a_transaction_whose_beginning_was_not_read_is_told_as_a_least_number(re
 def test_a_marker_before_it_shows_where_a_transaction_of_a_kept_producer_begins() -> None:
     """Sequence numbers go on through an epoch that holds several transactions."""
     first, second = long(100, sequence=500), long(750, 101, sequence=600)
-    assert (cut([*first, *second]).records, cut([*first, *second]).exact) == (750, True)
-    assert (cut(second).records, cut(second).exact) == (750, False)
+    for batches, exact in (([*first, *second], True), (second, False)):
+        assert (cut(batches).records, cut(batches).exact) == (750, exact)
 
 
 def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
@@ -95,7 +94,6 @@ def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
 
 
 def test_another_writers_records_in_between_do_not_count() -> None:
-    """Producer id and epoch say whose a batch is."""
     own = [batch(at, 50, WRITER, 3, sequence=at // 2) for at in range(0, 800, 100)]
     others = [batch(at + 50, 50, 9, 0, sequence=at // 2) for at in range(0, 800, 100)]
     mixed = sorted([*own, *others], key=lambda one: one.base_offset)
@@ -163,18 +161,13 @@ def cell(verdict: str, expected: str = "proven", **more: Any) -> dict[str, Any]:
     return {"cell": f"F-{verdict}-{expected}", "seed": 1, "verdict": verdict, "expected": expected, **more}
 
 
-def test_a_verified_run_tells_its_balance() -> None:
-    """The checker's own document."""
+def test_a_verified_run_tells_its_balance_and_the_campaign_of_the_documents_its_controls() -> None:
     found = read(report())
     assert (found.mark, found.lines[0], found.wrong) == ("proven", "30 inputs = 28 outputs + 2 dead letters", ())
     assert "4 transactions committed" in found.lines[1]
     lost = read(report(outputs=27, totals={"lost-output": 1}))
     assert (lost.mark, lost.lines[0].split()[2], lost.wrong) == ("violated", "≠", ("lost-output: 1",))
     assert read(report(doubts=["retention"])).wrong == ("inconclusive: retention",)
-
-
-def test_the_campaign_of_the_documents_is_read() -> None:
-    """Controls and what is not applicable count as their runner said beforehand."""
     document = (ROOT / "docs/proof/results.json").read_bytes()
     controls = sum(one["expected"] == "violated" for one in json.loads(document)["cells"])
     found = sources.read(document, 5.0)
@@ -203,7 +196,6 @@ def test_a_campaign_is_as_good_as_its_worst_cell(cells: list[dict[str, Any]], ma
 
 
 def test_what_is_no_proof_is_refused_with_the_way_to_one(tmp_path: Path) -> None:
-    """It may be written later: then it is read."""
     path = tmp_path / "proof.json"
     source = ProofSource(path)
     with pytest.raises(Refused, match=r"proof\.json: No such file.*proof verify --json > FILE"):

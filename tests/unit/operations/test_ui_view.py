@@ -23,25 +23,10 @@ from unittest.mock import Mock
 
 import orjson
 import pytest
+from harness import ui_views
 from harness.browser import Page
 from harness.programs import until
-from harness.ui_views import (
-    NAMES,
-    T0,
-    TAIL,
-    failed,
-    flow,
-    holder,
-    look,
-    moving,
-    own,
-    running,
-    seen,
-    status,
-    statuses,
-    strip,
-    tails,
-)
+from harness.ui_views import failed, flow, holder, look, moving, own, running, seen, status, statuses, strip, tails
 from rich.console import Console
 
 from brew.deadline import Deadline
@@ -57,25 +42,30 @@ from operations.ui.poller import Poller
 from operations.ui.server import EventBroadcaster
 from operations.ui.terminal import keys, screen, sparkline
 
+NOT_VERIFIED = "not verified yet; run brew verify (make verify)"
+
 
 def test_kafka_alone_tells_rates_and_that_it_works() -> None:
-    """Positions that move by fifty a second, without any running program's help."""
     view = seen(*moving())
     (row,) = view.rows
     assert (row.state, row.rate, row.unit, row.position, row.left) == ("working", 50.0, "offsets", 1350, 3650)
     assert (view.totals.rate, view.totals.trace[-1], row.open_s) == (50.0, 50.0, 0.4)
     assert view.source_statuses["status"].off
-    assert view.source_statuses["proof"].said == "not verified yet; run brew verify (make verify)"
+    assert view.source_statuses["proof"].said == NOT_VERIFIED
 
 
-def test_a_blocked_partition_names_who_blocks_it() -> None:
-    """Even where the program itself only says that it is idle."""
-    blocked = look(3, 10, 10, 22, holders=holder(3))
-    for running_programs in ((), (statuses(status(running(3, "idle"))),)):
-        view = seen(PollResults(flow(blocked), tails(), running_programs))
+def test_a_blocked_partition_names_who_blocks_it_and_the_command_that_tells_more() -> None:
+    """Even where the program itself only says that it is idle; on the page on top, in the square, in its row."""
+    idle, blocked = look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))
+    for running_programs in ((), (statuses(status(running(1, "idle"))),)):
+        view = seen(PollResults(flow(idle, blocked), tails(strip(0), strip(1)), running_programs))
         (row,) = view.unhealthy()
-        assert (row.partition, row.state) == (3, "blocked")
+        assert (row.partition, row.state) == (1, "blocked")
         assert "12 offsets behind 'billing-7' (producer 3, epoch 0, open for 34 s)" in row.why
+        texts = drawn_page(view).texts
+        assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["ill"]
+        assert "brew doctor --bootstrap k:9092" in texts["ill"]
+        assert ("▲1" in texts["tile-states"], "12 offsets behind" in texts["r1-does"]) == (True, True)
 
 
 def test_nothing_is_called_stuck_before_it_was_looked_at_for_some_seconds() -> None:
@@ -100,18 +90,46 @@ def test_a_program_that_is_ill_is_believed_and_a_healthy_one_only_where_kafka_ha
     assert (seen(idle).rows[0].state, seen(idle).rows[0].why) == ("unrecoverable", "it says so")
 
 
-def test_a_program_tells_steps_and_records_and_its_last_transaction_seconds() -> None:
-    """What no broker knows; the log's own transaction that ends at the program's position gets its seconds."""
+def test_a_program_tells_steps_and_records_on_the_terminal_in_the_document_and_in_the_first_paint() -> None:
+    """The last open records are seen at the strip's right end; the line of rates is as high as its highest."""
     answers, memory = moving(statuses=(statuses(status(running(0))),))
-    row = seen(answers, memory).rows[0]
+    view = seen(answers, memory)
+    row = view.rows[0]
     assert (row.rate, row.unit, row.step, row.steps["produce"]) == (812.0, "records", "produce", 0.2)
     assert row.last is not None
     assert (row.last.outcome, row.last.epoch, row.last.seconds) == ("committed", 4, 0.25)
 
+    assert (sparkline((0.0, 5.0, 10.0), 8), sparkline((1.0, 0.0, 0.0), 2)) == (" ▄█", "▁▁")
+    lines = drawn(view)
+    (line,) = [line for line in lines if line.lstrip().startswith("0 ")]
+    for word in ("● working", "produce", "812", "3,650", "1,350", "✓ 20 0.25 s 100:4"):
+        assert word in line
+    assert line.rstrip().endswith("?")
+    assert NOT_VERIFIED in "\n".join(lines)
+
+    told = json.loads(orjson.dumps(document(view)))
+    (found,) = told["partitions"]
+    steps = found["steps_s"]["produce"]
+    assert (found["state"], found["position"], found["step"], steps) == ("working", 1350, "produce", 0.2)
+    assert found["last_transaction"]["transactional_id"] == "g:in:0"
+    assert told["sources"]["flow"]["stale"] is None
+    assert told["sources"]["proof"] == {"asked": False, "said": NOT_VERIFIED, "age_s": None, "stale": None}
+    assert told["totals"]["transactions"]["open"] == 1
+
+    first_paint = drawn_page(view)
+    texts = first_paint.texts
+    assert (texts["r0-state"], texts["r0-position"]) == ("● working", "1,350 / 5,000")
+    for part, word in (("r0-does", "produce 0.21 s"), ("r0-last", "20 in 0.25 s 100:4"), ("r0-tail", "20 aborted")):
+        assert word in texts[part]
+    assert "g:in:0" in texts["transactions"]
+    assert texts["proof"].startswith(NOT_VERIFIED)
+    steps = [one for one in first_paint.nodes if one.attributes.get("class", "").startswith("step-")]
+    assert sum(one.tag == "rect" for one in steps) > 6
+
 
 def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     """The program's word comes first; a partition at its end is 0, and all of them are as old as the oldest."""
-    snapshots = (look(0, 5, 10, oldest_ms=T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
+    snapshots = (look(0, 5, 10, oldest_ms=ui_views.T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
     view = seen(PollResults(flow(*snapshots), tails()))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
     told = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
@@ -125,15 +143,11 @@ def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     assert (told_row["lag_s"], told_all["lag_s"]) == (30.0, 30.0)
 
 
-def test_a_program_of_another_group_is_left_out_and_said_so() -> None:
-    """Its numbers would be somebody else's."""
+def test_of_programs_those_of_another_group_are_left_out_and_the_one_that_moved_last_tells() -> None:
+    """With `--share` partitions change hands."""
     view = seen(PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0), group="other")),)))
     assert view.rows[0].step is None
     assert view.notes == ("http://h:3000/status reports group other, not g, and is ignored",)
-
-
-def test_of_two_programs_the_one_that_moved_last_tells_of_a_partition() -> None:
-    """With `--share` partitions change hands."""
     old, new = status(running(0, rate=1.0, progress_age_s=60.0)), status(running(0, rate=9.0))
     both = PollResults(flow(look(0, 5, 9)), tails(), (statuses(new, name="a"), statuses(old, name="b")))
     assert seen(both).rows[0].rate == 9.0
@@ -155,7 +169,6 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
 
 
 def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_time_out_are_told() -> None:
-    """The group's own, as its last look saw it; what has ended, or is somebody else's, has neither."""
     mine = PollResults(flow(look(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
     first, *ended = seen(mine).transactions
     assert (first.outcome, first.state, first.timeout_s, first.seconds) == ("open", "Ongoing", 60.0, 0.4)
@@ -167,7 +180,6 @@ def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_t
 
 
 def test_what_programs_count_is_told_by_its_own_name() -> None:
-    """An unknown commit is not an abort."""
     made = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
     view = seen(PollResults(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=made))),)))
     assert view.totals.counted == "since the start of the programs"
@@ -176,7 +188,6 @@ def test_what_programs_count_is_told_by_its_own_name() -> None:
 
 
 def test_a_source_that_fails_is_stale_at_once_and_the_last_answer_stays() -> None:
-    """With its age and the reason, beside the heading, in its lamp, and on the terminal."""
     answers, memory = moving()
     view = seen(replace(answers, flow=failed(answers.flow, "no broker answered")), memory, 112.0)
     reason = "last answer 12 s ago: no broker answered"
@@ -200,7 +211,6 @@ def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
 
 
 def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> None:
-    """The break of the stale mark: a source that hangs, with an answer from before."""
     hang = threading.Event()
     answers = chain([flow(look(0, 5, 5)).value], iter(lambda: hang.wait(30), None))
     ask = Mock(side_effect=answers)
@@ -233,7 +243,6 @@ def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
 
 
 def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_counts_once() -> None:
-    """What a function sends to `--also-output` topics, of whatever partition."""
     late = [replace(strip(partition), topic="late") for partition in (0, 1)]
     answers = PollResults(flow(look(0, 50, 60)), tails(strip()))
     assert answers.tail.value is not None
@@ -254,11 +263,10 @@ def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_
 
 
 def test_other_numbers_of_partitions_are_said() -> None:
-    """Rows show input and output of the same number beside each other."""
     view = seen(PollResults(flow(look(0, 5, 5)), tails(strip(0), strip(1))))
     assert [row.partition for row in view.rows] == [0, 1]
     assert view.rows[1].state == "unknown"
-    assert f"{NAMES.input} has 1 partition and {NAMES.output} 2" in view.notes[0]
+    assert f"{ui_views.NAMES.input} has 1 partition and {ui_views.NAMES.output} 2" in view.notes[0]
 
 
 def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
@@ -267,20 +275,7 @@ def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
-    """The last open records are seen at the strip's right end; the line of rates is as high as its highest."""
-    assert (sparkline((0.0, 5.0, 10.0), 8), sparkline((1.0, 0.0, 0.0), 2)) == (" ▄█", "▁▁")
-    answers, memory = moving(statuses=(statuses(status(running(0))),))
-    lines = drawn(seen(answers, memory))
-    (row,) = [line for line in lines if line.lstrip().startswith("0 ")]
-    for word in ("● working", "produce", "812", "3,650", "1,350", "✓ 20 0.25 s 100:4"):
-        assert word in row
-    assert row.rstrip().endswith("?")
-    assert "not verified yet; run brew verify (make verify)" in "\n".join(lines)
-
-
 def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
-    """64 partitions on 24 lines, none of them wider than the terminal."""
     snapshots = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
     for width in (80, 140):
         lines = drawn(seen(PollResults(flow(*snapshots), tails(*(strip(p) for p in range(64))))), width, 24)
@@ -294,29 +289,14 @@ def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
 
 def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look tells a rate; of brokers that answer one is awaited."""
-    views = iter([seen(PollResults(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0)))), None])
-
-    desk: Any = SimpleNamespace(view=lambda: next(views))
     monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
-    first = terminal._settled(desk)
+    refused = seen(PollResults(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0))))
+    first = terminal._settled(Mock(view=Mock(side_effect=[refused])))
     assert first.source_statuses["flow"].stale is not None
     assert first.totals.rate is None
-    views = iter([seen(PollResults(flow(look(0, 5, 10)), tails(strip(0))))])
+    answered = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0))))
     with pytest.raises(pytest.fail.Exception, match="waited"):
-        terminal._settled(desk)
-
-
-def test_the_document_holds_what_the_page_shows() -> None:
-    """As plain JSON values."""
-    answers, memory = moving(statuses=(statuses(status(running(0))),))
-    told = json.loads(orjson.dumps(document(seen(answers, memory))))
-    (row,) = told["partitions"]
-    assert (row["state"], row["position"], row["step"], row["steps_s"]["produce"]) == ("working", 1350, "produce", 0.2)
-    assert row["last_transaction"]["transactional_id"] == "g:in:0"
-    assert told["sources"]["flow"]["stale"] is None
-    proof = {"asked": False, "said": "not verified yet; run brew verify (make verify)", "age_s": None, "stale": None}
-    assert told["sources"]["proof"] == proof
-    assert told["totals"]["transactions"]["open"] == 1
+        terminal._settled(Mock(view=Mock(side_effect=[answered])))
 
 
 @pytest.fixture
@@ -330,7 +310,6 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_a_key_counts_without_enter_and_the_terminal_is_left_as_it_was(keyboard: int) -> None:
-    """A shell that gets its terminal back without lines or echo is of no use."""
     before = termios.tcgetattr(sys.stdin.fileno())
     with keys() as pressed:
         assert pressed(0.01) == ""
@@ -356,7 +335,6 @@ def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
 
 
 def test_without_a_terminal_it_only_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`brew top < /dev/null` draws, and ends by a signal."""
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         with keys() as pressed:
@@ -373,44 +351,20 @@ def drawn_page(view: View) -> Page:
     return Page(page.page(view, found, hub.position))
 
 
-def test_the_first_paint_holds_all_there_is() -> None:
-    """Positions, phases, the latest transactions and the tails are in the page before any script runs."""
-    answers, memory = moving(statuses=(statuses(status(running(0))),))
-    seen_page = drawn_page(seen(answers, memory))
-    texts = seen_page.texts
-    assert texts["r0-state"] == "● working"
-    assert texts["r0-position"] == "1,350 / 5,000"
-    assert "produce 0.21 s" in texts["r0-does"]
-    assert "20 in 0.25 s 100:4" in texts["r0-last"]
-    assert "20 aborted" in texts["r0-tail"]
-    assert "g:in:0" in texts["transactions"]
-    assert texts["proof"].startswith("not verified yet; run brew verify (make verify)")
-    assert sum(one.tag == "rect" and one.attributes.get("class", "").startswith("step-") for one in seen_page.nodes) > 6
-
-
-def test_a_blocked_partition_is_named_with_the_command_that_tells_more() -> None:
-    """In the box on top, in the square, in its row."""
-    view = seen(PollResults(flow(look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))), tails(strip(0), strip(1))))
-    texts = drawn_page(view).texts
-    assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["ill"]
-    assert "brew doctor --bootstrap k:9092" in texts["ill"]
-    assert "▲1" in texts["tile-states"]
-    assert "12 offsets behind" in texts["r1-does"]
-
-
 def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
-    """And the page stays below a megabyte."""
+    """Each part is one element with its own id: the page's script puts it in place of the old one."""
     view = seen(*moving(partitions=64))
-    found = drawn_page(view)
+    found, cells = drawn_page(view), parts(view)
     ids = {one.attributes.get("id") for one in found.nodes}
     leads = [one.attributes["href"][1:] for one in found.nodes if one.tag == "a"]
     assert leads == [f"p{partition}" for partition in range(64)]
     assert set(leads) <= ids
-    assert sum(map(len, parts(view).values())) < 1_000_000
+    assert sum(map(len, cells.values())) < 1_000_000
+    for name, one in cells.items():
+        assert ET.fromstring(one.replace("<br>", "<br/>")).get("id") == name, "whatever is opened is closed"
 
 
 def test_no_name_becomes_markup() -> None:
-    """Whoever names a transaction, a program or a setting writes no page."""
     finding = Finding(EVIL, EVIL, EVIL, EVIL, EVIL, Severity.WARNING)
     answers = PollResults(
         flow(look(0, 10, 10, 22, holders=holder(0, EVIL))),
@@ -426,7 +380,6 @@ def test_no_name_becomes_markup() -> None:
 
 
 def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more() -> None:
-    """No inline style, no inline script, no handler, no other host."""
     found = drawn_page(seen(*moving()))
     assert "default-src 'none'" in page.POLICY
     assert "unsafe" not in page.POLICY
@@ -438,28 +391,23 @@ def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more(
     for name in ("page.js", "icon.svg"):
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page.asset(name))
     assert "url(" not in page.asset("page.css")
+    assert "&" not in style(), "selectors with escaped quotes match nothing"
+    assert '[data-only="ill"]' in style()
 
 
 @pytest.mark.parametrize("count", [0, 1, 90])
 def test_small_pictures_are_whole(count: int) -> None:
-    """With no value, one, and as many as fit."""
     view = seen(PollResults(flow(look(0, 10, 50)), tails(strip())))
     row = replace(view.rows[0], trace=(1.0,) * count, steps={}, step="fence", state="working")
-    cells = parts(replace(view, rows=(row,), tail=TAIL))
+    cells = parts(replace(view, rows=(row,), tail=ui_views.TAIL))
     assert ("polyline" in cells["r0-rate"]) == (count > 1)
     assert "nan" not in cells["r0-rate"].lower()
     assert cells["r0-does"].count("<rect") == 6
     assert 'class="waits"' in cells["r0-tail"]
 
 
-def test_each_part_is_one_element_with_its_own_id() -> None:
-    """The page's script puts it in place of the old one."""
-    for name, one in parts(seen(*moving())).items():
-        assert ET.fromstring(one.replace("<br>", "<br/>")).get("id") == name, "whatever is opened is closed"
-
-
 def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> None:
-    """However many changes it slept through."""
+    """A page of another start, or with other partitions, has to load itself anew: its ids are not the parts'."""
     hub, positions = EventBroadcaster(), []
     for number in ("1", "2", "3", "3"):
         hub.publish({"a": Markup(number), "b": Markup("1")})
@@ -467,21 +415,13 @@ def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> No
     assert hub.since(positions[0]) == {"a": Markup("3")}
     assert hub.since(hub.position) == {}
     assert positions[3] == positions[2]
-
-
-def test_a_page_of_another_start_or_with_other_partitions_has_to_load_itself_anew() -> None:
-    """Its ids would not be those of the parts."""
-    hub = EventBroadcaster()
-    hub.publish({"a": Markup("1")})
-    old = hub.position
-    hub.publish({"a": Markup("1"), "r1-p": Markup("1")})
-    assert hub.since(old) is None
+    hub.publish({"a": Markup("3"), "r1-p": Markup("1")})
+    assert hub.since(positions[3]) is None
     for text in ("", "x", "a.b", *(f"{hub.boot}.{change}" for change in (hub.change + 1, "", "b", "-1", "9" * 20))):
         assert hub.since(text) is None
 
 
 def test_readers_wake_with_a_change_and_with_the_end() -> None:
-    """And after their patience without either."""
 
     async def wait() -> list[bool]:
         hub = EventBroadcaster()
@@ -501,18 +441,10 @@ def test_readers_wake_with_a_change_and_with_the_end() -> None:
 
 
 def test_the_badge_says_live_only_while_every_source_answers() -> None:
-    """Not over numbers that are old, and not before the first ones."""
     fresh = PollResults(flow(look(0, 10, 50)), tails(strip()))
     broken = replace(fresh, flow=failed(fresh.flow, "no broker answers"))
     nothing = replace(fresh, flow=PollResult("flow", 1.0, 5.0, since_s=100.0))
     given = ((fresh, 100.2), (fresh, 160.0), (broken, 100.2), (nothing, 100.2))
     badges = [str(parts(seen(answers, now_s=now_s))["badge"]) for answers, now_s in given]
-    words = (">live<", "stale: Kafka", "stale: Kafka", ">connecting<")
-    assert [word in badge for word, badge in zip(words, badges, strict=True)] == [True] * 4
-    assert [">live<" in badge for badge in badges] == [True, False, False, False]
-
-
-def test_the_style_is_css_and_not_escaped_as_html() -> None:
-    """Its selectors have quotes; escaped ones match nothing, and the filter of the table hid no row."""
-    assert "&" not in style()
-    assert '[data-only="ill"]' in style()
+    for word, badge in zip((">live<", "stale: Kafka", "stale: Kafka", ">connecting<"), badges, strict=True):
+        assert (word in badge, ">live<" in badge) == (True, word == ">live<")

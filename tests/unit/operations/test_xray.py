@@ -73,7 +73,6 @@ def shown(found: list[Column]) -> Counter[Kind]:
 def test_counts_in_are_counts_shown(
     moves: list[tuple[str, int, int]], grain: int, most: int, data: st.DataObject
 ) -> None:
-    """Whatever the history and the window: each offset has its fate in one run, and no bin loses or doubles one."""
     batches, kinds = history(moves)
     start = data.draw(st.integers(0, len(kinds)))
     until = data.draw(st.integers(start, len(kinds)))
@@ -109,16 +108,7 @@ def test_bounds_at_every_moment_are_those_that_readers_had(moves: list[tuple[str
         assert (bounds.end, bounds.stable) == (end, min([end, *held]))
 
 
-def test_a_fences_marker_ends_what_an_older_epoch_wrote() -> None:
-    """It carries the next epoch; the run names it and the writer's own epoch."""
-    found = strip("out", [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0)])
-    aborted, end = found.runs
-    assert (aborted.kind, aborted.epoch, aborted.marker) == (Kind.ABORTED, 4, 8)
-    assert (end.kind, end.epoch, end.offsets) == (Kind.ABORT_MARKER, 5, 1)
-
-
 def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more() -> None:
-    """Epochs and sources from the first to the last; a marker has written nothing."""
     given = [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0), batch(9, 8, 7, 6), marker(17, 7, "commit", 6, at=T0)]
     (alone,) = binned(strip("out", given), 1)
     source = (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
@@ -139,16 +129,17 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
 
 
 def test_a_transactions_batches_are_one_run_and_another_producers_between_them_cut_it() -> None:
-    """The run's source goes from its first batch's first record to its last batch's last one."""
     found = strip("out", [batch(0, 2, 1), batch(2, 2, 1), batch(4, 1, 2), batch(5, 1, 1), marker(6, 1, "commit")])
     told = [(one.start, one.end, one.kind, one.records) for one in found.runs[:3]]
     assert told == [(0, 4, "committed", 4), (4, 5, "open", 1), (5, 6, "committed", 1)]
     first = found.runs[0]
     assert (first.first, first.last) == (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
+    aborted, end = strip("out", [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0)]).runs
+    assert (aborted.kind, aborted.epoch, aborted.marker) == (Kind.ABORTED, 4, 8), "a fence's marker: the next epoch"
+    assert (end.kind, end.epoch, end.offsets) == (Kind.ABORT_MARKER, 5, 1)
 
 
 def test_a_sinks_run_tells_its_batch() -> None:
-    """In words, and as JSON."""
     fold = RunBuilder(0, 5)
     for one in (batch(0, 2, 7), batch(2, 2, 7), marker(4, 7, "commit")):
         fold.add(one, lambda: SinkBatch("revenue", 17))
@@ -173,9 +164,8 @@ def test_times_follow_the_log_not_the_producers_clock_and_best_of_all_a_journals
 
 
 def entry(step: Step, at: int, phase: Phase = Phase.DONE, pid: int = 1, **more: str) -> Entry:
-    return Entry(
-        (T0 + at) / 1000, "w", pid, step, phase, {"topic": "in", "partition": 0, "start": 0, "until": 8, **more}
-    )
+    said = {"topic": "in", "partition": 0, "start": 0, "until": 8, **more}
+    return Entry((T0 + at) / 1000, "w", pid, step, phase, said)
 
 
 def test_a_journal_tells_steps_and_who_fell_silent() -> None:
@@ -198,7 +188,6 @@ def test_a_journal_tells_steps_and_who_fell_silent() -> None:
 
 
 def test_many_times_are_thinned_and_crashes_stay() -> None:
-    """At most so many moments, the last of them what the brokers said; a crash is always one."""
     runs = [batch(2 * at, 1, 1, at=T0 + 4 * at) for at in range(500)]
     found = strip("out", [*runs, marker(1000, 1, "commit", at=T0 + 9_000)])
     for at, run in enumerate(found.runs[:-1]):
@@ -223,25 +212,8 @@ def test_a_groups_commit_counts_from_its_marker_on() -> None:
     assert committed_positions(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
 
 
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [
-        (Window(), (10, 100)),
-        (Window(last=30), (70, 100)),
-        (Window(20, 40), (20, 40)),
-        (Window(0, 40), (10, 40)),
-        (Window(500), (100, 100)),
-        (Window(None, 5), (5, 5)),
-        (Window(None, 40, 10), (30, 40)),
-    ],
-)
-def test_a_window_is_cut_to_the_log(window: Window, expected: tuple[int, int]) -> None:
-    """Of a log from 10 to 100."""
+def test_a_window_is_cut_to_the_log_or_refused(window: Window, expected: tuple[int, int]) -> None:
     assert window.of(LogOffsets(10, 100, 100)) == expected
-
-
-def test_windows_that_make_no_sense_are_refused() -> None:
-    """With both values and what to do."""
     with pytest.raises(UsageError, match="--from is 9 and --to is 9: the range is empty"):
         window_of(9, 9, None)
     with pytest.raises(UsageError, match="--last is 3 and --from is 1: they exclude each other"):
@@ -261,8 +233,8 @@ def kinds(root: ET.Element, strip_name: str) -> list[str]:
     return [one.get("class", "").split()[0] for one in found.iter(f"{NS}rect") if one.get("class") != "bed"]
 
 
-def test_a_strip_shows_each_fate_in_offset_order_and_says_so_in_words() -> None:
-    """Aborted, its marker, committed, its marker, open; the input's are plain."""
+def test_a_strip_shows_each_fate_in_offset_order_and_lines_where_readers_wait() -> None:
+    """The last stable offset at the open records' left edge, the high watermark at their right."""
     root = drawn(crashed_and_healed())
     assert kinds(root, "in partition 0") == ["plain", "position"]
     assert kinds(root, "out partition 0") == ["aborted", "abort-marker", "committed", "commit-marker", "open"]
@@ -270,18 +242,11 @@ def test_a_strip_shows_each_fate_in_offset_order_and_says_so_in_words() -> None:
     told = "offsets 0 to 7: aborted; 8 records; producer 7 epoch 0; source in[0] 0 to 7; ended by the marker at 8"
     assert told in words
     labels = {one.text for one in root.iter(f"{NS}text")}
-    assert {"LSO 18", "HW 20", "group 8", "partition 0", "log start 0"} <= labels
-    assert {kind.words for kind in Kind} <= labels
-
-
-def test_where_readers_wait_is_where_the_line_stands() -> None:
-    """The last stable offset at the open records' left edge, the high watermark at their right."""
-    root = drawn(crashed_and_healed())
+    assert {"LSO 18", "HW 20", "group 8", "partition 0", "log start 0", *(kind.words for kind in Kind)} <= labels
     found = {one.get("id"): one.get("transform", "") for one in root.iter(f"{NS}g")}
-    at = {name: float(found[name][len("translate(") : -1]) for name in ("lso-1", "hw-1", "group-0")}
-    assert at["lso-1"] == pytest.approx(render.LEFT + render.PLOT * 18 / 20, abs=0.1)
-    assert at["hw-1"] == pytest.approx(render.LEFT + render.PLOT, abs=0.1)
-    assert at["group-0"] == pytest.approx(render.LEFT + render.PLOT * 8 / 10, abs=0.1)
+    for name, share in (("lso-1", 18 / 20), ("hw-1", 1), ("group-0", 8 / 10)):
+        at = float(found[name][len("translate(") : -1])
+        assert at == pytest.approx(render.LEFT + render.PLOT * share, abs=0.1)
 
 
 def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> None:
@@ -305,7 +270,6 @@ def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> N
 
 
 def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -> None:
-    """A picture of 3,000 transactions stays small."""
     log = [one for at in range(3000) for one in (batch(3 * at, 2, 1), marker(3 * at + 2, 1, "commit", at=T0))]
     found = strip("out", [*log, batch(9000, 1, 2)], stable=9000)
     line = timeline([found], {}, [], "in", T0 + 1)
@@ -324,8 +288,11 @@ def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -
 
 
 def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
-    """Its policy names style and script by their hashes."""
-    text = render.page(crashed_and_healed())
+    """A group is any string; it ends neither an element nor the script's data."""
+    text = render.page(replace(crashed_and_healed(), group="</script><b>", unavailable=("<i>",)))
+    assert "<b>" not in text.replace("&lt;b&gt;", "")
+    assert text.count("</script>") == 2
+    assert "&lt;i&gt;" in text
     assert not re.findall(r"(?:src|href)=", text)
     assert re.findall(r"https?://\S+?\"", text) == ['http://www.w3.org/2000/svg"']
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
@@ -336,31 +303,27 @@ def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
         assert f"sha256-{digest}" in policy[1]
 
 
-def test_names_are_text_on_the_page_whatever_they_hold() -> None:
-    """A group is any string; it ends neither an element nor the script's data."""
-    xray = replace(crashed_and_healed(), group="</script><b>", unavailable=("<i>",))
-    text = render.page(xray)
-    assert "<b>" not in text.replace("&lt;b&gt;", "")
-    assert text.count("</script>") == 2
-    assert "&lt;i&gt;" in text
-
-
-def test_the_pages_data_tells_the_bounds_of_every_moment() -> None:
-    """Before the abort everything of the output waits; the group moves with the commit."""
+def test_the_pages_data_tells_the_bounds_of_every_moment_and_the_json_twin_the_runs() -> None:
     text = render.page(crashed_and_healed())
     (inner,) = re.findall(r'type="application/json">(.*?)</script>', text, re.DOTALL)
     told = json.loads(inner)
     at = {moment - T0: index for index, moment in enumerate(told["moments"])}
     assert sorted(at) == [-50, 5, 20, 40, 100]
     output, orders = told["strips"][1]["bounds"], told["strips"][0]["bounds"]
-    assert output[at[5]] == [0, 8, None]
-    assert output[at[40]] == [18, 20, None]
+    assert (output[at[5]], output[at[40]]) == ([0, 8, None], [18, 20, None])
     assert [orders[at[moment]][2] for moment in (20, 40, 100)] == [None, 8, 8]
     assert re.search(r'<tr class="crash" data-ms="\d+" data-told="crashed: input partition 0', text)
+    twin = document(crashed_and_healed())
+    output = twin["strips"][1]
+    assert (output["role"], output["last_stable"], output["high_watermark"]) == ("output", 18, 20)
+    counts = {"committed": 8, "aborted": 8, "open": 2, "commit-marker": 1, "abort-marker": 1, "plain": 0}
+    assert output["records"] == counts
+    assert output["runs"][0]["source"] == ["in/0/0", "in/0/7"]
+    assert (output["runs"][0]["producer_id"], output["runs"][0]["epoch"], output["runs"][0]["marker"]) == (7, 0, 8)
+    assert twin["strips"][0]["group"] == 8
 
 
 def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
-    """One sign or several per offset, or a cell for several offsets where open ones come first."""
     xray = crashed_and_healed()
     output = xray.strips[1]
     wide = "".join(sign for sign, _ in render.cells(output, 45))
@@ -372,32 +335,14 @@ def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
         assert [len(one) <= width for one in found if one.startswith(("input", "output"))] == [True, True]
     told = [line.plain for line in render.lines(xray, 80)]
     assert "            8 committed · 8 aborted · 2 open · log start 0 · LSO 18 · HW 20" in told
-
-
-def test_the_json_twin_tells_runs_with_writer_and_source() -> None:
-    """What the picture shows, as numbers."""
-    told = document(crashed_and_healed())
-    output = told["strips"][1]
-    assert (output["role"], output["last_stable"], output["high_watermark"]) == ("output", 18, 20)
-    counts = {"committed": 8, "aborted": 8, "open": 2, "commit-marker": 1, "abort-marker": 1, "plain": 0}
-    assert output["records"] == counts
-    assert output["runs"][0]["source"] == ["in/0/0", "in/0/7"]
-    assert (output["runs"][0]["producer_id"], output["runs"][0]["epoch"], output["runs"][0]["marker"]) == (7, 0, 8)
-    assert told["strips"][0]["group"] == 8
+    empty = replace(strip("out", [batch(0, 1, 1)]), runs=[], until=0)
+    nothing = Xray((empty,), Timeline((T0,), ((),)), {"out": "out"}, "g", "k:1", T0)
+    assert (kinds(drawn(nothing), "out partition 0"), render.cells(empty, 80)) == ([], [])
 
 
 def test_without_a_browser_the_test_of_the_page_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails; it does not skip."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="apt-get install chromium"):
         seen(tmp_path / "page.html")
-
-
-def test_an_empty_partition_is_a_strip_of_nothing() -> None:
-    """No division by its length."""
-    empty = replace(strip("out", [batch(0, 1, 1)]), runs=[], until=0)
-    xray = Xray((empty,), Timeline((T0,), ((),)), {"out": "out"}, "g", "k:1", T0)
-    assert kinds(drawn(xray), "out partition 0") == []
-    assert render.cells(empty, 80) == []

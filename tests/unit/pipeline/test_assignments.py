@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.lease_play import Play, run_context, shared_out
+from harness.lease_play import run_context
 
 from brew.connection import Connection
-from brew.driver.assignor import assign, loads, partition_to_move
 from brew.driver.leases import Assignments
 from brew.driver.run_context import ProgressView
 from brew.offsets import Committed, LogOffsets, OffsetRange
@@ -63,15 +62,16 @@ def test_a_partition_is_done_at_its_goal_and_not_one_offset_before(position: int
     assert (left.drained(), left.free(0.0), left.unfinished()) == (done, set() if done else {0}, 0 if done else 1)
 
 
-@pytest.mark.parametrize(("goal", "drained"), [(10, True), (11, False)])
-def test_a_partition_without_a_position_stands_at_its_first_record(goal: int, drained: bool) -> None:
+@pytest.mark.parametrize(
+    ("goals", "positions", "drained"),
+    [({0: 10}, [None], True), ({0: 11}, [None], False), ({0: GOAL}, [GOAL, None], True)],
+    ids=["the log begins at its goal", "one offset before it", "one that came later has nothing to drain"],
+)
+def test_a_partition_without_a_position_stands_at_its_first_record(
+    goals: dict[int, int], positions: list[int | None], drained: bool
+) -> None:
     """The log begins at 10: an input of which retention left nothing is drained."""
-    assert assignments({0: goal}, None).drained() is drained
-
-
-def test_a_partition_that_came_later_has_nothing_to_drain() -> None:
-    """Its records were written after the run had begun."""
-    assert assignments({0: GOAL}, GOAL, None).drained()
+    assert assignments(goals, *positions).drained() is drained
 
 
 def test_a_run_that_follows_is_never_done_with_a_partition() -> None:
@@ -114,7 +114,6 @@ def test_only_what_is_ours_is_given_out_or_counted() -> None:
 
 
 def test_what_a_dead_worker_held_is_free_again_and_exempt_from_crash_once() -> None:
-    """The other worker keeps what it has."""
     one = drain(50, 50, 50)
     dead, alive = WorkerSession(0, LINE), WorkerSession(1, LINE)
     one.sessions |= {0: dead, 1: alive}
@@ -152,39 +151,30 @@ def test_what_came_back_can_be_called_back_again(died: bool) -> None:
     assert (one.releasing, one.held) == (set(), {})
 
 
-def committed(partition: int, start: int, until: int, enriched: int, rejected: int) -> Outcome:
-    return Outcome(partition, start, until, Status.COMMITTED, start, enriched, rejected, 0.1)
-
-
-def test_commits_that_follow_each_other_are_told_as_one_range_and_once() -> None:
-    """A range that somebody else did in between stays a gap, and a failure a connection of its own."""
-    one = drain(0, 0)
-    for outcome in (
-        committed(0, 0, 10, 9, 1),
-        committed(1, 0, 5, 5, 0),
-        committed(0, 10, 30, 18, 2),
-        committed(0, 40, 50, 10, 0),
+def test_commits_that_follow_each_other_are_told_as_one_range_with_their_sums_and_once() -> None:
+    """A range that somebody else did stays a gap, a failure a range of its own."""
+    one = unsurveyed(None)
+    outcomes = [
+        Outcome(0, 0, 10, Status.COMMITTED, 0, 9, 1, 1.5, dropped=2, written=8),
+        Outcome(1, 0, 5, Status.COMMITTED, 0, 5),
+        Outcome(0, 10, 30, Status.COMMITTED, 10, 18, 2, 2.0, dropped=3, written=9),
+        Outcome(0, 40, 50, Status.COMMITTED, 40, 10),
         Outcome(0, 50, 60, Status.FENCED),
         Outcome(0, 60, 70, Status.FENCED),
-        committed(0, 60, 70, 10, 0),
-    ):
+        Outcome(0, 60, 70, Status.COMMITTED, 60, 10),
+        Outcome(2, 0, 5, Status.FAILED, seconds=0.25),
+    ]
+    for outcome in outcomes:
         one.outcome(outcome)
     one.report()
     one.report()
+    joined = Outcome(0, 0, 30, Status.COMMITTED, 0, 27, 3, 3.5, dropped=5, written=17)
     view: Any = one._shared.view
-    ((_, shown, _),) = view.shown
-    assert [(o.partition, o.start, o.until, o.enriched, o.rejected) for o in shown] == [
-        (0, 0, 30, 27, 3),
-        (0, 40, 50, 10, 0),
-        (0, 50, 60, 0, 0),
-        (0, 60, 70, 0, 0),
-        (0, 60, 70, 10, 0),
-        (1, 0, 5, 5, 0),
-    ]
+    assert view.shown == [(0, [joined, *outcomes[3:7], outcomes[1], outcomes[7]], 3.75)]
 
 
 def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_goal() -> None:
-    """The other reader looks at each plan anew; this one said that it was done."""
+    """The other reader looks at each plan anew; this one said that it was done. It ends with its last transaction."""
     one = unsurveyed({0: 10, 1: 10})
     survey(one, 10, 0)
     assert one.free(0.0) == {1}
@@ -192,79 +182,12 @@ def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_
     assert not one.drained()
     assert (one.free(0.0), one.unfinished()) == ({0}, 1)
     one.assign(0, 0)
-    one.released(0, 10)
-    survey(one, 10, 10)
-    assert one.drained()
-
-
-def test_what_a_worker_reached_counts_before_the_next_survey() -> None:
-    """A drain ends with its last transaction."""
-    one = unsurveyed({0: 10, 1: 10})
-    survey(one, 0, 10)
-    one.assign(0, 0)
     survey(one, 4, 10)
     assert not one.drained()
     one.released(0, 10)
+    assert one.drained(), "what a worker reached counts before the next survey"
+    survey(one, 10, 10)
     assert one.drained()
-
-
-def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A permission covers one attempt, and the scout knows which one."""
-    play, asked = Play(monkeypatch), list[int]()
-    monkeypatch.setattr(
-        play.cluster, "first_attempt", lambda fact: asked.append(fact.partition) or fact.partition == 2, raising=False
-    )
-    _, _, first, second = shared_out(play)
-    assert {p: grant.first_time for p, grant in (first | second).items()} == {0: False, 1: False, 2: True, 3: False}
-    assert sorted(asked) == [0, 1, 2, 3]
-    play.workers.closed = True
-    play.stop.set()
-    assert play.ended()
-
-
-def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets() -> None:
-    """And one offset more, or idle partitions alone would weigh nothing."""
-    assert loads({0: 20, 1: 60, 2: 0, 3: 0}) == {0: 20 + 6, 1: 60 + 6, 2: 6, 3: 6}
-    assert loads({}) == {}
-    assert loads({0: 0}) == {0: 1}
-    assert loads({0: 7}) == {0: 9}
-    assert loads({0: 8}) == {0: 11}
-    assert loads({0: 10, 1: 5}) == {0: 12, 1: 7}
-    assert all(isinstance(weight, int) for weight in loads({0: 10, 1: 5}).values())
-
-
-def test_the_heaviest_is_placed_first_and_equal_ones_by_number() -> None:
-    assert assign({0: 10, 1: 20, 2: 100}, {}, [0, 1]) == {2: 0, 1: 1, 0: 1}
-    assert list(assign({3: 5, 1: 5, 2: 90}, {}, [0])) == [2, 1, 3]
-
-
-def test_of_two_slots_that_are_equally_busy_the_lower_one_gives() -> None:
-    """And to a slot that holds nothing, the lighter of what it has is no worse."""
-    lags = {0: 50, 1: 50, 2: 50, 3: 50}
-    assert partition_to_move(lags, {0: 0, 1: 0, 2: 1, 3: 1}, [0, 1, 2]) == 0
-    assert partition_to_move({}, {}, [0, 1]) is None
-
-
-def test_a_move_that_leaves_exactly_nine_tenths_is_not_worth_it() -> None:
-    """Ten partitions of one weight become nine, which is the border; nine become eight."""
-    assert partition_to_move(dict.fromkeys(range(10), 0), dict.fromkeys(range(10), 0), [0, 1]) is None
-    assert partition_to_move(dict.fromkeys(range(9), 0), dict.fromkeys(range(9), 0), [0, 1]) == 0
-
-
-def test_a_held_partition_of_which_no_lag_is_known_weighs_nothing() -> None:
-    assert assign({0: 5}, {9: 0}, [0, 1]) == {0: 0}
-
-
-def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None:
-    """Position and start are the first one's, the end is the last one's, the time is that of all."""
-    made = unsurveyed(None)
-    made.outcome(Outcome(3, 0, 5, Status.COMMITTED, 0, 4, 1, 1.5, dropped=2, written=8))
-    made.outcome(Outcome(3, 5, 9, Status.COMMITTED, 5, 2, 2, 2.0, dropped=3, written=9))
-    made.outcome(Outcome(4, 0, 5, Status.FAILED, seconds=0.25))
-    made.report()
-    joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5, dropped=5, written=17)
-    view: Any = made._shared.view
-    assert view.shown == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
 
 
 def test_a_partition_that_nobody_holds_may_leave_and_one_without_a_goal_is_done() -> None:

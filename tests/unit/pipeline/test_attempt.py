@@ -18,7 +18,7 @@ from brew import attempt as attempts
 from brew.attempt import MAX_LINKS, AttemptSpec, Job, TimedTransaction, TraceLinks, attempt, journal_outcome, journaled
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused, TransformFailed
+from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Refused, TransformFailed
 from brew.fault_injection import PlannedCrash
 from brew.journal import Phase, Step, entries
 from brew.kafka.transaction import TransactionSettings
@@ -38,6 +38,11 @@ OFFERED = OffsetRange("in", 0, 5, 8)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
 OFFER = AttemptSpec(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
 ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, None], [1, 2])
+
+TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
+TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
+VALUE = b'{"customer_id":"c-1"}'
+TRACED_ROWS = Rows([5, 6], [b"k", b"k"], [VALUE, b"bad"], [[("traceparent", TRACE)], None], [1, 2])
 
 
 class Kafka(FakeTransaction):
@@ -82,30 +87,33 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_range_is_written_and_its_transaction_closed(world: World) -> None:
-    outcome = attempt(OFFER, [ROWS], JOB)
-    assert outcome.status is Status.COMMITTED
-    assert (outcome.start, outcome.until, outcome.enriched, outcome.rejected) == (5, 8, 1, 1)
+    """
+    The outcome tells when the attempt began and how long it took; the steps are parts of it.
+
+    The transaction has its own time-out as deadline; the whole is watched for twice that, as all waits end within it.
+    """
+    before, began = time.time(), time.monotonic()
+    outcome = attempt(TRACED_SPEC, [ROWS], JOB)
+    took = time.monotonic() - began
+    assert (outcome.status, outcome.enriched, outcome.rejected) == (Status.COMMITTED, 1, 1)
+    assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (4, 5, 8, -1)
     assert ([one.key for one in world.broker.visible()], world.made[0].closed) == ([b"gold-1", None], True)
+    assert before <= outcome.began_at <= time.time()
+    assert 0 < outcome.seconds <= took
     assert {"fence", "locate", "commit"} <= outcome.steps.keys()
-    assert outcome.began_at > 0
-
-
-def test_the_whole_attempt_is_watched_for_twice_the_transactions_time_out(world: World) -> None:
-    """All its waits end within the first."""
-    attempt(OFFER, [ROWS], JOB)
-    assert world.watched == [(str(OFFERED), 60.0)]
-
-
-def _fails(error: KafkaFailure) -> tuple[KafkaFailure, Status, str]:
-    fenced = isinstance(error, Fenced)
-    status = Status.FENCED if fenced else Status.FAILED
-    return error, status, str(error) if fenced else f"{type(error).__name__}: {error}"
+    assert 0 < sum(outcome.steps.values()) <= took
+    assert [kafka.budget_s for kafka in world.made] == [30.0]
+    assert world.watched == [(str(TRACED_SPEC.offered), 60.0)]
 
 
 @pytest.mark.parametrize(
     ("error", "status", "detail"),
-    [_fails(error) for error in (Fenced("by 7"), Abortable("no room"), Fatal("gone"))]
-    + [(DeadlineExceeded("produce: 30 s are over"), Status.FAILED, "DeadlineExceeded: produce: 30 s are over")],
+    [
+        (Fenced("by 7"), Status.FENCED, "by 7"),
+        (Abortable("no room"), Status.FAILED, "Abortable: no room"),
+        (Fatal("gone"), Status.FAILED, "Fatal: gone"),
+        (DeadlineExceeded("produce: 30 s are over"), Status.FAILED, "DeadlineExceeded: produce: 30 s are over"),
+    ],
 )
 @pytest.mark.parametrize("step", ["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"])
 def test_whatever_a_step_raises_becomes_an_outcome_and_nothing_is_visible(
@@ -177,54 +185,25 @@ def test_a_crash_on_purpose_leaves_its_transaction_open_and_tells_what_it_left(w
     assert (outcome.enriched, outcome.rejected) == written
 
 
-def test_a_crash_before_the_report_strikes_only_what_was_committed(world: World) -> None:
-    """A range that somebody else did has nothing to report."""
-    world.broker.committed = Committed(8, "")
-    crash = PlannedCrash(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)
-    assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
-
-
-TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
-TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
-VALUE = b'{"customer_id":"c-1"}'
-TRACED_ROWS = Rows([5, 6], [b"k", b"k"], [VALUE, b"bad"], [[("traceparent", TRACE)], None], [1, 2])
-
-
-@pytest.mark.usefixtures("world")
-def test_a_crash_before_the_report_is_given_the_closed_transaction_and_what_it_wrote() -> None:
+def test_a_crash_before_the_report_strikes_only_what_was_committed_and_is_given_what_it_wrote(world: World) -> None:
+    """With the closed transaction; a range that somebody else did has nothing to report."""
     given: list[tuple[object, ...]] = []
 
     class Recorded(PlannedCrash):
         def at(self, point: CrashPoint, tally: Tally, transaction: Any) -> None:
             given.append((point, tally.enriched, tally.rejected, getattr(transaction, "closed", None)))
 
-    attempt(replace(TRACED_SPEC, crash=Recorded(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)), [TRACED_ROWS], JOB)
+    attempt(replace(OFFER, crash=Recorded(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)), [ROWS], JOB)
     assert given[-1] == (CrashPoint.BEFORE_REPORT, 1, 1, 1)
-
-
-def test_an_outcome_tells_when_the_attempt_began_and_how_long_it_took(world: World) -> None:
-    """The steps are parts of it; the transaction has its own time-out as deadline."""
-    before, began = time.time(), time.monotonic()
-    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
-    took = time.monotonic() - began
-    assert before <= outcome.began_at <= time.time()
-    assert 0 < outcome.seconds <= took
-    assert 0 < sum(outcome.steps.values()) <= took
-    assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (4, 5, 8, -1)
-    assert [kafka.budget_s for kafka in world.made] == [30.0]
+    world.broker.committed = Committed(8, "")
+    crash = PlannedCrash(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)
+    assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
 
 
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(("traced", "traces"), [(False, []), (True, [TRACE.decode()])])
 def test_an_outcome_names_the_traces_of_its_records_where_somebody_asked(traced: bool, traces: list[str]) -> None:
     assert attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, traced=traced)).traces == traces
-
-
-def test_a_failed_attempt_tells_its_times(world: World) -> None:
-    world.fail = ("flush", Fatal("gone"))
-    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
-    assert 0 < outcome.seconds < 30
-    assert {"fence", "produce", "abort"} <= outcome.steps.keys()
 
 
 @pytest.mark.usefixtures("world")
@@ -278,9 +257,7 @@ def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
     assert line.fields == PLACE | told
 
 
-def test_profiles_are_asked_for_this_group_and_each_record_says_which_it_was_made_with(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_record_says_which_profile_it_was_made_with(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the transaction's time-out."""
     table = Table()
     table.take("profiles", 0, 7, b"c-1", profile("c-1", "silver"))
@@ -297,7 +274,6 @@ def test_profiles_are_asked_for_this_group_and_each_record_says_which_it_was_mad
 
 
 def test_a_limit_of_the_job_is_the_one_that_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With profiles and without."""
     monkeypatch.setattr(profiles, "ready", lambda *_: Table())
     for source in (None, ProfilesSettings()):
         world.broker.committed = None
@@ -330,9 +306,7 @@ def with_function(made: Any, **more: Any) -> Job:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_transformation_that_cannot_go_on_is_an_outcome_of_its_own(
-    world: World, tmp_path: Path, at_once: bool
-) -> None:
+def test_a_transformation_that_cant_go_on_is_an_outcome_of_its_own(world: World, tmp_path: Path, at_once: bool) -> None:
     """The run ends with exit 3: no retry changes what the function raised."""
     made = Function(error=TransformFailed("f raised KeyError"), at_once=at_once)
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made, journal=str(tmp_path)))
@@ -357,10 +331,12 @@ def test_what_a_function_dropped_and_wrote_is_told_also_by_a_crash(world: World)
     assert (outcome.reasons, outcome.examples) == ({"no": 2}, {"no": 5})
 
 
-def test_the_journal_says_what_a_step_failed_with(world: World, tmp_path: Path) -> None:
+def test_a_failed_attempt_tells_its_times_and_what_its_step_failed_with(world: World, tmp_path: Path) -> None:
     """In the line of the step; what follows it is the abort."""
     world.fail = ("flush", Fatal("gone"))
-    attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
+    assert 0 < outcome.seconds < 30
+    assert {"fence", "produce", "abort"} <= outcome.steps.keys()
     lines = [(one.step, one.phase, one.fields.get("detail")) for one in entries(tmp_path)]
     assert lines[-5:] == [
         (Step.FLUSH, Phase.INTENT, None),
@@ -389,32 +365,17 @@ class Recorded:
 def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tmp_path: Path) -> None:
     """The deadline, too: without it a step would wait for ever."""
     inner: Any = Recorded()
-    offered = OffsetRange("in", 4, 5, 8)
+    offered, deadline = OffsetRange("in", 4, 5, 8), Deadline(5)
     kafka: Any = TimedTransaction(inner) if kind == "timed" else journaled(inner, str(tmp_path), offered, "group")
-    deadline = Deadline(5)
-    assert kafka.produce("out") == "produce"
-    assert kafka.mapped("produce") == "mapped"
-    for name in ("fence", "locate", "begin", "make_room", "await_acks", "flush"):
-        given = [deadline] if name != "begin" else []
-        assert getattr(kafka, name)(*given) == (Committed(3, "") if name == "locate" else None)
-    kafka.send_offsets(9, "m", deadline)
-    kafka.commit(deadline)
-    kafka.commit_without_waiting()
-    kafka.abort(deadline)
-    assert inner.calls == [
-        ("produce", "out"),
-        ("mapped", "produce"),
-        ("fence", deadline),
-        ("locate", deadline),
-        ("begin",),
-        ("make_room", deadline),
-        ("await_acks", deadline),
-        ("flush", deadline),
-        ("send_offsets", 9, "m", deadline),
-        ("commit", deadline),
-        ("commit_without_waiting",),
-        ("abort", deadline),
+    calls = [
+        *[("produce", "out"), ("mapped", "produce"), ("fence", deadline), ("locate", deadline), ("begin",)],
+        *[("make_room", deadline), ("await_acks", deadline), ("flush", deadline), ("send_offsets", 9, "m", deadline)],
+        *[("commit", deadline), ("commit_without_waiting",), ("abort", deadline)],
     ]
+    answers = {name: getattr(kafka, name)(*given) for name, *given in calls}
+    assert inner.calls == calls
+    told = {name: answer for name, answer in answers.items() if answer is not None}
+    assert told == {"produce": "produce", "mapped": "mapped", "locate": Committed(3, "")}
     if kind == "timed":
         assert list(kafka.steps) == ["fence", "locate", "begin", "produce", "send-offsets", "commit", "abort"]
         return
@@ -431,22 +392,6 @@ def test_without_a_position_the_journal_says_minus_one(tmp_path: Path) -> None:
     kafka.fence(Deadline(5))
     kafka.locate(Deadline(5))
     assert [*entries(tmp_path)][-1].fields["position"] == -1
-
-
-def test_times_of_steps_are_told_in_microseconds() -> None:
-    ticks = (n * 0.12345678 for n in range(20))
-    kafka = TimedTransaction(FakeTransaction(Broker()), lambda: next(ticks))
-    kafka.fence(Deadline(5))
-    kafka.begin()
-    kafka.flush(Deadline(5))
-    assert kafka.steps == dict.fromkeys(["fence", "begin", "produce"], 0.123457)
-
-
-def test_a_transaction_that_never_began_has_no_time_of_producing() -> None:
-    kafka = TimedTransaction(FakeTransaction(Broker()))
-    kafka.fence(Deadline(5))
-    kafka.abort(Deadline(5))
-    assert list(kafka.steps) == ["fence", "abort"]
 
 
 def test_each_process_writes_a_journal_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

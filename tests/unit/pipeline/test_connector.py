@@ -26,37 +26,27 @@ from pipeline.transformation import OrderEnrichment
 SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
 
 
-def test_a_partition_that_was_not_read_yet_is_bounded() -> None:
-    weights = RecordSizes({})
-    assert not weights.all_small([0])
-    weights.apply_outcome([SMALL])
-    assert weights.all_small([0])
-    assert not weights.all_small([0, 1]), "all of a job's partitions have to be known"
+LARGE = replace(SMALL, read_bytes=100 * SMALL_RECORD_BYTES)
+FAILURES = [Outcome(0, 100, 200, one) for one in (Status.FAILED, Status.FENCED, Status.CRASHED, Status.OFFSET_GAP)]
 
 
-@pytest.mark.parametrize("status", [Status.FAILED, Status.FENCED, Status.CRASHED, Status.OFFSET_GAP])
-def test_after_a_failure_it_is_bounded_again(status: Status) -> None:
-    """It may have been the memory."""
-    weights = RecordSizes({})
-    weights.apply_outcome([SMALL])
-    weights.apply_outcome([Outcome(0, 100, 200, status)])
-    assert not weights.all_small([0])
-
-
-def test_large_records_are_bounded_and_an_attempt_without_records_tells_nothing() -> None:
-    weights = RecordSizes({})
-    weights.apply_outcome([replace(SMALL, read_bytes=100 * SMALL_RECORD_BYTES)])
-    assert not weights.all_small([0])
-    weights.apply_outcome([SMALL])
-    weights.apply_outcome([Outcome(0, 100, 200, Status.ALREADY_DONE)])
-    assert weights.all_small([0])
-
-
-@pytest.mark.parametrize("name", sorted(SMALL_RECORDS))
-def test_who_bounds_batches_is_not_overruled(name: str) -> None:
-    weights = RecordSizes({name: "500"})
-    weights.apply_outcome([SMALL])
-    assert not weights.all_small([0])
+@pytest.mark.parametrize(
+    ("configured", "outcomes", "unbounded"),
+    [
+        pytest.param({}, [], False, id="not read yet"),
+        pytest.param({}, [SMALL], True, id="small records"),
+        pytest.param({}, [LARGE], False, id="large records"),
+        pytest.param({}, [LARGE, SMALL, Outcome(0, 100, 200, Status.ALREADY_DONE)], True, id="nothing was read last"),
+        *(pytest.param({}, [SMALL, one], False, id=f"{one.status} may have been the memory") for one in FAILURES),
+        *(pytest.param({name: "500"}, [SMALL], False, id=f"{name} is not overruled") for name in sorted(SMALL_RECORDS)),
+    ],
+)
+def test_batches_of_small_records_are_not_bounded(configured: dict, outcomes: list[Outcome], unbounded: bool) -> None:
+    sizes = RecordSizes(configured)
+    for outcome in outcomes:
+        sizes.apply_outcome([outcome])
+    assert sizes.all_small([0]) is unbounded
+    assert not sizes.all_small([0, 1]), "all of a job's partitions have to be known"
 
 
 _headers = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.binary()), min_size=1)
@@ -73,7 +63,6 @@ def test_any_headers_survive_in_order(headers: list[tuple[str, bytes | None]]) -
 
 
 def test_a_record_without_headers_has_none() -> None:
-    """Null is what nearly all cells are."""
     assert headers_of(None) is None
     assert headers_of(b"") is None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from click.testing import CliRunner
 from harness.pipeline import Here, until
 
 from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, listed
@@ -21,12 +21,10 @@ from brew.driver.run import PreflightResult
 from brew.driver.run_context import RunContext
 from brew.errors import DeadlineExceeded, Fatal, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
-from brew.names import ExitCode
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
-from brew.planner import Plan
 from brew.settings import PipelineSettings
-from pipeline.__main__ import cli, run_command, settings_of
+from pipeline.__main__ import run_command, settings_of
 from pipeline.submit import same_options
 
 
@@ -80,7 +78,6 @@ class _Carrier:
     error: Refused | None = None
 
     def run(self) -> None:
-        assert self.shared is not None
         self.shared.running[0] = OffsetRange("in", 0, 0, 1)
         self.began.set()
         if self.error is not None:
@@ -128,21 +125,24 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
     return thread, answers
 
 
-def test_a_driver_that_loses_its_seat_stops_and_wants_another_turn(scene: _Scene) -> None:
-    """It leaves the line before it closes what worked, and asks for no more than to wait again."""
-    thread, again = in_background(lambda: not scene.driver.work(scene.seat))
+@pytest.mark.parametrize(("how", "done"), [("lost", False), ("gave up", False), ("told to stop", True)])
+def test_a_driver_leaves_its_seat_before_it_closes_what_worked(scene: _Scene, how: str, done: bool) -> None:
+    """The next one may begin meanwhile. One that lost its seat, or whose seat knows no more, waits for another turn."""
+    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
     assert scene.runner.began.wait(5)
-    scene.seat.owner, scene.seat.held = "other", False
+    if how == "lost":
+        scene.seat.owner, scene.seat.held = "other", False
+    elif how == "gave up":
+        scene.seat.failure = Refused("made again")
+    else:
+        scene.driver.stop.set()
     thread.join(5)
-    assert again == [True]
-    assert scene.seat.log == ["left", "closed"]
-    assert scene.view.notes[-1] == "me gave way to other, and stands by"
+    assert (answers, scene.seat.log) == ([done], ["left", "closed"])
+    assert how != "lost" or scene.view.notes[-1] == "me gave way to other, and stands by"
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
-    scene: _Scene, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
-) -> None:
+def test_only_who_was_not_replaced_fences(scene: _Scene, monkeypatch: pytest.MonkeyPatch, *, replaced: bool) -> None:
     """A fence of one that was replaced would abort the transactions of the one who works."""
     fenced: list[str] = []
     fence = SimpleNamespace(fence=lambda _deadline: fenced.append("fenced"), close=lambda: None)
@@ -161,16 +161,6 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
     assert fenced == ([] if replaced else ["fenced"])
 
 
-def test_a_driver_that_is_told_to_stop_leaves_its_seat_first_and_is_done(scene: _Scene) -> None:
-    """The next one may begin while this one still closes what worked."""
-    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.runner.began.wait(5)
-    scene.driver.stop.set()
-    thread.join(5)
-    assert answers == [True]
-    assert scene.seat.log == ["left", "closed"]
-
-
 def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> None:
     """A refusal of one driver is no reason for the others to wait for two intervals."""
     scene.runner.error = Refused("input-lost")
@@ -179,67 +169,40 @@ def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> 
     assert scene.seat.log == ["left", "closed"]
 
 
-def test_a_seat_that_gave_up_stops_the_work(scene: _Scene) -> None:
-    """The claims topic was made again, for example: nobody knows any more who works."""
-    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.runner.began.wait(5)
-    scene.seat.failure = Refused("made again")
-    thread.join(5)
-    assert answers == [False]
-
-
 def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill would not do so either."""
-
-    class _Dead(BaseException):
-        pass
-
     def die(*_: object) -> None:
         scene.seat.log.append("dead")
-        raise _Dead
-
-    monkeypatch.setattr(coordination, "crash_on_purpose", die)
+        raise GeneratorExit  # no driver catches it
 
     def crash() -> None:
-        assert scene.runner.shared is not None
         scene.runner.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
         scene.runner.shared.stop.set()
 
+    monkeypatch.setattr(coordination, "crash_on_purpose", die)
     monkeypatch.setattr(scene.runner, "run", crash)
-    with pytest.raises(_Dead):
+    with pytest.raises(GeneratorExit):
         scene.driver.work(scene.seat)
     assert scene.seat.log[0] == "dead"
 
 
-def test_who_waits_tells_once_who_works(scene: _Scene) -> None:
-    """And again when that changes."""
+def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: _Scene) -> None:
+    """And again when the one who works changes; once it is warm, a take-over needs no time of Spark's."""
+    warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
+    scene.driver.warm_spark = warmth
     scene.seat.held, scene.seat.owner = False, "first"
     thread, answers = in_background(lambda: scene.driver.wait(scene.seat))
     until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
     scene.seat.owner = "second"
     until(lambda: len(scene.view.notes) == 2, "the second note")
+    warmth.warm = True
+    until(lambda: len(scene.view.notes) == 3, "the third note")
     scene.seat.held = True
     thread.join(5)
     assert answers == [True]
-    assert scene.view.notes[1:] == ["me stands by, second works", "me works, after second"]
-
-
-def test_who_waits_tells_once_that_it_is_warm(scene: _Scene) -> None:
-    """From then on a take-over needs no time of Spark's."""
-    warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
-    scene.driver.warm_spark = warmth
-    scene.seat.held, scene.seat.owner = False, "first"
-    thread, _ = in_background(lambda: scene.driver.wait(scene.seat))
-    until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
-    warmth.warm = True
-    until(lambda: len(scene.view.notes) == 2, "the second note")
-    scene.seat.held = True
-    thread.join(5)
-    assert scene.view.notes[1:] == ["me is warm", "me works, after first"]
+    assert scene.view.notes[1:] == ["me stands by, second works", "me is warm", "me works, after second"]
 
 
 def test_turns_are_taken_until_the_work_is_done() -> None:
-    """Each with a seat of its own, left before the next is opened."""
     seat, turns = _Seat(), iter([False, False, True])
     patience = GiveUpPolicy(settings())
     coordination.alternate(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
@@ -267,13 +230,17 @@ def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_last
         coordination.alternate(lambda: seat, lambda _: True, fails, stop, patience, view)
 
 
-def test_the_options_reach_the_settings_and_spark_submit() -> None:
-    """And a run without --stand-by knows nothing of them."""
-    given = settings("--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
-    assert given.stand_by is not None
-    assert (given.stand_by.interval_s, given.stand_by.client_id, given.stand_by.claims) == (1.5, "driver-1", "c")
-    words = same_options(given)
-    assert (parsed(*words).stand_by, parsed().stand_by) == (given.stand_by, None)
+@pytest.mark.parametrize("mode", ["stand_by", "share"])
+def test_the_options_reach_the_settings_and_spark_submit(mode: str) -> None:
+    option = f"--{mode.replace('_', '-')}"
+    given = parsed(option, "--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
+    chosen = getattr(given, mode)
+    assert (chosen.interval_s, chosen.client_id, chosen.name, chosen.claims) == (1.5, "driver-1", "driver-1", "c")
+    expected = {"stand_by": None, "share": None}
+    for words, wanted in ((same_options(given), expected | {mode: chosen}), ([], expected)):
+        assert {one: getattr(parsed(*words), one) for one in expected} == wanted
+    with pytest.raises(UsageError, match=r"--stand-by.*--share"):
+        parsed("--share", "--stand-by")
 
 
 @pytest.mark.parametrize(
@@ -284,18 +251,10 @@ def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
         settings(option, value)
 
 
-def test_the_help_names_the_options() -> None:
-    told = CliRunner().invoke(cli, ["run", "--help-all"])
-    assert told.exit_code == ExitCode.DONE
-    assert all(word in told.output for word in ("--stand-by", "--claim-interval", "--client-id", "--claims"))
-
-
 def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
     """Tasks of a driver that sleeps would else go on beside those of the next one."""
     given = settings("--claim-interval", "2")
-    assert given.stand_by is not None
-    shorter = given.leased_within(given.stand_by)
-    assert shorter.direct.lease_s == 4.0
+    assert given.leased_within(given.stand_by).direct.lease_s == 4.0
 
 
 class Keeper:
@@ -347,6 +306,7 @@ def inside(found: Container[int]) -> list[int]:
 
 
 def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(played: Played) -> None:
+    """What others are due is begun no more, and given back once it is idle; lost and claimed anew is another one."""
     keeper, owned, notes = played
     assert inside(owned.refresh(idle)) == []
     keeper.holds(p0=1, p1=2, p2=3, p6=4)
@@ -354,22 +314,10 @@ def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(played: Play
     keeper.holds(p0=1, p1=2)
     assert inside(owned.refresh(idle)) == [0, 1]
     assert notes == ["me works on 4 of 8 partitions: 0-2, 6", "me works on 2 of 8 partitions: 0-1; lost 2, 6"]
-
-
-def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(played: Played) -> None:
-    keeper, owned, notes = played
-    keeper.holds(p0=1, p1=2)
-    owned.refresh(idle)
     keeper.wanted = frozenset({1})
     assert (inside(owned.refresh(busy)), keeper.given) == ([0], [])
     assert (inside(owned.refresh(idle)), keeper.given) == ([0], [1])
     assert notes[-1] == "me works on 1 of 8 partitions: 0; gave back 1"
-
-
-def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(played: Played) -> None:
-    keeper, owned, notes = played
-    keeper.holds(p0=1)
-    owned.refresh(idle)
     keeper.holds(p0=9)
     assert inside(owned.refresh(idle)) == [0]
     assert notes[-1].endswith("lost 0")
@@ -394,13 +342,6 @@ def test_numbers_are_listed_in_runs() -> None:
     assert (listed([]), listed([3]), listed([5, 1, 2, 0, 7, 8])) == ("", "3", "0-2, 5, 7-8")
 
 
-def test_a_plan_is_split_into_ours_and_the_others() -> None:
-    """Drained is what all of them are, whoever did it."""
-    plan = Plan((OffsetRange("in", 0, 5, 9), OffsetRange("in", 1, 6, 9)), (2, 3), drained=False).split({0, 2})
-    assert [one.partition for one in plan.ranges] == [0]
-    assert (plan.blocked, plan.drained, plan.owned_by_others) == ((2,), False, {1: 6})
-
-
 def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -413,24 +354,11 @@ def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: p
         patience.blocked((), {1: 4})
 
 
-def test_the_options_of_sharing_reach_the_settings_and_spark_submit() -> None:
-    given = parsed("--share", "--claim-interval", "1.5", "--client-id", "d", "--claims", "c")
-    assert given.share is not None
-    assert (given.share.interval_s, given.share.name, given.share.claims, given.stand_by) == (1.5, "d", "c", None)
-    assert parsed(*same_options(given)).share == given.share
-    with pytest.raises(UsageError, match=r"--stand-by.*--share"):
-        parsed("--share", "--stand-by")
-
-
 def test_lanes_turn_at_once(played: Played) -> None:
-    """What two threads are told belongs together."""
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
-    threads = [threading.Thread(target=lambda: [owned.refresh(busy) for _ in range(50)]) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: owned.refresh(busy), range(200)))
     assert notes == ["me works on 2 of 8 partitions: 0-1"]
 
 

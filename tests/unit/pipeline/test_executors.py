@@ -87,7 +87,6 @@ def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
     ],
 )
 def test_what_a_tasks_python_raised_is_the_cause(raised: str, told: str) -> None:
-    """A session of the user's own runs `python3`, which need not be ours; "was thrown from" told nothing of that."""
     text = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         "Caused by: org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker: "
@@ -146,20 +145,20 @@ def test_a_jvm_that_dies_between_two_looks_is_told_in_one_sentence() -> None:
             workers.slots()
 
 
-def test_a_jvm_that_answers_nothing_is_refused_with_its_words() -> None:
-    with pytest.raises(Refused, match=r"does not answer: An error occurred while calling o42\.sc"):
-        idle_crew(Dead()).slots()
-
-
-def test_a_job_without_a_jvm_can_be_interrupted() -> None:
+def test_a_jvm_that_answers_nothing_is_refused_with_its_words_and_its_job_can_be_interrupted() -> None:
     """What comes after it, the fencing of what is still open, must not be left out."""
     workers = idle_crew(Dead(), Closed())
+    with pytest.raises(Refused, match=r"does not answer: An error occurred while calling o42\.sc"):
+        workers.slots()
     workers.interrupt()
     assert workers._stopping.is_set()
 
 
-def test_failures_far_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of weeks loses more executors than a slot is tried for in a row."""
+def test_a_slot_is_tried_five_times_in_a_row_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures far apart do not add up: a run of weeks loses more executors than that."""
+    context = Context(0)
+    idle_crew(context)._run_repeatedly(0)
+    assert context.tried[0] == 5
     context, rounds = Context(), iter([False, False, False, False, True] * 3)
     workers = idle_crew(context)
 
@@ -177,13 +176,6 @@ def test_failures_far_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert next(rounds, None) is None, "it gave up before the end"
 
 
-def test_a_slot_is_tried_five_times_in_a_row_and_no_more() -> None:
-    context = Context(0)
-    workers = idle_crew(context)
-    workers._run_repeatedly(0)
-    assert context.tried[0] == 5
-
-
 def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
     context = Context()
     workers = crew_of(context)
@@ -197,28 +189,20 @@ def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_job_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_kept(
-    monkeypatch: pytest.MonkeyPatch, kept: bool
-) -> None:
-    """A worker without a connection ends by itself; Spark goes after that."""
-    server, ended = Closed(), list[bool]()
+def test_a_job_ends_with_its_spark_unless_that_is_kept(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """A worker without a connection ends by itself; Spark goes after that. An interrupted one cancels what runs."""
+    server, ended, cancelled = Closed(), list[bool](), list[object]()
     monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
-    idle_crew(Context(), server, borrowed=kept).close()
-    assert (server.closed, ended) == (True, [] if kept else [True])
-
-
-def test_an_interrupted_job_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    cancelled = list[object]()
     monkeypatch.setattr(executors.session, "cancel_all", cancelled.append)
+    idle_crew(Context(), server, borrowed=kept).close()
+    assert (server.closed, ended, cancelled) == (True, [] if kept else [True], [])
     context, server = Context(), Closed()
     idle_crew(context, server).interrupt()
     assert (cancelled, server.closed) == ([context], True)
 
 
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
-def test_a_crash_on_purpose_strikes_a_task_once(
-    monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float
-) -> None:
+def test_a_crash_strikes_a_task_once(monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
     given = list[Any]()
     monkeypatch.setattr(
@@ -256,9 +240,7 @@ def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LocalWorker, LoneLine, Closed
     return LocalWorker(connections, settings), held, server
 
 
-def test_without_spark_one_worker_is_started_when_there_is_work_and_again_when_its_line_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_spark_one_worker_starts_when_there_is_work_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     workers, held, server = lone(monkeypatch)
     workers.open(0)
     assert (held.begun.acquire(timeout=0.05), workers.slots()) == (False, 1)
@@ -273,7 +255,6 @@ def test_without_spark_one_worker_is_started_when_there_is_work_and_again_when_i
     held.over.release()
     workers.close()
     assert (held.calls, server.closed) == (2, True)
-    assert workers._thread is not None
     assert not workers._thread.is_alive()
 
 
@@ -281,7 +262,7 @@ def test_without_spark_a_worker_that_fails_ends_the_run_with_its_reason(monkeypa
     workers, held, _ = lone(monkeypatch)
     held.error = Refused("the driver can't be reached from its task")
     workers.open(1)
-    workers._thread.join(20)  # type: ignore[union-attr]
+    workers._thread.join(20)
     with pytest.raises(Refused, match="can't be reached"):
         workers.check()
     assert held.calls == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +19,32 @@ from brew.readers.direct.lease_server import WorkerSession
 from brew.readers.direct.messages import outcome_message, released_message
 from brew.settings import DirectSettings
 
+Plays = Callable[..., Play]
+
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
-    play = Play(monkeypatch)
+def plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plays]:
+    """Plays that end with the test; ``survey_s``, ``startup_s``: its interval, and its wait for the first workers."""
+    made: list[Play] = []
+
+    def play(*cluster: Any, survey_s: float | None = None, startup_s: float | None = None, **more: Any) -> Play:
+        for name, seconds in (("_SURVEY_INTERVAL_S", survey_s), ("_STARTUP_WAIT_S", startup_s)):
+            if seconds is not None:
+                monkeypatch.setattr(directing, name, seconds)
+        made.append(Play(monkeypatch, *cluster, **more))
+        return made[-1]
+
     yield play
-    play.workers.closed = True
-    play.stop.set()
-    assert play.ended()
+    for one in made:
+        one.workers.closed = True
+        one.stop.set()
+        assert one.ended()
+        assert one.cluster.closed
+
+
+@pytest.fixture
+def play(plays: Plays) -> Play:
+    return plays()
 
 
 def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
@@ -50,8 +68,18 @@ def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_onc
 
 
 def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
-    """After a pause, and from where the group stands by then."""
+    """
+    After a pause, and from where the group stands by then.
+
+    Where a transaction found the group is not forgotten over an older answer: that may come from a coordinator that is
+    cut off.
+    """
     one, _, (partition, _), _ = shared_out(play)
+    for found in (Status.AHEAD, Status.ALREADY_DONE):
+        play.says(one, outcome_message(Outcome(partition, 0, 50, found, 60)))
+        play.says(one, released_message(partition, 0))
+        assert grants(one, 1)[partition].start == 60
+        play.cluster.last_positions.clear()
     play.cluster.committed[partition] = 70
     began = time.monotonic()
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
@@ -59,15 +87,6 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
     again = grants(one, 1)[partition]
     assert (again.start, again.exempt_from_crash) == (70, False)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
-
-
-@pytest.mark.parametrize("status", [Status.AHEAD, Status.ALREADY_DONE])
-def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answer(play: Play, status: Status) -> None:
-    """The next grant begins there, whatever the survey says: it may be told by a coordinator that is cut off."""
-    one, _, (partition, _), _ = shared_out(play)
-    play.says(one, outcome_message(Outcome(partition, 0, 50, status, 60)))
-    play.says(one, released_message(partition, 0))
-    assert grants(one, 1)[partition].start == 60
 
 
 def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:
@@ -108,9 +127,8 @@ def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, mo
     assert {partition: told_at_the_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
 
 
-def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slot that came late gets its share."""
-    play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
+def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(plays: Plays) -> None:
+    play = plays(direct=DirectSettings(lease_s=1.0))
     one = play.worker(0)
     held = grants(one, 4)
     other = play.worker(1)
@@ -119,19 +137,17 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch:
     play.says(one, released_message(released, 30))
     play.cluster.committed[released] = play.cluster.last_positions[released] = 30
     assert grants(other, 1)[released].start == 30
-    sent_home(play, one, other)
 
 
-def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch)
+def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason(plays: Plays) -> None:
+    play = plays()
     play.workers.broken = Refused("Spark's JVM has ended by itself")
     assert play.ended()
     assert [str(error) for error in play.errors] == ["Spark's JVM has ended by itself"]
 
 
-def test_without_a_task_the_run_gives_up_when_its_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
-    play = Play(monkeypatch, patience_s=1.0)
+def test_without_a_task_the_run_gives_up_when_its_patience_ends(plays: Plays) -> None:
+    play = plays(patience_s=1.0, survey_s=0.05)
     assert play.ended()
     assert "no Spark task has reported" in str(play.errors[0])
 
@@ -152,33 +168,32 @@ def gone(play: Play, *sessions: WorkerSession) -> None:
     assert play.cluster.closed
 
 
-def sent_home(play: Play, *sessions: WorkerSession) -> None:
-    """The run ends, as it does when it is stopped."""
-    play.stop.set()
-    gone(play, *sessions)
+def test_each_grant_asks_whether_it_may_begin_anew(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A permission covers one attempt, and the survey knows which one.
 
-
-def test_only_a_partition_without_a_position_is_granted_as_a_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a position is known, one that vanished since must not count as the first."""
-    play = Play(monkeypatch, Cluster(None, 0, None, 7))
-    one, other, *given = shared_out(play)
-    told = [(grant.first_time, grant.start) for _, grant in sorted((given[0] | given[1]).items())]
+    Where a position is known, one that vanished since must not count as the first.
+    """
+    cluster, asked = Cluster(None, 0, None, 7), list[int]()
+    known = cluster.first_attempt
+    monkeypatch.setattr(cluster, "first_attempt", lambda fact: asked.append(fact.partition) or known(fact))
+    _, _, first, second = shared_out(plays(cluster))
+    told = [(grant.first_time, grant.start) for _, grant in sorted((first | second).items())]
     assert told == [(True, 0), (False, 0), (True, 0), (False, 7)]
-    sent_home(play, one, other)
+    assert sorted(asked) == [0, 1, 2, 3]
 
 
-def one_without_a_position(monkeypatch: pytest.MonkeyPatch) -> tuple[Play, WorkerSession]:
+def one_without_a_position(plays: Plays) -> tuple[Play, WorkerSession]:
     """A worker with the only partition that is not done, and no survey that is due by itself."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
-    play = Play(monkeypatch, Cluster(None, 100, 100, 100))
+    play = plays(Cluster(None, 100, 100, 100), survey_s=60.0)
     one = play.worker(0)
     assert grants(one, 1)[0].first_time
     return play, one
 
 
-def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(plays: Plays) -> None:
     """The old one says: no position yet. Behind a commit whose offset has vanished since, that doubles the output."""
-    play, one = one_without_a_position(monkeypatch)
+    play, one = one_without_a_position(plays)
     cluster = play.cluster
     cluster.down = Fatal("survey: the brokers don't answer")
     play.says(one, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
@@ -188,25 +203,23 @@ def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypat
     cluster.committed[0], cluster.down = 50, None
     again = grants(one, 1)[0]
     assert (again.first_time, again.start) == (False, 50)
-    sent_home(play, one)
 
 
-def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have committed without a word."""
-    play, one = one_without_a_position(monkeypatch)
+def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(plays: Plays) -> None:
+    play, one = one_without_a_position(plays)
     other = play.worker(1)
     play.cluster.committed[0] = 30
     play.says(one, None)
     again = grants(other, 1)[0]
     assert (again.first_time, again.start) == (False, 30)
-    sent_home(play, other)
 
 
-def test_a_following_run_grants_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, follow=True)
+def test_a_following_run_grants_without_an_end(plays: Plays) -> None:
+    play = plays(follow=True)
     one, other, first, second = shared_out(play)
     assert [grant.goal for grant in (first | second).values()] == [None] * 4
-    sent_home(play, one, other)
+    play.stop.set()
+    gone(play, one, other)
 
 
 def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> None:
@@ -223,31 +236,26 @@ def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> Non
     play.says(one, None)
     nothing(successor)
     assert (play.shared.progress.totals.enriched, len(play.shared.running)) == (0, 4)
-    sent_home(play, successor, other)
+    play.stop.set()
+    gone(play, successor, other)
 
 
-def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play: Play) -> None:
+def test_a_partition_that_could_not_go_on_rests_and_one_that_was_called_back_does_not(play: Play) -> None:
     """Whatever broke it may break it at once again; each time the pause is longer."""
     one, _, (partition, _), _ = shared_out(play)
     began = time.monotonic()
     play.says(one, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
     assert grants(one, 1).keys() == {partition}
     assert time.monotonic() - began >= 0.05
-
-
-def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -> None:
-    """Nothing failed."""
-    one, _, (partition, _), _ = shared_out(play)
     play.says(one, released_message(partition, 20))
     play.cluster.last_positions[partition] = 20
     assert grants(one, 1)[partition].start == 20
     assert not play.shared.progress.totals.enriched
 
 
-def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_second_partition_is_called_back_before_the_first_one_was_left(plays: Plays) -> None:
     """And it is told so once: its transaction may take a while, and lags change meanwhile."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
-    play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
+    play = plays(direct=DirectSettings(lease_s=1.0), survey_s=0.05)
     one = play.worker(0)
     grants(one, 4)
     other = play.worker(1)
@@ -258,16 +266,12 @@ def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkey
     play.says(one, released_message(released, 0))
     grants(other, 1)
     assert heard(one, "release")["release"] != released, "four to none: two are to move"
-    sent_home(play, one, other)
 
 
-def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_when_it_was_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over(plays: Plays) -> None:
     """Only what is ours is granted, and what is held is not idle."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
     mine = Mine(0, 1)
-    play = Play(monkeypatch, ownership=mine)
+    play = plays(ownership=mine, survey_s=60.0)
     one, other = both(play)
     held = {**dict.fromkeys(grants(one, 1), one), **dict.fromkeys(grants(other, 1), other)}
     assert held.keys() == {0, 1}
@@ -283,17 +287,13 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_w
     until(lambda: mine.idle[0], "it may be handed over")
     nothing(held[0])
     nothing(held[1])
-    sent_home(play, one, other)
 
 
 @pytest.mark.parametrize("committed_here", [True, False])
-def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
-    monkeypatch: pytest.MonkeyPatch, committed_here: bool
-) -> None:
+def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(plays: Plays, committed_here: bool) -> None:
     """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     cluster = Cluster(60, 60, 60, 60)
-    play = Play(monkeypatch, cluster, follow=True)
+    play = plays(cluster, follow=True, survey_s=0.05)
     one, other, first, second = shared_out(play)
     held = dict.fromkeys(first, one) | dict.fromkeys(second, other)
     if committed_here:
@@ -308,11 +308,10 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
     assert grants(held[0], 1)[0].start == 20
     nothing(one)
     nothing(other)
-    sent_home(play, one, other)
 
 
-def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, max_rejected=0.5)
+def test_too_many_rejected_end_the_run_after_everyone_was_called_back(plays: Plays) -> None:
+    play = plays(max_rejected=0.5)
     one, other, (partition, _), _ = shared_out(play)
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
     play.says(one, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
@@ -325,73 +324,59 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatc
     assert play.shared.progress.totals.rejected == 501, "what is out is told"
 
 
-def test_the_first_worker_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_worker_waits_for_the_others(plays: Plays) -> None:
     """Or it would get all, and give half of them back one after another."""
-    monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
-    play = Play(monkeypatch)
+    play = plays(startup_s=60.0)
     one = play.worker(0)
     nothing(one)
     other = play.worker(1)
     assert (len(grants(one, 2)), len(grants(other, 2))) == (2, 2)
-    sent_home(play, one, other)
 
 
 @pytest.mark.parametrize(("slots", "share"), [(1, 4), (2, 2), (3, 2), (4, 1)])
-def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(
-    monkeypatch: pytest.MonkeyPatch, slots: int, share: int
-) -> None:
+def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(plays: Plays, slots: int, share: int) -> None:
     """Rounded up: less read ahead than there is memory for, never more."""
-    monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
-    play = Play(monkeypatch)
+    play = plays(startup_s=60.0)
     play.workers.most_slots = slots
     sessions = [play.worker(slot) for slot in range(slots)]
     assert {heard(session, "grant")["share"] for session in sessions} == {share}
-    sent_home(play, *sessions)
 
 
-def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_slots_are_opened_than_there_is_work_for(plays: Plays) -> None:
     """A Spark task that holds nothing keeps a core from others."""
-    play = Play(monkeypatch, Cluster(100, 100, 40, 100))
+    play = plays(Cluster(100, 100, 40, 100))
     one = play.worker(0)
     assert grants(one, 1).keys() == {2}
     assert play.workers.opened == 1
-    sent_home(play, one)
 
 
-def test_a_run_is_not_drained_before_all_partitions_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_not_drained_before_all_partitions_were_seen(plays: Plays) -> None:
     """One whose position has to be looked for is not done because it is not told."""
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     cluster = Cluster(100, 100, 100, 40)
     cluster.withheld, cluster.complete = {3}, False
-    play = Play(monkeypatch, cluster)
+    play = plays(cluster, survey_s=0.05)
     until(lambda: len(cluster.looks) > 5, "some looks")
     assert play.thread.is_alive()
     cluster.withheld = set()
     one = play.worker(0)
     assert grants(one, 1).keys() == {3}
-    sent_home(play, one)
 
 
-def test_brokers_that_do_not_answer_are_asked_less_and_less_until_patience_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_brokers_that_do_not_answer_are_asked_less_and_less(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, told = Cluster(), list[str]()
     cluster.down = Fatal("survey: nobody is there")
     monkeypatch.setattr(RunProgress, "unanswered", lambda _board, why: told.append(why))
-    play = Play(monkeypatch, cluster, patience_s=1.0)
+    play = plays(cluster, patience_s=1.0)
     assert play.ended()
     assert "survey: survey: nobody is there" in str(play.errors[0])
     assert told == ["survey: nobody is there"] * len(cluster.looks)
     assert len(cluster.looks) < 20
 
 
-def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
+def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on(plays: Plays) -> None:
     cluster = Cluster(60, 100, 100, 100)
     cluster.stable = 60
-    play = Play(monkeypatch, cluster, blocked_patience_s=1.0)
+    play = plays(cluster, blocked_patience_s=1.0, survey_s=0.05)
     assert play.ended()
     assert "[0] of in were held back by an open upstream transaction" in str(play.errors[0])
     assert list(cluster.blocked) == [0]  # type: ignore[call-overload]

@@ -7,6 +7,7 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,13 +79,10 @@ def test_grants_and_outcomes_arrive_as_they_were(server: LeaseServer) -> None:
     assert parse_outcome(released_message(3, 80)) is None
 
 
-def test_a_worker_that_hangs_up_is_gone(server: LeaseServer) -> None:
-    hello(server).close()
-    assert server.received.get(timeout=5).message is None
-
-
-def test_a_worker_that_says_nothing_is_gone() -> None:
+def test_a_worker_that_hangs_up_or_says_nothing_is_gone() -> None:
     with opened(0.3) as server:
+        hello(server).close()
+        assert server.received.get(timeout=5).message is None
         silent = hello(server)
         assert server.received.get(timeout=5).message is None, "0.3 s without a word"
         while (message := silent.receive()) is not None:
@@ -126,7 +124,6 @@ def test_a_closed_server_hangs_up_on_everyone(server: LeaseServer) -> None:
 
 
 def test_a_driver_that_falls_silent_ends_the_lease() -> None:
-    """What makes an orphan stop: its connection gives up by itself."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         caller = MessageConnection.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
         assert caller.receive() is None
@@ -159,10 +156,9 @@ def tcp() -> Iterator[Tcp]:
 def test_messages_arrive_one_by_one_however_the_network_cuts_them(tcp: Tcp, pieces: list[bytes]) -> None:
     """A release that comes in one packet with a renewal must not be lost."""
     caller, driver = tcp
-    sender = threading.Thread(target=lambda: [driver.sendall(one) for one in pieces], daemon=True)
-    sender.start()
+    for one in pieces:
+        driver.sendall(one)
     assert [caller.receive() for _ in range(3)] == [{"n": 1}, {"n": 2}, {"n": 3}]
-    sender.join(5)
 
 
 class Slow:
@@ -191,11 +187,8 @@ def test_messages_of_many_threads_are_not_mixed() -> None:
     """Each partition has a thread, and an outcome may be longer than what a socket takes at once."""
     slow: Any = Slow()
     one = MessageConnection(slow, 1.0)
-    threads = [threading.Thread(target=one.send, args=[{"alive": True}], daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(one.send, [{"alive": True}] * 4))
     assert slow.most == 1
 
 
@@ -208,9 +201,7 @@ def test_however_a_line_dies_who_speaks_on_it_is_told_and_works_on(error: OSErro
 
 
 @pytest.mark.parametrize(("size", "arrives"), [(1000, True), (200_000, False)])
-def test_a_message_without_an_end_is_not_kept_for_ever(
-    tcp: Tcp, monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
-) -> None:
+def test_an_endless_message_is_not_kept(tcp: Tcp, monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool) -> None:
     """Whoever finds the port could else fill the driver's memory."""
     monkeypatch.setattr(messages, "_MAX_MESSAGE", 100_000)
     caller, driver = tcp
@@ -239,7 +230,6 @@ def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: Tcp) -> None:
 
 
 def test_every_worker_is_renewed_until_its_line_is_dead() -> None:
-    """One that hung up is forgotten; the others' leases go on."""
     with opened(0.9) as server:
         callers = [hello(server, slot) for slot in range(3)]
         for caller in callers:
@@ -256,17 +246,12 @@ def test_every_worker_is_renewed_until_its_line_is_dead() -> None:
 
 
 def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs a thread of the driver."""
-    monkeypatch.setattr(lease_server, "_HELLO_S", 0.2)
-    with opened(60) as server, contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
-        assert mute.recv(10) == b""
-
-
-def test_a_worker_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What bounds the hello does not bound what comes behind it."""
+    """It costs a thread of the driver; what bounds the hello does not bound what comes behind it."""
     monkeypatch.setattr(lease_server, "_HELLO_S", 0.2)
     with opened(3.0) as server:
         caller = hello(server)
+        with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
+            assert mute.recv(10) == b""
         with pytest.raises(queue.Empty):
             server.received.get(timeout=0.6)
         assert caller.send({"alive": True})

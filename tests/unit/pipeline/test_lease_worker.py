@@ -142,7 +142,6 @@ def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work
 
 @pytest.mark.parametrize("goodbye", ["end", "hang up", "nonsense"])
 def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, goodbye: str) -> None:
-    """What they commit counts, whoever holds the partition next."""
     stopping, go = threading.Event(), threading.Event()
 
     def act(_report: object, stop: threading.Event, _desk: object) -> int:
@@ -177,7 +176,7 @@ def test_what_is_called_back_is_left_where_it_stands_and_nothing_else(work: Work
 
 
 def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(work: Work) -> None:
-    """The second lease has a stop of its own."""
+    """Two leases of it never work at once: they would fence each other, for ever."""
     with leased() as driver:
         for start in (100, 200, 300):
             begin(driver, work, grant(0, start))
@@ -185,11 +184,6 @@ def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(wo
             driver.connection.send({"release": 0})
             assert driver.hears() == left(0, start + 7)
             work.stopped.clear()
-
-
-def test_two_leases_of_a_partition_never_work_at_once(work: Work) -> None:
-    """They would fence each other, for ever."""
-    with leased() as driver:
         begin(driver, work, grant(0))
         driver.connection.send({"release": 0})
         driver.grants(grant(0))
@@ -221,9 +215,7 @@ def one_reader(first: TransactionSize) -> SharedLimits:
     return session
 
 
-def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
-    work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_for_its_turn_leaves_when_it_is_called_back(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """And when all are sent away: others may read for minutes."""
     waiting, go = threading.Event(), threading.Event()
 
@@ -260,9 +252,7 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
         (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
     ],
 )
-def test_a_partition_that_fails_is_left_with_its_reason_and_stops_no_other(
-    work: Work, error: Exception, why: str
-) -> None:
+def test_a_partition_that_fails_is_left_with_its_reason_alone(work: Work, error: Exception, why: str) -> None:
     def act(*_: object) -> int:
         raise error
 
@@ -275,39 +265,31 @@ def test_a_partition_that_fails_is_left_with_its_reason_and_stops_no_other(
         assert work.stopped == []
 
 
-def reporting(status: Status, position: int) -> Callable[..., int]:
-    """Work that reports one outcome, and ends there."""
+@pytest.mark.parametrize("status", Status)
+def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
+    """
+    Who hears first that it was left would plan from what is known without the outcome.
+
+    One that crashed on purpose is not left, as if it had died: nobody gets it, and the run ends with it.
+    """
 
     def act(report: Callable[[Outcome], None], *_: object) -> int:
         report(Outcome(0, 100, 105, status))
-        return position
+        return 105
 
-    return act
-
-
-@pytest.mark.parametrize("status", [one for one in Status if one is not Status.CRASHED])
-def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
-    """Who hears first that it was left would plan from what is known without the outcome."""
-    work.acts[0] = reporting(status, 105)
+    work.acts[0] = act
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == status
-        assert driver.hears() == left(0, 105)
-
-
-def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
-    """It is as if it had died: nobody gets it, and the run ends with it."""
-    work.acts[0] = reporting(Status.CRASHED, 100)
-    with leased() as driver:
-        driver.grants(grant(0))
-        assert driver.hears()["outcome"]["status"] == Status.CRASHED
-        driver.connection.send({"renew": True})
-        assert driver.hears() == {"alive": True}, "nothing in between"
+        if status is Status.CRASHED:
+            driver.connection.send({"renew": True})
+            assert driver.hears() == {"alive": True}, "nothing in between"
+        else:
+            assert driver.hears() == left(0, 105)
 
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: bool) -> None:
-    """It costs a message for each transaction."""
     with leased(watched=watched) as driver:
         begin(driver, work, grant(5))
         driver.connection.send({"release": 5})

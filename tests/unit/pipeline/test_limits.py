@@ -22,53 +22,35 @@ def outcome(enriched: int, rejected: int, partition: int = 0, status: Status = S
     return Outcome(partition, 0, 1, status, 0, enriched, rejected)
 
 
-def test_it_waits_for_a_full_window() -> None:
-    """999 bad records are not yet a judgement, one more is."""
-    breaker = CircuitBreaker(0.5)
-    breaker.apply_outcome(outcome(0, WINDOW - 1))
-    with pytest.raises(Refused, match=r"too-many-rejected: partition 0 rejected 1000 of its last 1000 records"):
-        breaker.apply_outcome(outcome(0, 1))
+OTHERS = [outcome(0, WINDOW - 1, partition) for partition in range(10)]
+UNCOMMITTED = [outcome(0, WINDOW, 0, status) for status in Status if status is not Status.COMMITTED]
 
 
-def test_the_share_itself_is_allowed() -> None:
-    breaker = CircuitBreaker(0.5)
-    breaker.apply_outcome(outcome(500, 500))
-    with pytest.raises(Refused, match=r"a share of 0\.501, --max-rejected is 0\.5"):
-        breaker.apply_outcome(outcome(499, 501))
-
-
-def test_what_is_older_than_the_window_is_forgotten() -> None:
-    breaker = CircuitBreaker(0.5)
-    for _ in range(100):
-        breaker.apply_outcome(outcome(600, 0))
-    breaker.apply_outcome(outcome(400, 200))
-    with pytest.raises(Refused, match="rejected 800 of its last 1200"):
-        breaker.apply_outcome(outcome(0, 600))
-
-
-def test_partitions_are_counted_apart_and_only_what_is_committed() -> None:
-    breaker = CircuitBreaker(0.1)
-    for partition in range(10):
-        breaker.apply_outcome(outcome(0, WINDOW - 1, partition))
-    for status in set(Status) - {Status.COMMITTED}:
-        breaker.apply_outcome(outcome(0, WINDOW, 0, status))
-    with pytest.raises(Refused, match=r"partition 9 rejected 1000 of its last 1000"):  # all by its own records
-        breaker.apply_outcome(outcome(0, 1, 9))
-
-
-def test_it_says_so_once() -> None:
+@pytest.mark.parametrize(
+    ("share", "before", "last", "refused"),
+    [
+        (0.5, [outcome(0, WINDOW - 1)], outcome(0, 1), "partition 0 rejected 1000 of its last 1000 records"),
+        (0.5, [outcome(500, 500)], outcome(499, 501), r"a share of 0\.501, --max-rejected is 0\.5"),
+        (0.5, [*[outcome(600, 0)] * 100, outcome(400, 200)], outcome(0, 600), "rejected 800 of its last 1200"),
+        (0.1, [*OTHERS, *UNCOMMITTED], outcome(0, 1, 9), "partition 9 rejected 1000 of its last 1000"),
+        (0.0, [], outcome(0, WINDOW), "rejected"),
+        (0.999, [], outcome(0, 10 * WINDOW), "rejected"),
+    ],
+    ids=["a full window", "the share itself is allowed", "older than the window", "partitions apart", "none", "a bit"],
+)
+def test_more_rejected_than_allowed_end_the_run_once(share: float, before: list, last: Outcome, refused: str) -> None:
     """What still runs reports while the run ends; that must not break the ending."""
-    breaker = CircuitBreaker(0.0)
-    with pytest.raises(Refused):
-        breaker.apply_outcome(outcome(0, WINDOW))
-    breaker.apply_outcome(outcome(0, WINDOW))
+    breaker = CircuitBreaker(share)
+    for one in before:
+        breaker.apply_outcome(one)
+    with pytest.raises(Refused, match=f"too-many-rejected: .*{refused}"):
+        breaker.apply_outcome(last)
+    breaker.apply_outcome(last)
     breaker.apply_outcome(outcome(0, WINDOW, 1))
 
 
 def test_a_share_of_one_never_trips() -> None:
     CircuitBreaker(1.0).apply_outcome(outcome(0, 10 * WINDOW))
-    with pytest.raises(Refused):
-        CircuitBreaker(0.999).apply_outcome(outcome(0, 10 * WINDOW))
 
 
 def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, offset: int = 7) -> Outcome:
@@ -91,16 +73,12 @@ def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() ->
         "--max-rejected 1",
     ):
         assert words in str(refused.value)
+    assert isinstance(enricher(Limits())(b"gold-000017", EXAMPLE.encode()), bytes), "the order that it shows is one"
     first.apply_outcome(bad(FIRST))
     first.check_at_end()
 
 
-def test_the_order_that_the_refusal_shows_is_enriched() -> None:
-    assert isinstance(enricher(Limits())(b"gold-000017", EXAMPLE.encode()), bytes)
-
-
 def test_one_enriched_record_settles_it_for_the_run() -> None:
-    """Whatever comes behind it is for the window of `--max-rejected`; without it, the same records end the run."""
     with pytest.raises(Refused, match="all-rejected"):
         FirstRecordsCheck(None).apply_outcome(bad(10 * FIRST))
     first = FirstRecordsCheck(None)

@@ -111,9 +111,7 @@ class Run:
         self.shared = run_context(self.settings, goals={0: END, 1: END})
         self.lane = MicroBatchLane(self.shared, self.engine, index, OrderEnrichment(Limits()))
 
-    def _scan(
-        self, _connection: object, _topic: str, span: dict[int, tuple[int, int]], isolation: str, **_: object
-    ) -> Iterator[list[Any]]:
+    def _scan(self, _connection: Any, _topic: str, span: Any, isolation: str, **_: Any) -> Iterator[list[Any]]:
         self.scanned.append((span, isolation))
         if self.visible:
             yield [SimpleNamespace(offset=lambda: self.visible[0])]
@@ -160,21 +158,20 @@ def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(monkey
 
 
 def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: Run) -> None:
-    """What was committed is not offered a second time, and the scout hears of every end."""
+    """
+    What was committed is not offered a second time, and the scout hears of every end.
+
+    Only what the scout allows is offered as a first time: a position that vanished since must not count as the first.
+    """
+    run.survey.first = {1}
     run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
+    assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
     told = sorted((one.partition, one.status.value) for one in run.survey.heeded)
     assert told == [(0, "committed"), (0, "failed"), (1, "committed")]
     assert run.shared.running == {}
     assert run.survey.closed
-
-
-def test_only_what_the_scout_allows_is_offered_as_a_first_time(run: Run) -> None:
-    """A position that vanished since must not count as the first."""
-    run.survey.first = {1}
-    run.drain()
-    assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
 
 
 def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_an_older_one(run: Run) -> None:
@@ -232,7 +229,6 @@ def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_fo
 
 
 def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next try must be one that can end."""
     run = Run(monkeypatch, max_records_per_transaction=80)
     run.engine.rounds = [ended(Status.FAILED, seconds=61)]
     run.drain()
@@ -256,7 +252,6 @@ def test_a_run_that_never_moves_gives_up_and_names_why(monkeypatch: pytest.Monke
 
 
 def test_a_denied_partition_ends_the_run_while_the_other_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its records alone need the right that is missing."""
     run, denied = Run(monkeypatch, patience_s=1.0), "Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
 
     def execute(offered: OffsetRange) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,11 +33,9 @@ def record(offset: int, partition: int = 0, topic: str = "in", key: bytes = b"k"
     return log_record(offset, 0, key, None, headers, (_CREATE_TIME, offset))
 
 
-def fact(
-    partition: int = 0, committed: int | None = None, first: int = 0, stable: int = 50, end: int = 50
-) -> PartitionFacts:
+def fact(partition: int = 0, committed: int | None = None, *, first: int = 0, stable: int = 50) -> PartitionFacts:
     position = None if committed is None else Committed(committed, "")
-    return PartitionFacts("in", partition, "the-input's-identity", position, LogOffsets(first, stable, end))
+    return PartitionFacts("in", partition, "the-input's-identity", position, LogOffsets(first, stable, 50))
 
 
 @dataclass
@@ -55,16 +53,12 @@ class Brokers:
     def ends(self, topic: str) -> int:
         return sum(map(len, self.output.get(topic, ()))) + self.open_end.get(topic, 0)
 
-    def log_offsets(
-        self, _client: object, topic: str, partitions: Iterable[int], _deadline: Deadline
-    ) -> dict[int, LogOffsets]:
+    def log_offsets(self, _client: Any, topic: str, partitions: Any, _deadline: Deadline) -> dict[int, LogOffsets]:
         end = self.ends(topic)
         self.did.append(("ends", topic))
         return {p: LogOffsets(0, end - self.open_end.get(topic, 0) * (p == 0), end) for p in partitions}
 
-    def scan(
-        self, _connection: object, topic: str, ranges: Mapping[int, tuple[int, int]], isolation: str, **_: object
-    ) -> Iterator[list[Any]]:
+    def scan(self, _connection: Any, topic: str, ranges: Any, isolation: str, **_: Any) -> Iterator[list[Any]]:
         self.isolations.add(isolation)
         if topic == "in":
             ((start, until),) = ranges.values()
@@ -73,9 +67,7 @@ class Brokers:
         self.did.append(("scan", topic, dict(ranges)))
         yield from self.output.get(topic, ())
 
-    def committed_by(
-        self, _connection: object, _group: str, _topic: str, partitions: Iterable[int], isolation: str, _: Deadline
-    ) -> dict[int, Committed | None]:
+    def committed_by(self, _connection: Any, _group: str, _topic: str, partitions: Any, isolation: str, _: Any) -> Any:
         assert isolation == READ_COMMITTED, "pending positions have to be waited for"
         return {p: self.positions.get(p) for p in partitions}
 
@@ -120,12 +112,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return played
 
 
-def resolve(
-    settings: PipelineSettings,
-    *facts: PartitionFacts,
-    others: Iterable[PartitionFacts] = (),
-    settling: OutputWait | None = None,
-) -> set[int]:
+def resolve(settings: PipelineSettings, *facts: PartitionFacts, others: Any = (), settling: Any = None) -> set[int]:
     return missing_offsets.resolve(settings, facts, TARGETS, others, settling or OutputWait(Deadline(30)))
 
 
@@ -140,9 +127,7 @@ def resolve(
     ],
     ids=["in order", "in another order", "within a batch", "dead letters behind", "a dead letter is the last"],
 )
-def test_restore_commits_behind_the_highest_record_wherever_it_is_read(
-    brokers: Brokers, output: dict[str, list[list[Any]]]
-) -> None:
+def test_restore_commits_behind_the_highest_record(brokers: Brokers, output: dict[str, list[list[Any]]]) -> None:
     """Partitions of the output and dead letters are read in any order: what is read last need not be what came last."""
     brokers.output = output
     assert resolve(RESTORE, fact()) == set(), "it is surveyed again, with the position that it has now"
@@ -193,7 +178,6 @@ def test_a_second_look_counts_what_came_out_behind_the_first(brokers: Brokers) -
 
 
 def test_a_fence_goes_before_the_look_at_what_is_out(brokers: Brokers) -> None:
-    """An older run's transaction may commit until then: what was read before would miss its records."""
     brokers.output = {"out": [[record(3, topic="another")]]}
     resolve(SETTINGS, fact(0), fact(1))
     last_fence = max(at for at, did in enumerate(brokers.did) if did[0] == "fence")
@@ -211,13 +195,10 @@ def test_what_a_fenced_run_had_committed_is_not_taken_for_lost(brokers: Brokers)
     assert resolve(SETTINGS, fact(0), fact(1)) == set()
 
 
-def test_nothing_in_output_and_dead_letters_needs_no_fence(brokers: Brokers) -> None:
-    """A first run on a new topic begins at once."""
+def test_only_partitions_without_a_position_and_with_records_are_decided_on(brokers: Brokers) -> None:
+    """A first run on a new topic begins at once: nothing in output and dead letters needs no fence."""
     assert resolve(SETTINGS, fact(0), fact(1)) == {0, 1}
     assert not [did for did in brokers.did if did[0] == "fence"]
-
-
-def test_only_partitions_without_a_position_and_with_records_are_decided_on(brokers: Brokers) -> None:
     brokers.output = {"out": [[record(3, partition=1), record(3, partition=2)]]}
     assert resolve(SETTINGS, fact(0), fact(1, committed=4), fact(2, first=50)) == {0}
 

@@ -30,7 +30,6 @@ def attempt(kafka: TimedTransaction) -> None:
 
 
 def test_the_six_steps_are_measured_in_their_order() -> None:
-    """The same six words as everywhere, each with its seconds."""
     kafka = timed(FakeTransaction(Broker()))
     attempt(kafka)
     assert tuple(kafka.steps) == STEPS
@@ -52,6 +51,19 @@ def test_a_step_that_fails_is_measured_too(step: str, error: KafkaFailure, measu
     with pytest.raises(type(error)):
         attempt(kafka)
     assert list(kafka.steps) == measured
+
+
+def test_times_are_told_in_microseconds_and_there_is_none_of_producing_without_a_begin() -> None:
+    ticks = (n * 0.12345678 for n in range(20))
+    kafka = TimedTransaction(FakeTransaction(Broker()), lambda: next(ticks))
+    kafka.fence(Deadline(5))
+    kafka.begin()
+    kafka.flush(Deadline(5))
+    assert kafka.steps == dict.fromkeys(["fence", "begin", "produce"], 0.123457)
+    kafka = TimedTransaction(FakeTransaction(Broker()))
+    kafka.fence(Deadline(5))
+    kafka.abort(Deadline(5))
+    assert list(kafka.steps) == ["fence", "abort"]
 
 
 def test_a_record_goes_by_unseen() -> None:

@@ -62,19 +62,18 @@ def tail(monkeypatch: pytest.MonkeyPatch) -> type[FakeTail]:
 
 
 class Held:
-    """One partition, held in a thread of its own; what it reported, and where it ended."""
+    """One partition, held in a thread of its own; whether it has begun, what it reported, and where it ended."""
 
-    def __init__(self, session: SharedLimits, grant: Grant) -> None:
-        self.stop, self.reported, self.position = threading.Event(), list[Outcome](), list[int]()
+    def __init__(self, session: SharedLimits, grant: Grant = GRANT) -> None:
+        self.begun, self.stop = threading.Event(), threading.Event()
+        self.reported, self.position = list[Outcome](), list[int]()
         self._desk, self._grant = session, grant
         self.thread = threading.Thread(target=self._hold, daemon=True)
         self.thread.start()
 
     def _hold(self) -> None:
-        report = self.reported.append
-        self.position.append(
-            tenure.transact_partition(self._grant, TERMS, 1, lambda: None, report, self.stop, self._desk)
-        )
+        told = self.begun.set, self.reported.append
+        self.position.append(tenure.transact_partition(self._grant, TERMS, 1, *told, self.stop, self._desk))
 
     def end(self) -> None:
         self.stop.set()
@@ -83,26 +82,30 @@ class Held:
         assert not self.thread.is_alive()
 
 
+def limited(kind: str, pace: TransactionSize = PACE) -> SharedLimits:
+    """Limits of a process in which one partition at a time does this."""
+    session = SharedLimits(pace)
+    setattr(session, kind, ConcurrencyLimit(1, 60.0))
+    return session
+
+
 def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: type[FakeTail]) -> None:
     """64 partitions that each did one more transaction, one after another, would outlast the grace of a SIGTERM."""
-    session = SharedLimits(PACE)
-    session.transactions = ConcurrencyLimit(1, 60.0)
+    session = limited("transactions")
     with session.transactions.turn():
-        held = Held(session, GRANT)
+        held = Held(session)
         assert tail.asked.wait(WAIT_S)
         held.stop.set()
     held.end()
-    assert (held.position, held.reported) == ([START], [])
+    assert (held.position, held.reported, held.begun.is_set()) == ([START], [], False)
 
 
 def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
     """A reader costs threads, and of 64 that are full 60 wait for a turn; it is opened when it is needed."""
-    session = SharedLimits(PACE)
-    session.reading = ConcurrencyLimit(1, 60.0)
-    drained = replace(GRANT, goal=START + 1)
+    session, drained = limited("reading"), replace(GRANT, goal=START + 1)
     with session.reading.turn():
         waiting, called_back = Held(session, drained), Held(session, drained)
-        following = Held(session, GRANT)
+        following = Held(session)
         assert tail.opened.acquire(timeout=WAIT_S), "who follows hears of news in every partition"
         called_back.end()
         assert called_back.position == [START]
@@ -114,9 +117,7 @@ def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
 
 def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[FakeTail]) -> None:
     """Upstream's open transaction may hold a partition back for minutes."""
-    session = SharedLimits(PACE)
-    session.reading = ConcurrencyLimit(1, 60.0)
-    tail.empty = True
+    session, tail.empty = limited("reading"), True
     both = [Held(session, replace(GRANT, goal=START + 1)) for _ in range(2)]
     for _ in both:
         assert tail.opened.acquire(timeout=WAIT_S)
@@ -124,22 +125,9 @@ def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[Fa
         held.end()
 
 
-def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
-    lease, counted = Lease(replace(GRANT, goal=START + 1)), list[bool]()
-    lease.session.reading = ConcurrencyLimit(1, 60.0)
-    pieces = iter([None, FetchedRecords([], START + 1, 1)])
-    monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
-    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.session.reading._wait_s() > 0))
-    assert lease.work(monkeypatch) == START + 1
-    assert counted == [True]
-
-
-def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes(
-    tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session, most = SharedLimits(TransactionSize.at_most(100_000, 60.0)), list[int]()
-    session.transactions = ConcurrencyLimit(1, 60.0)
+def test_a_size_that_others_have_learned_counts(tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told that it has begun by then: the operator's page counts open transactions."""
+    session, most = limited("transactions", TransactionSize.at_most(100_000, 60.0)), list[int]()
     stretch = tenure.TransactionInput
 
     def measured(*args: Any) -> TransactionInput:
@@ -151,8 +139,9 @@ def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes
         held = Held(session, replace(GRANT, goal=START + 1))
         assert tail.asked.wait(WAIT_S)
         session.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
+        assert not held.begun.wait(0.1)
     held.thread.join(WAIT_S)
-    assert most == [40_000]
+    assert (most, held.begun.is_set()) == ([40_000], True)
 
 
 @dataclass
@@ -203,7 +192,6 @@ class Lease:
         self.log.append("attempt")
         self.offers.append(offer)
         status = dict(enumerate(self.statuses)).get(len(self.offers) - 1, Status.COMMITTED)
-        assert offer.reached is not None
         until = offer.reached() if status is Status.COMMITTED else offer.offered.until
         return Outcome(0, offer.offered.start, until, status, seconds=self.seconds)
 
@@ -213,10 +201,8 @@ class Lease:
         if len(self.reported) == self.stops_after:
             self.stop.set()
 
-    def work(self, monkeypatch: pytest.MonkeyPatch) -> int:
+    def work(self) -> int:
         """Hold it to the end of the lease; the position then."""
-        monkeypatch.setattr(tenure, "TailReader", self.open)
-        monkeypatch.setattr(tenure, "attempt", self.attempt)
         begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one connection tells it
         return tenure.transact_partition(self.grant, self.settings, 3, begun, self.report, self.stop, self.session)
 
@@ -226,123 +212,129 @@ class Lease:
 
 NOT_DONE = [one for one in Status if one not in {Status.COMMITTED, Status.ALREADY_DONE}]
 THREE = (START + 1, START + 2, START + 3)
+Leased = Callable[..., Lease]
+
+
+@pytest.fixture
+def leased(monkeypatch: pytest.MonkeyPatch) -> Leased:
+    """A lease of these fields, whose reader and transactions it plays itself."""
+
+    def made(grant: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, **more: Any) -> Lease:
+        lease = Lease(replace(GRANT, **grant or {}), replace(TERMS, **settings or {}), **more)
+        monkeypatch.setattr(tenure, "TailReader", lease.open)
+        monkeypatch.setattr(tenure, "attempt", lease.attempt)
+        return lease
+
+    return made
 
 
 @pytest.mark.parametrize("status", NOT_DONE)
-@pytest.mark.parametrize("goal", [None, START + 1, START + 3])
-def test_after_a_transaction_that_is_not_done_the_lease_ends_before_its_range(
-    monkeypatch: pytest.MonkeyPatch, status: Status, goal: int | None
-) -> None:
+@pytest.mark.parametrize(("goal", "done"), [(None, 0), (START + 1, 0), (START + 3, 0), (None, 1)])
+def test_a_lease_ends_before_what_is_not_done(leased: Leased, status: Status, goal: int | None, done: int) -> None:
     """To go on behind it would leave the range out; a drain whose last range failed would end with code 0."""
-    lease = Lease(replace(GRANT, goal=goal), firsts=THREE, statuses=(status,))
-    assert lease.work(monkeypatch) == START
-    assert (lease.ranges(), [one.status for one in lease.reported]) == ([(START, START + 1)], [status])
+    lease = leased({"goal": goal}, firsts=THREE, statuses=(*[Status.COMMITTED] * done, status))
+    assert lease.work() == START + done
+    assert lease.ranges() == [(START, START + 1), (START + 1, START + 2)][: done + 1]
+    assert [one.status for one in lease.reported] == [*[Status.COMMITTED] * done, status], "the driver hears of both"
 
 
-@pytest.mark.parametrize("status", NOT_DONE)
-def test_a_failure_behind_a_commit_ends_the_lease_where_the_commit_did(
-    monkeypatch: pytest.MonkeyPatch, status: Status
-) -> None:
-    lease = Lease(firsts=THREE, statuses=(Status.COMMITTED, status))
-    assert lease.work(monkeypatch) == START + 1
-    assert lease.ranges() == [(START, START + 1), (START + 1, START + 2)]
-    assert [one.status for one in lease.reported] == [Status.COMMITTED, status], "the driver hears of both"
-
-
-def test_what_is_done_already_is_passed_and_the_lease_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_already_is_passed_and_the_lease_goes_on(leased: Leased) -> None:
     """A crash between commit and report: the next worker finds it done, and works on."""
-    lease = Lease(firsts=THREE, statuses=(Status.ALREADY_DONE,))
-    assert lease.work(monkeypatch) == START + 3
+    lease = leased(firsts=THREE, statuses=(Status.ALREADY_DONE,))
+    assert lease.work() == START + 3
     assert lease.ranges() == [(START, START + 1), (START + 1, START + 2), (START + 2, START + 3)]
 
 
 @pytest.mark.parametrize("first_time", [True, False])
+@pytest.mark.parametrize("exempt", [True, False])
 @pytest.mark.parametrize("first", [Status.COMMITTED, Status.ALREADY_DONE])
-def test_only_the_first_transaction_of_a_lease_may_find_no_position(
-    monkeypatch: pytest.MonkeyPatch, first_time: bool, first: Status
+def test_only_the_first_transaction_of_a_lease_may_find_no_position_or_be_exempt_from_a_crash(
+    leased: Leased, first_time: bool, exempt: bool, first: Status
 ) -> None:
-    """Behind it the group stands somewhere; an offset that vanishes later must not count as a first time."""
-    lease = Lease(replace(GRANT, first_time=first_time), firsts=THREE, statuses=(first,))
-    lease.work(monkeypatch)
+    """
+    Behind it the group stands somewhere; an offset that vanishes later must not count as a first time.
+
+    A run whose workers die of the first one could not heal; one that is always exempt would never crash.
+    """
+    certain = {"crash": CrashSettings(probability=1.0)}
+    lease = leased({"first_time": first_time, "exempt_from_crash": exempt}, certain, firsts=THREE, statuses=(first,))
+    lease.work()
     assert [one.first_time for one in lease.offers] == [first_time, False, False]
-
-
-@pytest.mark.parametrize("exempt_from_crash", [True, False])
-def test_a_crash_on_purpose_spares_the_first_transaction_alone_and_only_when_told(
-    monkeypatch: pytest.MonkeyPatch, exempt_from_crash: bool
-) -> None:
-    """A run whose workers die of the first one could not heal; one that is always exempt would never crash."""
-    certain = replace(TERMS, crash=CrashSettings(probability=1.0))
-    lease = Lease(replace(GRANT, exempt_from_crash=exempt_from_crash), certain, firsts=THREE)
-    lease.work(monkeypatch)
-    assert [one.crash is None for one in lease.offers] == [exempt_from_crash, False, False]
+    assert [one.crash is None for one in lease.offers] == [exempt, False, False]
 
 
 @pytest.mark.parametrize(
     ("goal", "begun"), [(START - 1, 0), (START, 0), (START + 1, 1), (START + 2, 2), (START + 3, 3)]
 )
-def test_a_drain_ends_at_its_goal_and_not_one_transaction_later(
-    monkeypatch: pytest.MonkeyPatch, goal: int, begun: int
-) -> None:
-    lease = Lease(replace(GRANT, goal=goal), firsts=(*THREE, START + 4))
-    assert lease.work(monkeypatch) == START + begun
+def test_a_drain_ends_at_its_goal_and_not_one_transaction_later(leased: Leased, goal: int, begun: int) -> None:
+    lease = leased({"goal": goal}, firsts=(*THREE, START + 4))
+    assert lease.work() == START + begun
     assert lease.log == ["begun", "attempt", "committed"] * begun + ["closed"]
 
 
-def test_a_transaction_begins_where_the_one_before_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_begins_where_the_one_before_it_ended(leased: Leased) -> None:
     """Each reads on while it is written, so its end is not that of its first records."""
-    lease = Lease(firsts=(START + 1, START + 8), more={START + 1: START + 7, START + 8: START + 20})
-    assert lease.work(monkeypatch) == START + 20
+    lease = leased(firsts=(START + 1, START + 8), more={START + 1: START + 7, START + 8: START + 20})
+    assert lease.work() == START + 20
     assert lease.ranges() == [(START, START + 1), (START + 7, START + 8)]
     assert [(one.start, one.until) for one in lease.reported] == [(START, START + 7), (START + 7, START + 20)]
 
 
-def test_who_is_called_back_between_two_transactions_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_called_back_between_two_transactions_begins_no_other(leased: Leased) -> None:
     """And does not read on: another worker may have the partition as soon as this one has left it."""
-    lease = Lease(firsts=THREE, stops_after=2)
-    assert lease.work(monkeypatch) == START + 2
+    lease = leased(firsts=THREE, stops_after=2)
+    assert lease.work() == START + 2
     assert (len(lease.offers), [most for most, wait_s in lease.asked if wait_s]) == (2, [1000, 1000])
 
 
-def test_after_a_slow_transaction_the_next_one_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_slow_transaction_the_next_one_takes_less(leased: Leased) -> None:
     """40 s of a 60 s time-out for 1000 offsets: 20 s allow 400 of them, by what is held in reserve."""
-    lease = Lease(firsts=(START + 1000, START + 1001), seconds=40.0)
-    lease.work(monkeypatch)
+    lease = leased(firsts=(START + 1000, START + 1001), seconds=40.0)
+    lease.work()
     assert [most for most, wait_s in lease.asked if wait_s][:2] == [1000, 400]
 
 
 @pytest.mark.parametrize("most", [CHUNK - 1, CHUNK, CHUNK + 1])
-def test_what_a_transaction_begins_with_is_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    lease = Lease(settings=replace(TERMS, max_records=most))
-    lease.work(monkeypatch)
+def test_what_a_transaction_begins_with_is_one_chunk_at_most(leased: Leased, most: int) -> None:
+    lease = leased(settings={"max_records": most})
+    lease.work()
     assert lease.asked[0][0] == min(most, CHUNK)
 
 
-def test_with_profiles_all_is_read_before_the_transaction_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_profiles_all_is_read_before_the_transaction_begins(leased: Leased) -> None:
     """What would be read later may be newer than the table of customers, which is read when it begins."""
-    settings = replace(TERMS, max_records=CHUNK + 5, transformation=OrderEnrichment(Limits(), ProfilesSettings()))
-    lease = Lease(settings=settings, more={START + 1: START + 9})
-    assert lease.work(monkeypatch) == START + 1
+    settings = {"max_records": CHUNK + 5, "transformation": OrderEnrichment(Limits(), ProfilesSettings())}
+    lease = leased(settings=settings, more={START + 1: START + 9})
+    assert lease.work() == START + 1
     assert (lease.asked[0][0], [one for one in lease.asked if not one[1]]) == (CHUNK + 5, [])
 
 
 @pytest.mark.parametrize(("goal", "idle_ms"), [(None, tenure.IDLE_FOLLOWING_MS), (START + 1, IDLE_MS)])
-def test_a_drain_asks_more_often_than_who_follows(
-    monkeypatch: pytest.MonkeyPatch, goal: int | None, idle_ms: int
-) -> None:
-    lease = Lease(replace(GRANT, goal=goal))
-    lease.work(monkeypatch)
+def test_a_drain_asks_more_often_than_who_follows(leased: Leased, goal: int | None, idle_ms: int) -> None:
+    lease = leased({"goal": goal})
+    lease.work()
     assert (lease.opened[0][6], lease.asked[0][1] > 0.1) == (idle_ms, goal is None)
 
 
-def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = Lease(unreadable=True)
+def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(leased: Leased) -> None:
+    lease = leased(unreadable=True)
     with pytest.raises(Fatal, match="not in the log any more"):
-        lease.work(monkeypatch)
+        lease.work()
     assert lease.log == ["closed"]
 
 
-def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_has_something_to_do_again_counts_again(leased: Leased, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
+    lease, counted = leased({"goal": START + 1}), list[bool]()
+    lease.session.reading = ConcurrencyLimit(1, 60.0)
+    pieces = iter([None, FetchedRecords([], START + 1, 1)])
+    monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.session.reading._wait_s() > 0))
+    assert lease.work() == START + 1
+    assert counted == [True]
+
+
+def test_a_wait_for_acknowledgements_lets_another_produce(leased: Leased, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel enters it around each wait, with the turn of this transaction."""
     entered = list[AbstractContextManager[None]]()
 
@@ -354,29 +346,14 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)
 
-    lease = Lease()
+    lease = leased()
     lease.session.producing = ConcurrencyLimit(1, 60.0)
-    monkeypatch.setattr(lease, "attempt", attempt)
+    monkeypatch.setattr(tenure, "attempt", attempt)
     monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([log_record(START)], START + 1, 1))
-    worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
+    worker = threading.Thread(target=lease.work, daemon=True)
     worker.start()
     worker.join(WAIT_S)
     assert len(entered) == 1, "it had no turn within the other's wait"
-
-
-def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -> None:
-    """Who waits for a turn has begun nothing: the operator's page counts open transactions."""
-    session, begun = SharedLimits(PACE), threading.Event()
-    session.transactions = ConcurrencyLimit(1, 60.0)
-    stop = threading.Event()
-    arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, session]
-    with session.transactions.turn():
-        worker = threading.Thread(target=tenure.transact_partition, args=arguments, daemon=True)
-        worker.start()
-        assert tail.asked.wait(WAIT_S)
-        assert not begun.wait(0.1)
-    assert begun.wait(WAIT_S)
-    worker.join(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +382,7 @@ def test_an_exception_that_is_no_error_ends_the_run_like_an_error(monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tenure, "attempt", interrupted)
-    held = Held(SharedLimits(PACE), GRANT)
+    held = Held(SharedLimits(PACE))
     held.thread.join(WAIT_S)
     assert [outcome.status for outcome in held.reported] == [Status.TRANSFORM_FAILED]
     assert "the transformation raised KeyboardInterrupt (test_partition_worker.py, line" in held.reported[0].detail

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,20 +50,11 @@ class Cluster:
     def output_topics(self, _source: Topic, _deadline: Deadline) -> dict[str, Topic]:
         return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
 
-    def facts(
-        self, source: Topic, picked: Iterable[int], _deadline: Deadline, last_positions: Mapping[int, int]
-    ) -> list[PartitionFacts]:
+    def facts(self, source: Topic, picked: Any, _deadline: Deadline, last_positions: Any) -> list[PartitionFacts]:
         self.last_positions.append(dict(last_positions))
         return [PartitionFacts("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
 
-    def resolve(
-        self,
-        _settings: object,
-        facts: Iterable[PartitionFacts],
-        targets: Mapping[str, Topic],
-        others: Iterable[PartitionFacts],
-        _settling: object,
-    ) -> set[int]:
+    def resolve(self, _settings: Any, facts: Any, targets: Any, others: Any, _settling: Any) -> set[int]:
         """As `missing.resolve`: refuses where records of a partition are out."""
         asked = {fact.partition for fact in facts if fact.log.end > fact.log.first}
         self.resolved.append((asked, {fact.partition for fact in others}, targets))
@@ -126,8 +117,12 @@ def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_o
 
 
 def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run: Run) -> None:
-    """The same a moment later."""
+    """An attempt that wrote nothing may begin again: the output is asked, and holds nothing of it."""
+    for status in (Status.FAILED, Status.FENCED, Status.FAILED):
+        assert run.attempt()
+        run.survey.apply_outcome(Outcome(0, 0, 10, status))
     assert run.attempt()
+    assert len(run.cluster.resolved) == 4
     run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
     run.cluster.committed[0], run.cluster.output[0] = Committed(10, ""), 10
     assert not run.attempt()
@@ -136,25 +131,11 @@ def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run:
         run.look()
 
 
-def test_an_attempt_that_wrote_nothing_may_begin_again(run: Run) -> None:
-    """The output is asked, and holds nothing of it."""
-    for status in (Status.FAILED, Status.FENCED, Status.FAILED):
-        assert run.attempt()
-        run.survey.apply_outcome(Outcome(0, 0, 10, status))
-    assert run.attempt()
-    assert len(run.cluster.resolved) == 4
-
-
-def test_who_may_begin_is_not_asked_about_again_before_it_does(run: Run) -> None:
-    """A partition that waits for a task, or for somebody's transaction, costs one look into the output."""
+def test_who_may_begin_is_asked_about_again_only_when_somebody_else_had_it_meanwhile(run: Run) -> None:
+    """One that waits costs one look into the output; what it was allowed to do, somebody else may have done."""
     for _ in range(3):
         assert run.look()[0].committed is None
     assert len(run.cluster.resolved) == 1
-
-
-def test_a_partition_that_somebody_else_has_for_a_while_is_asked_about_again(run: Run) -> None:
-    """What it was allowed to do before, somebody else may have done."""
-    run.look()
     run.survey.owned = {1}
     run.look()
     run.survey.owned, run.cluster.output[0] = {0, 1}, 10
@@ -162,21 +143,21 @@ def test_a_partition_that_somebody_else_has_for_a_while_is_asked_about_again(run
         run.look()
 
 
-def test_no_fence_strikes_where_this_run_is_at_work(run: Run) -> None:
-    """A first transaction may outlast the next look; partitions at work end no rival's transaction either."""
+def test_others_are_fenced_in_what_is_ours_only_and_not_where_this_run_is_at_work(run: Run) -> None:
+    """
+    Another driver's transaction hides output, too, and is that driver's.
+
+    A first transaction may outlast the next look; partitions at work end no rival's transaction either.
+    """
     assert run.attempt()
+    assert run.cluster.resolved[-1][1] == {1}
     run.shared.running[0] = OffsetRange("in", 0, 0, 10)
     assert run.look()[0].committed is None
     assert len(run.cluster.resolved) == 1
     run.shared.running = {1: OffsetRange("in", 1, 10, 11)}
     run.look()
     assert run.cluster.resolved[-1][:2] == ({0}, set())
-
-
-def test_others_are_fenced_in_what_is_ours_only(run: Run) -> None:
-    """Another driver's transaction hides output, too, and is that driver's."""
-    run.look()
-    assert run.cluster.resolved[-1][1] == {1}
+    run.shared.running = {}
     run.cluster.committed = {0: None, 1: None, 2: Committed(1, ""), 3: Committed(1, "")}
     run.cluster.logs = dict.fromkeys(range(4), LogOffsets(0, 10, 10))
     run.survey.owned = {1, 3}
@@ -203,9 +184,7 @@ def test_an_empty_partition_waits_for_nobody_and_has_no_permission_later(run: Ru
         run.look()
 
 
-def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_end(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hides_the_output_holds_back_one_partition(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others go on; the patience begins anew when it was answered in between."""
     run.cluster.hidden = True
     assert (run.look().keys(), run.all_of_them) == ({1}, False)
@@ -231,10 +210,7 @@ def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_en
     ],
     ids=lambda one: one.status.value if isinstance(one, Outcome) else "",
 )
-def test_the_next_look_knows_where_a_transaction_found_or_put_the_group(
-    run: Run, outcome: Outcome, known: dict[int, int]
-) -> None:
-    """The survey asks through other clients where it is told of less than that."""
+def test_the_next_look_knows_where_a_transaction_left_the_group(run: Run, outcome: Outcome, known: dict) -> None:
     run.survey.last_positions[1] = 10
     run.survey.apply_outcome(outcome)
     run.cluster.logs[1] = LogOffsets(0, 40, 40)
@@ -286,7 +262,6 @@ def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: 
 
 @pytest.mark.parametrize(("outputs", "target"), [(2, 1), (3, -1)])
 def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, outputs: int, target: int) -> None:
-    """Also after a look that was told of other counts."""
     run.cluster.outputs = outputs
     targets = run.survey.targets(run.look()[1])
     assert (targets.output_partition, targets.dead_letter_partition) == (target, target)
@@ -310,9 +285,11 @@ class Scene:
 
 
 def test_brokers_are_asked_every_few_seconds_and_not_at_once() -> None:
-    """The checks before the run have just asked, and a look comes every second."""
-    scene = Scene()
+    """The checks before the run have just asked, and a look comes every second. Who was allowed may join."""
+    scene = Scene(replace(SETTINGS, allow=frozenset({"group-members"})))
     assert [scene.after(s) for s in (0, 4.9, 0.1, 1, 3.9, 0.1)] == [0, 0, 1, 1, 1, 2]
+    scene.told = GroupFacts("stable", ("console@10.0.0.7",))
+    assert [scene.after(5), scene.after(5)] == [3, 4]
 
 
 def test_who_has_joined_ends_the_run_by_name() -> None:
@@ -349,12 +326,6 @@ def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
                 lane.read(lambda _: [])
         scene.now += 1
     assert asked == [105.0, 110.0]
-
-
-def test_who_was_allowed_may_join() -> None:
-    scene = Scene(replace(SETTINGS, allow=frozenset({"group-members"})))
-    scene.told = GroupFacts("stable", ("console@10.0.0.7",))
-    assert [scene.after(5), scene.after(5)] == [1, 2]
 
 
 SOURCE = Topic("in", "id", 2, 1)
@@ -396,9 +367,7 @@ class Brokers:
         if self.grows:
             self.position = dict.fromkeys(self.position, self.end)
 
-    def _committed(
-        self, reader: Client, topic: str, partitions: Iterable[int], _deadline: Deadline
-    ) -> dict[int, Committed | None]:
+    def _committed(self, reader: Client, topic: str, partitions: Any, _deadline: Any) -> dict[int, Committed | None]:
         chosen = list(partitions)
         self._step()
         assert (topic, reader.closed) == ("in", False)
@@ -408,9 +377,7 @@ class Brokers:
         said = {**self.position, **self.told.get(reader.number, {})}
         return {p: None if (at := said[p]) is None else Committed(at, "") for p in chosen}
 
-    def _log_offsets(
-        self, _admin: object, _topic: str, partitions: Iterable[int], _deadline: Deadline
-    ) -> dict[int, LogOffsets]:
+    def _log_offsets(self, _admin: Any, _topic: str, partitions: Any, _deadline: Deadline) -> dict[int, LogOffsets]:
         self._step()
         self.asked.append(("log",))
         return dict.fromkeys(partitions, LogOffsets(0, self.end, self.end))
@@ -428,33 +395,32 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def test_the_log_is_asked_behind_the_position_so_that_a_busy_group_is_never_ahead_of_it(brokers: Brokers) -> None:
-    """The other way round what is written and committed in between looks like a truncated log, and is refused."""
+    """
+    The other way round what is written and committed in between looks like a truncated log, and is refused.
+
+    Also behind the second and third question for a position.
+    """
     brokers.grows = 10
     for _ in range(3):
         brokers.facts({})
     assert [one[0] for one in brokers.asked] == [READ_UNCOMMITTED, "log"] * 3
-
-
-def test_also_behind_the_second_and_third_question_for_a_position(brokers: Brokers) -> None:
-    brokers.grows = 10
     brokers.facts({0: 1_000})
-    assert [one[0] for one in brokers.asked] == [READ_UNCOMMITTED, READ_COMMITTED, READ_UNCOMMITTED, "log"]
-
-
-def test_a_hint_that_is_not_behind_is_enough(brokers: Brokers) -> None:
-    """Pending offsets are waited for only where this run knows better."""
-    brokers.position, brokers.end = {0: 7, 1: 9}, 9
-    assert brokers.facts({0: 7}) == {0: 7, 1: 9}
-    assert brokers.asked == [(READ_UNCOMMITTED, 0, [0, 1]), ("log",)]
+    assert [one[0] for one in brokers.asked[6:]] == [READ_UNCOMMITTED, READ_COMMITTED, READ_UNCOMMITTED, "log"]
 
 
 @pytest.mark.parametrize("hint", [None, 4])
 def test_a_commit_whose_marker_is_on_its_way_is_waited_for(brokers: Brokers, hint: int | None) -> None:
-    """To plan from behind it would read its rows twice; without a position at all it would look like a first time."""
+    """
+    To plan from behind it would read its rows twice; without a position at all it would look like a first time.
+
+    Pending offsets are waited for only where this run knows better: a hint that is not behind is enough.
+    """
     brokers.position, brokers.end = {0: 7, 1: 9}, 9
+    assert brokers.facts({0: 7}) == {0: 7, 1: 9}
     brokers.told = {0: {0: hint}}
     assert brokers.facts({0: 7, 1: 9}) == {0: 7, 1: 9}
-    assert brokers.asked == [(READ_UNCOMMITTED, 0, [0, 1]), (READ_COMMITTED, 1, [0]), ("log",)]
+    hinted = [(READ_UNCOMMITTED, 0, [0, 1]), ("log",)]
+    assert brokers.asked == [*hinted, (READ_UNCOMMITTED, 0, [0, 1]), (READ_COMMITTED, 1, [0]), ("log",)]
 
 
 @pytest.mark.parametrize("hint", [None, 4])
@@ -469,20 +435,15 @@ def test_clients_that_tell_the_past_are_left_and_new_ones_kept(brokers: Brokers,
 
 
 def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
-    """A dead producer's offsets stay pending until somebody fences it."""
+    """A dead producer's offsets stay pending until somebody fences it. Nobody is asked about no partition."""
+    assert brokers.surveyor.facts(SOURCE, [], Deadline(5), {}) == brokers.asked == []
     brokers.position, brokers.end, brokers.slow = {0: 4, 1: 9}, 9, {READ_COMMITTED}
     assert brokers.facts({0: 7}) == {0: 4, 1: 9}
 
 
 def test_a_position_that_is_gone_is_told_as_gone_whatever_was_known(brokers: Brokers) -> None:
-    """To go on from memory would hide it."""
     brokers.position, brokers.end = {0: None, 1: 9}, 9
     assert brokers.facts({0: 7}) == {0: None, 1: 9}
-
-
-def test_nobody_is_asked_about_no_partition(brokers: Brokers) -> None:
-    assert brokers.surveyor.facts(SOURCE, [], Deadline(5), {}) == []
-    assert brokers.asked == []
 
 
 def test_a_surveyor_closes_the_clients_that_it_has_by_then(brokers: Brokers) -> None:

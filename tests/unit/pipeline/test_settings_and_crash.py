@@ -9,9 +9,7 @@ from brew.errors import UsageError
 from brew.fault_injection import CrashInjector, message
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
-from brew.outcome import Outcome, Status
 from brew.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
-from brew.transaction_sizing import TransactionSize, TransactionSizes
 from pipeline.__main__ import run_command, settings_of
 
 
@@ -32,7 +30,6 @@ def settings(**more: object) -> PipelineSettings:
     ],
 )
 def test_a_value_that_cannot_be_names_itself_and_its_limit(wrong: dict[str, object], says: str) -> None:
-    """Before anything starts."""
     with pytest.raises(UsageError, match=says):
         settings(**wrong)
 
@@ -55,36 +52,29 @@ def test_a_crash_probability_outside_of_0_to_1_is_refused(probability: float) ->
         CrashSettings(probability)
 
 
-@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn"])
-def test_spark_masters_are_known(master: str) -> None:
-    """What Spark takes, we take."""
-    assert SparkSettings(master).master == master
+@pytest.mark.parametrize(
+    ("master", "with_retries"),
+    [
+        ("local", "local[1,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("local[2,3]", "local[2,3]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("yarn", "yarn"),
+    ],
+)
+def test_spark_masters_are_known_and_a_local_one_repeats_failed_tasks(master: str, with_retries: str) -> None:
+    assert (SparkSettings(master).master, SparkSettings(master).master_with_retries) == (master, with_retries)
 
 
 @pytest.mark.parametrize("master", ["locall", "local[0]", "spark://nohost", "mesos://x:1", ""])
 def test_an_unknown_master_is_refused_before_a_jvm_starts(master: str) -> None:
-    """Spark itself would answer with a stack trace."""
     with pytest.raises(UsageError, match="MASTER"):
         SparkSettings(master)
 
 
-@pytest.mark.parametrize(
-    ("master", "expected"),
-    [
-        ("local[2]", "local[2,4]"),
-        ("local[*]", "local[*,4]"),
-        ("local", "local[1,4]"),
-        ("local[2,1]", "local[2,1]"),
-        ("yarn", "yarn"),
-    ],
-)
-def test_a_local_master_repeats_failed_tasks_like_a_cluster_does(master: str, expected: str) -> None:
-    """Plain local[n] fails the whole job with the first lost worker."""
-    assert SparkSettings(master).master_with_retries == expected
-
-
 def test_dice_follow_their_seed_and_probability() -> None:
-    """A run with the same seed crashes at the same places."""
     ranges = [OffsetRange("in", 0, i, i + 1) for i in range(1000)]
 
     def throws() -> list[bool]:
@@ -98,7 +88,6 @@ def test_dice_follow_their_seed_and_probability() -> None:
 
 
 def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
-    """Otherwise the run could never heal."""
     dice = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
     offered = OffsetRange("in", 0, 5, 9)
     assert dice.next_crash(offered) is not None
@@ -106,29 +95,12 @@ def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
 
 
 def test_the_crash_line_has_the_agreed_words() -> None:
-    """Scripts read it."""
     assert message(CrashPoint.AFTER_FLUSH, 12, 0) == "💥 crash before commit: 12 records already in output log"
     assert "2 in the dead-letter log" in message(CrashPoint.AFTER_FLUSH, 12, 2)
     assert "after commit" in message(CrashPoint.AFTER_COMMIT, 12, 0)
     assert "outcome unknown" in message(CrashPoint.COMMIT_IN_FLIGHT, 12, 0)
 
 
-def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed() -> None:
-    """64 partitions with 62,500 records each made 192 transactions, each beginning with 20,000."""
-    paces = TransactionSizes(TransactionSize.at_most(100_000, 60))
-    assert paces.of(0).cap == 20_000
-    paces.apply_outcome(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
-    assert (paces.of(0).cap, paces.of(1).cap) == (40_000, 40_000)
-    paces.apply_outcome(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
-    paces.apply_outcome(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
-    paces.apply_outcome(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
-    assert [paces.of(p).cap for p in range(3)] == [80_000, 20_000, 80_000]
-    paces.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
-    assert paces.of(1).cap < 20_000
-    assert paces.of(2).cap == paces.of(1).cap, "who is new begins as carefully as the last one had to"
-
-
 def test_a_spark_setting_without_a_value_is_refused() -> None:
-    """--conf takes spark.name=value only."""
     with pytest.raises(UsageError, match="--conf"):
         settings_of(run_command.make_context("run", ["--conf", "spark.x"]).params)

@@ -58,7 +58,6 @@ def test_a_run_has_the_compilers_that_pay(reader: Reader, *, follow: bool, backl
     [(Compilers.FIRST, "-XX:TieredStopAtLevel=1"), (Compilers.SECOND_LATE, "-XX:Tier4"), (Compilers.BOTH, None)],
 )
 def test_the_jvm_is_told(jvm_dir: str, compilers: Compilers, has: str | None) -> None:
-    """Both is what Java does by itself."""
     options = spark_conf(SparkSettings("local[2]", jvm_dir), compilers)["spark.driver.extraJavaOptions"]
     assert ("-XX:Tier" in options) is (has is not None)
     assert has is None or has in options
@@ -85,7 +84,6 @@ def command(settings: SparkSettings) -> list[str] | None:
 def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str) -> None:
     """Class path, memory, our options and Spark's, none of them empty."""
     words = command(SparkSettings("local[2]", jvm_dir))
-    assert words is not None
     assert words[words.index("-cp") + 1].startswith(f"{jvm_dir}/spark/connector.jar:")
     assert {"-Xmx1g", "-XX:+UseSerialGC", "-Dfrom=launcher"} <= set(words)
     assert "" not in words
@@ -93,9 +91,7 @@ def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str)
 
 
 @pytest.mark.parametrize("name", sorted(gateway._LAUNCHER_VARIABLES))
-def test_whoever_speaks_to_spark_by_its_environment_is_heard(
-    jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_speaks_by_the_environment_is_heard(jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under spark-submit the JVM runs already, and a second one would be a second Spark."""
     monkeypatch.setenv(name, "1")
     assert command(SparkSettings("local[2]", jvm_dir)) is None
@@ -110,7 +106,6 @@ def test_settings_of_the_driver_and_other_masters_are_left_to_spark(jvm_dir: str
 def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     words = command(SparkSettings("local[2]", jvm_dir))
-    assert words is not None
     with pytest.raises(Refused, match="set JAVA_HOME"):
         gateway._launch(words, io.BytesIO())
 
@@ -184,21 +179,15 @@ class Slow:
 
 
 def test_spark_ends_before_its_server_of_accumulators_has() -> None:
-    """It looks once a second; each run paid up to that at its end."""
+    """It looks once a second; each run paid up to that at its end. A context without one ends too."""
     server = Slow()
-    context = Context(server)
-    session.end(context)  # type: ignore[arg-type]
-    assert context.stopped
+    for one in (server, None):
+        context: Any = Context(one)
+        session.end(context)
+        assert context.stopped
     assert server.asked.wait(10), "left running"
     assert not server.ended
     server.let.set()
-
-
-def test_a_context_without_one_ends_too() -> None:
-    """As after a JVM that did not come up to that."""
-    context = Context(None)
-    session.end(context)  # type: ignore[arg-type]
-    assert context.stopped
 
 
 def test_pyspark_still_waits_for_it_by_itself() -> None:
@@ -237,9 +226,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
         warmth = WarmSpark(settings, Compilers.FIRST, told.append)
         monkeypatch.setattr(warmth, "_run_small_job", work)
         warmth.keep()
-        thread = warmth._thread
-        assert thread is not None
-        return warmth, told, thread
+        return warmth, told, warmth._thread
 
     return keep
 

@@ -61,38 +61,27 @@ def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], endi
     assert (told.ending, told.transactional_id) == (ending, "g:in:3")
 
 
-def test_the_age_of_what_is_left_is_known_from_what_was_committed(progress: ObservedProgress) -> None:
-    """The task tells the timestamp of its last record."""
-    progress.survey([fact(0)])
-    an_hour_ago = int(time.time() * 1000) - 3_600_000
-    progress.outcome(Outcome(0, 0, 5, Status.COMMITTED, enriched=5, newest_ms=an_hour_ago))
-    assert progress.recorder.status().partitions[0].lag_s == pytest.approx(3600, abs=60)
-
-
 def test_no_status_is_without_an_ending() -> None:
-    """A new one must not fall out of the metrics."""
     assert {ended_attempt(Outcome(0, 0, 1, status), "in", "g").ending for status in Status} <= set(Ending)
 
 
-def test_the_boards_own_counters_go_on(progress: ObservedProgress) -> None:
-    """The table on the terminal is the same with probes and without."""
-    progress.survey([fact(0)])
-    progress.outcome(Outcome(0, 0, 10, Status.COMMITTED, enriched=8, rejected=2, reasons={"not-json": 2}))
+def test_an_outcome_counts_on_the_terminal_and_for_the_watchers(progress: ObservedProgress) -> None:
+    """The table is the same with probes and without; the task tells the timestamp of its last record."""
+    progress.survey([fact(0, end=15, stable=15)])
+    an_hour_ago = int(time.time() * 1000) - 3_600_000
+    told = {"enriched": 8, "rejected": 2, "reasons": {"not-json": 2}, "newest_ms": an_hour_ago}
+    progress.outcome(Outcome(0, 0, 10, Status.COMMITTED, **told))
     assert (progress.totals.enriched, progress.totals.rejected, progress.partitions[0].position) == (8, 2, 10)
     status = progress.recorder.status()
     assert (status.totals.records, status.totals.dead_letters) == (10, 2)
+    assert status.partitions[0].lag_s == pytest.approx(3600, abs=60)
 
 
 def test_partitions_of_other_drivers_are_not_told(progress: ObservedProgress) -> None:
-    """With --share each driver tells of its own, so that sums over all of them are right."""
-    progress.survey([fact(n) for n in range(4)], {0, 1})
-    assert [one.partition for one in progress.recorder.status().partitions] == [0, 1]
-    progress.survey([fact(n) for n in range(4)], {1, 2})
-    assert [one.partition for one in progress.recorder.status().partitions] == [1, 2]
-
-
-def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(progress: ObservedProgress) -> None:
-    progress.survey([fact(0)])
+    """With --share each driver tells of its own, so that sums over all are right; one that stands by has none."""
+    for ours in ({0, 1}, {1, 2}):
+        progress.survey([fact(n) for n in range(4)], ours)
+        assert {one.partition for one in progress.recorder.status().partitions} == ours
     progress.phase(Phase.STANDING_BY, "other works")
     status = progress.recorder.status()
     assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
@@ -137,23 +126,13 @@ def spans_of(*attempts: Ended) -> list[ReadableSpan]:
 
 
 def test_a_transaction_is_a_span_and_its_steps_lie_within_it_one_after_another() -> None:
-    """The times are the attempt's own, not those of the report."""
+    """The times are the attempt's own, not those of the report; attributes are those of the conventions, and ours."""
     *steps, whole = spans_of(attempt())
     assert [one.name for one in steps] == list(STEPS)
     assert (whole.name, whole.start_time, whole.end_time) == ("transact orders", 1_000_500_000_000, 1_001_100_000_000)
-    at = whole.start_time
-    for one in steps:
-        assert one.parent is not None
-        assert one.parent.span_id == whole.context.span_id
-        assert one.start_time == at
-        assert one.end_time is not None
-        at = one.end_time
-    assert at == whole.end_time
-
-
-def test_attributes_are_those_of_the_conventions_and_ours() -> None:
-    """Conventions know no transactions, so `brew.txn.*` is added."""
-    whole = spans_of(attempt())[-1]
+    assert {one.parent.span_id for one in steps} == {whole.context.span_id}
+    assert [one.start_time for one in steps] == [whole.start_time, *(one.end_time for one in steps[:-1])]
+    assert steps[-1].end_time == whole.end_time
     assert dict(whole.attributes or {}) == {
         "messaging.system": "kafka",
         "messaging.operation.name": "transact",
@@ -168,7 +147,7 @@ def test_attributes_are_those_of_the_conventions_and_ours() -> None:
         "brew.txn.until": 150,
         "brew.txn.id": "g:orders:3",
     }
-    assert whole.status.status_code is StatusCode.UNSET
+    assert (whole.status.status_code, whole.links) == (StatusCode.UNSET, ())
 
 
 def parent(number: int) -> str:
@@ -176,26 +155,20 @@ def parent(number: int) -> str:
 
 
 def test_a_span_links_to_what_wrote_its_records() -> None:
-    """Distinct ones, in their order; what is no context is left out."""
     whole = spans_of(attempt(traces=[parent(7), parent(9), parent(0), "00-nonsense-1-01"]))[-1]
     assert [(one.context.trace_id, one.context.span_id) for one in whole.links] == [(7, 7), (9, 9)]
     assert all(one.context.is_remote for one in whole.links)
     assert whole.parent is None
-    assert spans_of(attempt())[-1].links == ()
 
 
 @pytest.mark.parametrize(
     ("status", "kind"), [(Status.FENCED, "fenced"), (Status.FAILED, "indefinite"), (Status.OFFSET_GAP, None)]
 )
 def test_what_failed_is_an_error_and_what_was_refused_is_none(status: Status, kind: str | None) -> None:
-    """A range that somebody else has done is nobody's fault."""
+    """A range that somebody else has done is nobody's fault. Nobody measured an attempt whose task Spark lost."""
     whole = spans_of(attempt(status, detail="why"))[-1]
     assert (whole.attributes or {}).get("error.type") == kind
     assert whole.status.status_code is (StatusCode.UNSET if kind is None else StatusCode.ERROR)
-
-
-def test_an_attempt_that_never_began_has_no_span() -> None:
-    """Spark lost its task: nobody measured anything."""
     assert spans_of(ended_attempt(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
 
 

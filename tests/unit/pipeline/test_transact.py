@@ -11,6 +11,7 @@ from harness.fakes import Broker, FakeTransaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brew import records
 from brew.deadline import Deadline
 from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure
 from brew.fault_injection import PlannedCrash
@@ -20,33 +21,56 @@ from brew.orders import Reason
 from brew.outcome import Outcome, Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
 from brew.record import Record, Reject
-from brew.records import (
-    ERROR_EXCEPTION,
-    ERROR_MESSAGE,
-    ERROR_OFFSET,
-    ERROR_OMITTED,
-    ERROR_PARTITION,
-    ERROR_REASON,
-    ERROR_TOPIC,
-)
 from brew.settings import Limits
 from brew.transaction import Write, abort_at_once, queue, transact
 from pipeline.enrichment import enricher
 
-TARGETS = Targets("out", "dead", 2, 2, "topic-id=x", 10_000)
-GOOD = b'{"customer_id":"c"}'
-ENRICH = enricher(Limits(max_bytes=2000))
+TARGETS = Targets("out", "dead", 2, 3, "topic-id=x", 10_000)
+WAITS = {"fence", "locate", "make_room", "await_acks", "flush", "send_offsets", "commit", "abort"}
 
 
-def rows(*offsets: int, value: bytes | None = GOOD, headers: list | None = None, key: bytes | None = b"gold-1") -> Rows:
+class Watched(FakeTransaction):
+    """Keeps the deadline of each call (its last argument), and the steps that client errors are mapped under."""
+
+    def __init__(self, broker: Broker, *args: object, **more: object) -> None:
+        super().__init__(broker, *args, **more)
+        self.deadlines: dict[str, Any] = {}
+        self.mapped_steps: list[str] = []
+
+    @contextmanager
+    def mapped(self, step: str) -> Iterator[None]:
+        self.mapped_steps.append(step)
+        yield
+
+    def __getattribute__(self, name: str) -> Any:
+        known = super().__getattribute__(name)
+        if name not in WAITS:
+            return known
+
+        def call(*given: object) -> object:
+            self.deadlines[name] = given[-1]
+            return known(*given)
+
+        return call
+
+
+def upper(key: bytes | None, value: bytes | None) -> bytes | Reject:
+    """Key and value both count; `bad` is rejected."""
+    if value is not None and value.startswith(b"bad"):
+        return Reject(Reason.NOT_JSON, "no sense")
+    return (key or b"") + b":" + (value or b"").upper()
+
+
+def rows(*offsets: int, value: bytes = b"v", headers: list | None = None, key: bytes | None = b"k") -> Rows:
     n = len(offsets)
-    return Rows(list(offsets), [key] * n, [value] * n, [headers] * n, [7] * n)
+    return Rows(list(offsets), [key] * n, [value] * n, [headers] * n, [offset * 100 for offset in offsets])
 
 
-def run(broker: Broker, batches: Iterable[Rows], start: int = 0, until: int = 10, **more: object) -> Outcome:
-    kafka = more.pop("kafka", None) or FakeTransaction(broker)
-    offered = OffsetRange("in", 2, start, until)
-    return transact_range(batches, offered, TARGETS, ENRICH, kafka, Deadline(5), **more)
+def run(on: Broker | FakeTransaction, batches: Iterable[Rows], start: int = 0, until: int = 10, **more: Any) -> Outcome:
+    """A range of `in[5]`; ``on``: a transaction, or the broker to begin one on."""
+    kafka = FakeTransaction(on) if isinstance(on, Broker) else on
+    deadline = more.pop("deadline", None) or Deadline(5)
+    return transact_range(batches, OffsetRange("in", 5, start, until), TARGETS, upper, kafka, deadline, **more)
 
 
 @pytest.fixture
@@ -54,30 +78,32 @@ def broker() -> Broker:
     return Broker()
 
 
-def test_the_six_steps_happen_in_their_order() -> None:
-    """Fence comes before locate, and offsets travel inside the transaction, before its commit."""
-    kafka = FakeTransaction(broker := Broker())
-    outcome = run(broker, [rows(0, 3)], kafka=kafka, first_time=True)
+def test_the_six_steps_happen_in_their_order(broker: Broker) -> None:
+    """
+    Fence comes before locate, and offsets travel inside the transaction, before its commit.
+
+    The offset behind the range is committed, not that of the last row: markers and aborted records count as read.
+    """
+    kafka = FakeTransaction(broker)
+    outcome = run(kafka, [rows(0, 3)], first_time=True)
     assert kafka.steps == ["fence", "locate", "begin", "produce", "produce", "flush", "send-offsets", "commit"]
     assert (outcome.status, outcome.enriched) == (Status.COMMITTED, 2)
-
-
-def test_the_outcome_tells_when_the_last_record_of_the_range_was_written() -> None:
-    """Whoever watches knows the age of what is left by that; a range without records tells none."""
-    late = rows(5)._replace(timestamps=[9])
-    assert run(Broker(), [rows(0, 3), late, rows()], first_time=True).newest_ms == 9
-    assert run(Broker(), [], first_time=True).newest_ms is None
-
-
-def test_the_offset_behind_the_range_is_committed_not_the_one_behind_the_last_row(broker: Broker) -> None:
-    """Markers and aborted records at the end of a range count as read."""
-    run(broker, [rows(0, 3)], first_time=True)
     assert broker.committed == Committed(10, "topic-id=x")
 
 
-def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended() -> None:
+def test_an_outcome_names_its_range_and_what_was_found_and_written() -> None:
+    """No committed offset is -1; `newest_ms`, the age of what is left, is None for a range without records."""
+    outcome = run(Broker(), [rows(2)], start=1, first_time=True)
+    assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (5, 1, 10, -1)
+    assert 0 < outcome.seconds < 60
+    outcome = run(Broker(), [rows(0, 1), rows(5), rows()], first_time=True)
+    assert (outcome.written, outcome.newest_ms) == (3, 500)
+    assert run(Broker(), [], first_time=True).newest_ms is None
+
+
+def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended(broker: Broker) -> None:
     """What is committed, checked and reported is what was read by then; nobody knew it when the transaction began."""
-    broker, reached = Broker(), [3]
+    reached = [3]
 
     def batches() -> Iterator[Rows]:
         yield rows(0, 2)
@@ -91,52 +117,44 @@ def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended() -> 
         run(Broker(), [rows(0, 3)], until=3, first_time=True, reached=lambda: 3)
 
 
-def test_a_record_carries_the_inputs_headers_first_then_its_source(broker: Broker) -> None:
-    """A reader finds the input's own headers where they were."""
-    run(broker, [rows(4, headers=[("trace", b"1"), ("empty", None)])], first_time=True)
-    (record,) = broker.visible()
-    assert record.headers[:2] == [("trace", b"1"), ("empty", None)]
-    assert record.headers[2:] == SourcePosition("in", 2, 4).headers()
-    assert (record.topic, record.partition, record.timestamp, record.key) == ("out", 2, 7, b"gold-1")
-
-
 def test_rows_below_the_committed_offset_are_not_written_again() -> None:
     """A range that an older attempt finished in part is resumed inside."""
     broker = Broker(committed=Committed(4, ""))
-    outcome = run(broker, [rows(0, 3, 4, 9)])
+    outcome = run(broker, [rows(2, 3, 4, 9)], start=1)
     assert broker.sources() == [4, 9]
     assert (outcome.status, outcome.position) == (Status.COMMITTED, 4)
 
 
 @pytest.mark.parametrize(
-    ("committed", "first_time", "expected"),
+    ("committed", "more", "expected"),
     [
-        (Committed(10, ""), False, Status.ALREADY_DONE),
-        (Committed(11, ""), False, Status.AHEAD),
-        (Committed(4, ""), False, Status.OFFSET_GAP),
-        (None, False, Status.OFFSET_GAP),
-        (Committed(10, ""), True, Status.ALREADY_DONE),
+        (10, {"first_time": False}, Status.ALREADY_DONE),
+        (11, {"first_time": False}, Status.AHEAD),
+        (4, {"first_time": False}, Status.OFFSET_GAP),
+        (None, {"first_time": False}, Status.OFFSET_GAP),
+        (None, {}, Status.OFFSET_GAP),  # `first_time` has to be said
+        (10, {"first_time": True}, Status.ALREADY_DONE),
     ],
 )
-def test_locate_decides_when_there_is_nothing_to_write(
-    committed: Committed | None, first_time: bool, expected: Status
-) -> None:
-    """Done, overtaken, or a gap: the transaction is not even begun."""
-    broker = Broker(committed=committed)
-    kafka = FakeTransaction(broker)
-    outcome = run(broker, [rows(6)], start=5, kafka=kafka, first_time=first_time)
-    assert (outcome.status, kafka.steps) == (expected, ["fence", "locate"])
+def test_locate_decides_when_there_is_nothing_to_write(committed: int | None, more: dict, expected: Status) -> None:
+    """Done, overtaken, or a gap: the transaction is not begun, and how far somebody read says nothing about it."""
+    kafka = FakeTransaction(broker := Broker(committed=None if committed is None else Committed(committed, "")))
+    outcome = run(kafka, [rows(6)], start=5, reached=lambda: 99, **more)
+    assert (outcome.status, outcome.until, kafka.steps) == (expected, 10, ["fence", "locate"])
     assert broker.log == []
 
 
 @pytest.mark.parametrize("step", ["begin", "produce", "flush", "send-offsets"])
 @pytest.mark.parametrize("error", [Abortable("x"), Fatal("x")])
-def test_an_error_before_the_commit_makes_nothing_visible(step: str, error: KafkaFailure, broker: Broker) -> None:
+@pytest.mark.parametrize(("offsets", "applied"), [((1, 2), False), ((0, 9), True)])
+def test_an_error_before_the_commit_makes_nothing_visible(
+    step: str, error: KafkaFailure, offsets: tuple[int, ...], applied: bool, broker: Broker
+) -> None:
     """Above all after a failed send-offsets no commit follows: it would publish output without its offset."""
-    kafka = FakeTransaction(broker, (step, error))
+    kafka = FakeTransaction(broker, (step, error), applied=applied)
     with pytest.raises(type(error)):
-        run(broker, [rows(1, 2)], kafka=kafka, first_time=True)
-    assert "commit" not in kafka.steps
+        run(kafka, [rows(*offsets)], first_time=True)
+    assert kafka.steps[-2:] == ([step, "abort"] if step != "begin" else ["locate", "begin"])
     assert (broker.visible(), broker.committed) == ([], None)
     assert all(record.fate == "aborted" for record in broker.log)
 
@@ -146,7 +164,7 @@ def test_a_commit_without_an_answer_is_settled_by_the_next_attempt(applied: bool
     """Nothing is sent after a failed commit; the next fence and locate find one of two outcomes, never a third."""
     kafka = FakeTransaction(broker, ("commit", Fatal("no answer")), applied=applied)
     with pytest.raises(Fatal):
-        run(broker, [rows(1, 2)], kafka=kafka, first_time=True)
+        run(kafka, [rows(1, 2)], first_time=True)
     assert kafka.steps[-1] == "commit"
     outcome = run(broker, [rows(1, 2)], first_time=True)
     assert outcome.status is (Status.ALREADY_DONE if applied else Status.COMMITTED)
@@ -155,24 +173,15 @@ def test_a_commit_without_an_answer_is_settled_by_the_next_attempt(applied: bool
 
 def test_a_zombie_that_wakes_up_is_fenced_and_its_records_stay_invisible(broker: Broker) -> None:
     """The older holder of the id can neither write nor commit after the newer one has fenced."""
-    zombie = FakeTransaction(broker)
 
-    def wake() -> list[Rows]:
+    def wake() -> Iterator[Rows]:
         yield rows(1)
         run(broker, [rows(1, 2)], first_time=True)
         yield rows(2)
 
     with pytest.raises(Fenced):
-        run(broker, wake(), kafka=zombie, first_time=True)
+        run(broker, wake(), first_time=True)
     assert broker.sources() == [1, 2]
-
-
-def test_a_full_queue_is_waited_for_and_loses_nothing(broker: Broker) -> None:
-    """BufferError means wait, not drop."""
-    kafka = FakeTransaction(broker, queue=2)
-    run(broker, [rows(*range(9))], kafka=kafka, first_time=True)
-    assert broker.sources() == list(range(9))
-    assert kafka.waits > 0
 
 
 @pytest.mark.parametrize("batches", [[(3, 2)], [(3, 3)], [(-1, 2)], [(2, 10)], [(0, 5), (4,)]])
@@ -186,24 +195,13 @@ def test_a_reader_that_leaves_its_range_is_stopped(batches: list[tuple[int, ...]
 def test_a_reader_that_fails_half_way_makes_nothing_visible(broker: Broker) -> None:
     """Only natural exhaustion counts as the end of a range."""
 
-    def broken() -> list[Rows]:
+    def broken() -> Iterator[Rows]:
         yield rows(0, 1)
         raise OSError("the JVM went away")
 
     with pytest.raises(OSError, match="went away"):
         run(broker, broken(), first_time=True)
     assert (broker.visible(), broker.committed) == ([], None)
-
-
-def test_a_bad_record_goes_to_the_dead_letter_topic_in_the_same_transaction(broker: Broker) -> None:
-    """Bytes unchanged, with the reason, between the input's headers and the source."""
-    outcome = run(broker, [rows(1, value=b"no json", headers=[("h", b"1")]), rows(2)], first_time=True)
-    dead, good = broker.visible()
-    assert (dead.topic, dead.value, dead.key, dead.timestamp) == ("dead", b"no json", b"gold-1", 7)
-    assert dead.headers[0] == ("h", b"1")
-    assert dict(dead.headers)[ERROR_REASON] == b"not-json"
-    assert SourcePosition.of(dead.headers) == SourcePosition("in", 2, 1)
-    assert (outcome.enriched, outcome.rejected, good.topic) == (1, 1, "out")
 
 
 @pytest.mark.parametrize("point", list(CrashPoint))
@@ -232,9 +230,7 @@ _trouble = st.one_of(
 
 @given(visible=st.sets(st.integers(0, 39)), troubles=st.lists(st.tuples(st.integers(1, 12), _trouble), max_size=25))
 @settings(max_examples=300, deadline=None)
-def test_whatever_happens_each_visible_record_comes_out_exactly_once_in_order(
-    visible: set[int], troubles: list[tuple[int, object]]
-) -> None:
+def test_whatever_happens_each_visible_record_comes_out_exactly_once(visible: set[int], troubles: list) -> None:
     """Any sequence of crashes and errors at any step, then a drain: output equals input, position equals the end."""
     broker = Broker()
     plan = [*troubles, *[(40, None)] * 2]
@@ -248,61 +244,11 @@ def test_whatever_happens_each_visible_record_comes_out_exactly_once_in_order(
         kafka = FakeTransaction(broker, fail, applied=isinstance(trouble, tuple) and trouble[1])
         crash = PlannedCrash(trouble, CrashMode.PIPELINE) if isinstance(trouble, CrashPoint) else None
         try:
-            run(broker, [batch], start, until, kafka=kafka, crash=crash, first_time=broker.committed is None)
+            run(kafka, [batch], start, until, crash=crash, first_time=broker.committed is None)
         except (KafkaFailure, CrashedOnPurposeError):
             continue
     assert broker.sources() == sorted(visible)
     assert broker.committed == Committed(40, "topic-id=x")
-
-
-OTHER_TARGETS = Targets("out", "dead", 2, 3, "topic-id=x", 10_000)
-
-
-WAITS = {"fence", "locate", "make_room", "await_acks", "flush", "send_offsets", "commit", "abort"}
-
-
-class Watched(FakeTransaction):
-    """Keeps the deadline of each call (its last argument), and the steps that client errors are mapped under."""
-
-    def __init__(self, broker: Broker, *args: object, **more: object) -> None:
-        super().__init__(broker, *args, **more)
-        self.deadlines: dict[str, object] = {}
-        self.mapped_steps: list[str] = []
-
-    @contextmanager
-    def mapped(self, step: str) -> Iterator[None]:
-        self.mapped_steps.append(step)
-        yield
-
-    def __getattribute__(self, name: str) -> Any:
-        known = super().__getattribute__(name)
-        if name not in WAITS:
-            return known
-
-        def call(*given: object) -> object:
-            self.deadlines[name] = given[-1]
-            return known(*given)
-
-        return call
-
-
-def upper(key: bytes | None, value: bytes | None) -> bytes | Reject:
-    """Key and value both count; `bad` is rejected."""
-    if value is not None and value.startswith(b"bad"):
-        return Reject(Reason.NOT_JSON, "no sense")
-    return (key or b"") + b":" + (value or b"").upper()
-
-
-def plain_rows(*offsets: int, value: bytes = b"v", key: bytes | None = b"k") -> Rows:
-    return rows(*offsets, value=value, key=key)._replace(timestamps=[offset * 100 for offset in offsets])
-
-
-def run_watched(
-    kafka: FakeTransaction, *batches: Rows, start: int = 0, deadline: Deadline | None = None, **more: object
-) -> Outcome:
-    targets = more.pop("targets", OTHER_TARGETS)
-    offered = OffsetRange("in", 5, start, 10)
-    return transact_range(batches, offered, targets, upper, kafka, deadline or Deadline(5), **more)
 
 
 def copied(_topic: str, _partition: int, given: Rows) -> list[tuple[Record]]:
@@ -315,16 +261,16 @@ def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
     deadline = Deadline(5)
     for value, transform in ((b"v", None), (b"bad", None), (b"v", copied)):
         kafka = Watched(Broker(), queue=1)
-        run_watched(kafka, plain_rows(0, 1, value=value), deadline=deadline, first_time=True, transform=transform)
+        run(kafka, [rows(0, 1, value=value)], deadline=deadline, first_time=True, transform=transform)
         assert kafka.deadlines.keys() == WAITS - {"abort"}
         assert all(given is deadline for given in kafka.deadlines.values())
         assert kafka.mapped_steps == ["produce"]
 
 
-def test_what_is_written_has_a_deadline_of_its_own_and_the_caller_learns_whether_it_was() -> None:
+def test_what_is_written_has_a_deadline_of_its_own_and_the_caller_learns_whether_it_was(broker: Broker) -> None:
     """Preparing may take its time while no transaction is open; one that never begins has written nothing."""
-    asked, own = Deadline(5), Deadline(9)
-    kafka, given = Watched(broker := Broker()), list[Deadline]()
+    asked, own, given = Deadline(5), Deadline(9), list[Deadline]()
+    kafka = Watched(broker)
     assert transact(kafka, lambda _: Write(given.append, lambda: 4, "m", own), asked) is True
     assert (given, broker.committed) == ([own], Committed(4, "m"))
     given_own = dict.fromkeys(["flush", "send_offsets", "commit"], own)
@@ -332,20 +278,18 @@ def test_what_is_written_has_a_deadline_of_its_own_and_the_caller_learns_whether
     assert transact(kafka, lambda _: None, asked) is False
 
 
-def test_a_crash_half_way_tells_how_many_records_are_in_the_log() -> None:
+def test_a_crash_half_way_tells_how_many_records_are_in_the_log(broker: Broker) -> None:
     """The announced number is what a read_uncommitted reader finds; it is flushed within the deadline."""
-    deadline, kafka = Deadline(5), Watched(broker := Broker())
+    deadline, kafka = Deadline(5), Watched(broker)
     crash = PlannedCrash(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE)
     with pytest.raises(CrashedOnPurposeError, match=r"^crashed on purpose$") as crashed:
-        run_watched(kafka, plain_rows(*range(9)), deadline=deadline, first_time=True, crash=crash)
+        run(kafka, [rows(*range(9))], deadline=deadline, first_time=True, crash=crash)
     assert crashed.value.tally.enriched == len(broker.log) == 5
     assert kafka.deadlines["flush"] is deadline
 
 
 @pytest.mark.parametrize("step", ["begin", "await_acks"])
-def test_a_transaction_that_runs_out_of_time_while_it_produces_says_so_and_is_aborted(
-    monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_transaction_that_runs_out_of_time_says_so_and_is_aborted(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The text names the step; a transformation is not asked when there is no time left."""
     now, kafka = [0.0], FakeTransaction(Broker())
     known = getattr(kafka, step)
@@ -356,104 +300,75 @@ def test_a_transaction_that_runs_out_of_time_while_it_produces_says_so_and_is_ab
 
     monkeypatch.setattr(kafka, step, slow)
     transform = None if step == "await_acks" else lambda *_: pytest.fail("asked")
-    deadline = Deadline(5, lambda: now[0])
     with pytest.raises(DeadlineExceeded, match=r"^produce: "):
-        run_watched(kafka, plain_rows(0), deadline=deadline, first_time=True, transform=transform)
+        run(kafka, [rows(0)], deadline=Deadline(5, lambda: now[0]), first_time=True, transform=transform)
     assert kafka.steps[-1] == "abort"
 
 
-def test_an_abort_has_five_seconds_of_its_own() -> None:
+def test_an_abort_has_five_seconds_of_its_own(broker: Broker) -> None:
     """The transaction's own deadline may be over; a broker that does not answer must not hold up the process."""
-    kafka = Watched(Broker(), ("abort", Fatal("x")))
+    kafka = Watched(broker, ("abort", Fatal("x")))
     abort_at_once(kafka)
-    given = kafka.deadlines["abort"]
-    assert isinstance(given, Deadline)
-    assert given.budget_s == 5
-
-
-def test_without_a_word_from_the_driver_a_missing_offset_is_a_gap() -> None:
-    """`first_time` has to be said; the default writes nothing."""
-    kafka = Watched(Broker())
-    assert run_watched(kafka, plain_rows(0)).status is Status.OFFSET_GAP
-    assert kafka.steps == ["fence", "locate"]
-
-
-def test_an_outcome_names_its_range_and_what_was_found() -> None:
-    """No committed offset is -1; the time is the time that passed."""
-    outcome = run_watched(Watched(Broker()), plain_rows(2), start=1, first_time=True)
-    assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (5, 1, 10, -1)
-    assert 0 < outcome.seconds < 60
-    assert run_watched(Watched(Broker()), plain_rows(0, 1), plain_rows(2), first_time=True).written == 3
-    found = run_watched(Watched(Broker(committed=Committed(3, ""))), plain_rows(3), start=1)
-    assert (found.position, found.status) == (3, Status.COMMITTED)
-
-
-def test_an_outcome_without_a_transaction_names_the_range_that_was_offered() -> None:
-    """How far somebody read says nothing about a range that is not written."""
-    for committed in (0, 10):
-        outcome = run_watched(Watched(Broker(committed=Committed(committed, ""))), start=1, reached=lambda: 99)
-        assert outcome.until == 10
-        assert outcome.status is not Status.COMMITTED
+    assert kafka.deadlines["abort"].budget_s == 5
 
 
 def test_columns_of_a_batch_that_differ_in_length_are_an_error(broker: Broker) -> None:
     """The rest of the longer one would be lost without a word."""
     with pytest.raises(ValueError, match="argument 6 is shorter"):
-        run_watched(Watched(broker), plain_rows(0, 1), first_time=True, transform=lambda *_: [()])
-    torn = plain_rows(0, 1)._replace(values=[b"v"])
+        run(broker, [rows(0, 1)], first_time=True, transform=lambda *_: [()])
     with pytest.raises(ValueError, match="shorter"):
-        run_watched(Watched(broker), torn, first_time=True)
+        run(broker, [rows(0, 1)._replace(values=[b"v"])], first_time=True)
     assert broker.visible() == []
 
 
-@pytest.mark.parametrize("queue_size", [1, 100])
-def test_a_record_is_the_same_whether_it_waited_for_room_or_not(queue_size: int) -> None:
-    """Topic, partition, key, value, timestamp and headers."""
-    broker, evidence = Broker(), ("profile", b"0/7")
-    kafka = Watched(broker, queue=queue_size)
-    outcome = run_watched(kafka, plain_rows(3, 4), first_time=True, evidence=lambda: evidence)
-    for offset, record in zip((3, 4), broker.visible(), strict=True):
+@pytest.mark.parametrize("queue_size", [1, 2, 100])
+def test_a_record_is_the_same_whether_it_waited_for_room_or_not(queue_size: int, broker: Broker) -> None:
+    """Topic, partition, key, value, timestamp and headers, the input's first; BufferError means wait, not drop."""
+    kafka, evidence = FakeTransaction(broker, queue=queue_size), ("profile", b"0/7")
+    inputs = [("trace", b"1"), ("empty", None)]
+    outcome = run(kafka, [rows(*range(9), headers=inputs)], first_time=True, evidence=lambda: evidence)
+    for offset, record in zip(range(9), broker.visible(), strict=True):
         assert (record.topic, record.partition, record.key, record.value) == ("out", 2, b"k", b"k:V")
         assert record.timestamp == offset * 100
-        assert record.headers == [evidence, *SourcePosition("in", 5, offset).headers()]
-    assert (outcome.enriched, outcome.rejected, outcome.reasons) == (2, 0, {})
+        assert record.headers == [*inputs, evidence, *SourcePosition("in", 5, offset).headers()]
+    assert (outcome.enriched, outcome.rejected, outcome.reasons) == (9, 0, {})
+    assert (kafka.waits > 0) is (queue_size < 9)
 
 
-def test_a_dead_letter_says_why_and_where_from(broker: Broker) -> None:
-    """Each header as docs/PROTOCOL.md has it; two of them count as two."""
-    outcome = run_watched(Watched(broker), plain_rows(3, 4, value=b"bad"), first_time=True)
-    first, second = broker.visible()
+def test_a_dead_letter_says_why_and_where_from_in_the_same_transaction(broker: Broker) -> None:
+    """Bytes unchanged; each header as docs/PROTOCOL.md has it, behind the input's own; two of them count as two."""
+    batches = [rows(3, 4, value=b"bad", headers=[("h", b"1")]), rows(5)]
+    outcome = run(broker, batches, first_time=True)
+    first, second, good = broker.visible()
     assert (first.topic, first.partition, first.key, first.value, first.timestamp) == ("dead", 3, b"k", b"bad", 300)
     assert first.headers == [
-        (ERROR_REASON, b"not-json"),
-        (ERROR_EXCEPTION, b"Reject"),
-        (ERROR_MESSAGE, b"no sense"),
-        (ERROR_TOPIC, b"in"),
-        (ERROR_PARTITION, b"5"),
-        (ERROR_OFFSET, b"3"),
+        ("h", b"1"),
+        (records.ERROR_REASON, b"not-json"),
+        (records.ERROR_EXCEPTION, b"Reject"),
+        (records.ERROR_MESSAGE, b"no sense"),
+        (records.ERROR_TOPIC, b"in"),
+        (records.ERROR_PARTITION, b"5"),
+        (records.ERROR_OFFSET, b"3"),
         *SourcePosition("in", 5, 3).headers(),
     ]
-    assert dict(second.headers)[ERROR_OFFSET] == b"4"
-    assert (outcome.enriched, outcome.rejected, outcome.reasons) == (0, 2, {"not-json": 2})
+    assert (dict(second.headers)[records.ERROR_OFFSET], good.topic) == (b"4", "out")
+    assert (outcome.enriched, outcome.rejected, outcome.reasons) == (1, 2, {"not-json": 2})
     assert [type(name) for name in outcome.reasons] == [str], "plain words, which JSON takes as names"
 
 
 @pytest.mark.parametrize(("key", "omitted"), [(None, False), (b"k", True)])
-def test_a_dead_letter_fits_when_value_key_and_headers_fill_its_limit_exactly(
-    key: bytes | None, omitted: bool, broker: Broker
-) -> None:
+def test_a_dead_letter_fits_when_it_fills_its_limit_exactly(key: bytes | None, omitted: bool, broker: Broker) -> None:
     """4,096 bytes are kept for headers; one byte more and a reference goes out instead, or the pipeline would stop."""
-    value = b"bad".ljust(OTHER_TARGETS.dead_letter_max_bytes - 4096)
-    run_watched(Watched(broker), plain_rows(0, value=value, key=key), first_time=True)
+    value = b"bad".ljust(TARGETS.dead_letter_max_bytes - 4096)
+    run(broker, [rows(0, value=value, key=key)], first_time=True)
     (dead,) = broker.visible()
     size = b"%d" % len(value) if omitted else None
-    assert (dead.value, dict(dead.headers).get(ERROR_OMITTED)) == (None if omitted else value, size)
+    assert (dead.value, dict(dead.headers).get(records.ERROR_OMITTED)) == (None if omitted else value, size)
 
 
-def test_a_queued_record_goes_where_it_should_with_the_brokers_time() -> None:
+def test_a_queued_record_goes_where_it_should_with_the_brokers_time(broker: Broker) -> None:
     """A timestamp of 0 is now; room is made within the deadline."""
-    broker, deadline = Broker(), Deadline(5)
-    kafka = Watched(broker, queue=1)
+    deadline, kafka = Deadline(5), Watched(broker, queue=1)
     kafka.fence(deadline)
     for _ in range(2):
         queue(kafka, deadline, "t", b"v", b"k", 4, headers=[("h", b"1")])
@@ -463,36 +378,17 @@ def test_a_queued_record_goes_where_it_should_with_the_brokers_time() -> None:
     assert kafka.deadlines["make_room"] is deadline
 
 
-@pytest.mark.parametrize(("offsets", "sent"), [((1, 2), False), ((0, 9), True)])
-def test_a_failed_send_offsets_is_aborted_wherever_the_rows_stood(offsets: tuple[int, ...], sent: bool) -> None:
-    """Nothing after it but the abort."""
-    kafka = Watched(Broker(), ("send-offsets", Abortable("x")), applied=sent)
-    with pytest.raises(Abortable):
-        run_watched(kafka, plain_rows(*offsets), first_time=True)
-    assert kafka.steps[-2:] == ["send-offsets", "abort"]
-
-
-class Slow(FakeTransaction):
-    """The second wait finds no acknowledgement."""
-
-    def await_acks(self, deadline: Deadline) -> None:
-        if self.settled:
-            raise DeadlineExceeded("produce: 1 records undelivered after 5 s")
-        super().await_acks(deadline)
-
-
-def run_counting_waits(kafka: FakeTransaction, count: int, size: int, waits: list[int]) -> Outcome:
+def run_counting_waits(kafka: FakeTransaction, count: int, size: int, waits: list[int]) -> None:
     @contextmanager
     def waiting() -> Iterator[None]:
         before = len(kafka.settled)
         yield
         waits.append(len(kafka.settled) - before)
 
-    value = b'{"customer_id":"c","note":"%s"}' % (b"x" * size)
-    rows = Rows(list(range(count)), [b"gold-1"] * count, [value] * count, [None] * count, [7] * count)
+    batch = rows(*range(count), value=b'{"customer_id":"c","note":"%s"}' % (b"x" * size), key=b"gold-1")
     enrich, targets = enricher(Limits(max_bytes=3_000_000)), Targets("out", "dead", 2, 2)
     offered = OffsetRange("in", 2, 0, count)
-    return transact_range([rows], offered, targets, enrich, kafka, Deadline(20), first_time=True, waiting=waiting)
+    transact_range([batch], offered, targets, enrich, kafka, Deadline(20), first_time=True, waiting=waiting)
 
 
 @pytest.mark.parametrize(("count", "size", "most"), [(6000, 60, 2500), (300, 10_240, 62), (3, 2_000_000, 1)])
@@ -506,7 +402,14 @@ def test_what_is_queued_is_acknowledged_before_it_fills_a_second_batch(count: in
 
 
 def test_a_piece_without_an_acknowledgement_makes_nothing_visible(broker: Broker) -> None:
+    class Slow(FakeTransaction):
+        """The second wait finds no acknowledgement."""
+
+        def await_acks(self, deadline: Deadline) -> None:
+            if self.settled:
+                raise DeadlineExceeded("produce: 1 records undelivered after 5 s")
+            super().await_acks(deadline)
+
     with pytest.raises(DeadlineExceeded, match="undelivered"):
         run_counting_waits(Slow(broker, queue=10_000), 6000, 60, [])
-    assert broker.sources() == []
-    assert broker.committed is None
+    assert (broker.sources(), broker.committed) == ([], None)

@@ -42,14 +42,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(there: int, most: int, most_bytes: int) -> tuple[TransactionInput, list[int], FakeTail]:
     tail = FakeTail(there)
     first = tail.take(10, most_bytes, 0.05)
-    assert first is not None
     one = TransactionInput(tail, first, most, most_bytes, ConcurrencyLimit(1))
     assert one.reached() == first.until, "before the first batch"
     return one, [offset for rows in one for offset in rows.offsets], tail
 
 
 def test_it_ends_where_nothing_more_is_there_and_never_waits() -> None:
-    """Who waits inside a transaction holds readers back."""
     one, offsets, tail = read(25, 1000, 1_000_000)
     assert (one.reached(), offsets) == (25, list(range(25)))
     assert {wait_s for _most, _bytes, wait_s in tail.asked[1:]} == {0}
@@ -65,13 +63,11 @@ def test_it_ends_at_either_bound(most: int, most_bytes: int, until: int) -> None
 
 
 def test_markers_alone_move_its_end_without_a_row() -> None:
-    """The position goes on behind them."""
     one = TransactionInput(FakeTail(0), FetchedRecords([], 7, 0), 10, 1000, ConcurrencyLimit(1))
     assert (list(one), one.reached()) == ([], 7)
 
 
 def test_rows_hold_the_records_columns_in_order() -> None:
-    """Offset, key, value, headers, milliseconds."""
     (rows,) = TransactionInput(FakeTail(0), taken(3, 5), 2, 1000, ConcurrencyLimit(1))
     assert rows == ([3, 4], [b"k"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])
 

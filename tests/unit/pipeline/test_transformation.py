@@ -22,7 +22,6 @@ SETTINGS = PipelineSettings(
 
 
 def test_orders_are_a_transformation_with_the_limits_of_the_run() -> None:
-    """It travels to the workers, where it has to be the same."""
     made = transformation(SETTINGS)
     assert made == OrderEnrichment(Limits(max_bytes=70))
     assert pickle.loads(pickle.dumps(made)) == made
@@ -31,7 +30,6 @@ def test_orders_are_a_transformation_with_the_limits_of_the_run() -> None:
 
 
 def test_without_profiles_an_order_needs_nothing_of_the_cluster() -> None:
-    """The connection leads nowhere."""
     made = transformation(SETTINGS)
     prepared = made.ready(SETTINGS.connection, "group", 1)
     assert (prepared.evidence, prepared.malformed) == (None, None)

@@ -65,54 +65,34 @@ with watched("orders[5]", 0.05):
 """
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", IMPORTS + program], capture_output=True, text=True, timeout=30, check=False
-    )
-
-
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "printed", "hung"),
     [
-        (HANGS, "orders[3] offsets [5, 9) has hung for 0.05 s"),
+        pytest.param(HANGS, "", "orders[3] offsets [5, 9) has hung for 0.05 s", id="a call that hangs"),
         # The blocks around it and beside it have time left; one that returned takes nobody else's watch away.
-        (SEVERAL, "orders[1] has hung"),
+        pytest.param(SEVERAL, "", "orders[1] has hung", id="among others"),
+        pytest.param(RETURNS, "alive\n", None, id="a block that returns in time"),
+        # Spark forks its Python workers from a process that may have been watched; threads don't survive a fork.
+        pytest.param(FORKS, "", "orders[4] has hung for 0.05 s", id="behind a fork"),
+        # A failed transaction must not end the process later, nor leave the next one without a watch.
+        pytest.param(FAILS, "alive\n", "orders[5] has hung", id="behind a block that raises"),
     ],
-    ids=["alone", "among others"],
 )
-def test_a_call_that_hangs_ends_the_process_and_says_where(program: str, said: str) -> None:
-    ended = run(program)
-    assert ended.returncode == 3, ended.stderr
-    assert said in ended.stderr
-    assert "threading.py" in ended.stderr, "the stacks tell the place"
-
-
-def test_a_block_that_returns_in_time_stops_the_watch() -> None:
-    ended = run(RETURNS)
-    assert (ended.returncode, ended.stdout) == (0, "alive\n")
+def test_a_call_that_hangs_ends_the_process_and_says_where(program: str, printed: str, hung: str | None) -> None:
+    command = [sys.executable, "-c", IMPORTS + program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0 if hung is None else 3, printed), ended.stderr
+    if hung is not None:
+        assert hung in ended.stderr
+        assert "threading.py" in ended.stderr, "the stacks tell the place"
 
 
 def test_a_process_that_was_stopped_as_a_whole_is_not_blamed() -> None:
     """F05: after a long SIGSTOP the run goes on by itself; it would else die of its sleep."""
     with subprocess.Popen([sys.executable, "-c", IMPORTS + SLEEPS], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(1.5)  # the time itself is what is tested
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "alive\n"
         assert process.wait(10) == 0
-
-
-def test_a_process_behind_a_fork_is_watched_too() -> None:
-    """Spark forks its Python workers from a process that may have been watched; threads don't survive a fork."""
-    ended = run(FORKS)
-    assert ended.returncode == 3, ended.stderr
-    assert "orders[4] has hung for 0.05 s" in ended.stderr
-
-
-def test_a_block_that_raises_is_watched_no_longer_and_the_next_one_is() -> None:
-    """A failed transaction must not end the process later, nor leave the next one without a watch."""
-    ended = run(FAILS)
-    assert (ended.returncode, ended.stdout) == (3, "alive\n"), ended.stderr
-    assert "orders[5] has hung" in ended.stderr

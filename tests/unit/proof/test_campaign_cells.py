@@ -57,7 +57,6 @@ def test_a_wait_for_a_writer_that_has_crashed_ends_at_once(tmp_path: Path) -> No
 
 
 def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
-    """A result is known by its cell's name."""
     cells = campaign.cells()
     assert [name for name, count in Counter(cell.name for cell in cells).items() if count > 1] == []
     assert {cell.row for cell in cells} >= ROWS
@@ -65,18 +64,13 @@ def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
 
 
 def test_cells_are_chosen_by_name_row_or_mark() -> None:
-    """In the order of the matrix, each once."""
+    """In the order of the matrix, each once; a typing error must not look like a campaign without violations."""
     names = [cell.name for cell in campaign.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])]
-    assert names == [
-        f"F01-after-{at}" for at in ("fence-writer-connector", "flush-writer-connector", "flush-writer-direct")
-    ]
+    told = ("fence-writer-connector", "flush-writer-connector", "flush-writer-direct")
+    assert names == [f"F01-after-{at}" for at in told]
     assert {cell.row for cell in campaign.chosen(["F14"])} == {"F14"}
     assert all("prove" in cell.marks for cell in campaign.chosen(["prove"]))
     assert campaign.chosen([]) == campaign.cells()
-
-
-def test_a_pattern_without_a_cell_is_a_mistake() -> None:
-    """A typing error must not look like a campaign without violations."""
     with pytest.raises(UsageError, match="F77"):
         campaign.chosen(["F01*", "F77*"])
 
@@ -95,7 +89,6 @@ def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None
 
 
 def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
-    """The last good and the first bad second; slack moves the bound, and the result says so."""
     stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))
     stage.recovery_s = [0.1, 2.0]
     assert _guarded(stage).verdict == "proven"
@@ -107,15 +100,7 @@ def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
     assert (_guarded(stage).verdict, stage.bound_s) == ("proven", 4.0)
 
 
-def test_an_anomaly_outweighs_a_doubt() -> None:
-    """What was seen wrong stays wrong, whatever else could not be told."""
-    judged = runner.Judgement(doubts=["who knows"])
-    judged.stalled("nothing moved")
-    assert judged.verdict == "violated"
-
-
 def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    """`--resume` runs that cell again."""
     append_result(tmp_path, _result("a"))
     append_result(tmp_path, _result("b", verdict="violated"))
     with (tmp_path / LINES).open("a") as file:
@@ -128,29 +113,27 @@ def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -
 
 def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
     """A line that is being written is taken once it is whole."""
-    followed = Journals(tmp_path)
-    journal = Journal(tmp_path, "writer")
+    followed, journal = Journals(tmp_path), Journal(tmp_path, "writer")
     journal.write(Step.COMMIT, partition=1)
     assert [entry.step for entry in followed.look()] == [Step.COMMIT]
     assert followed.look() == []
     path = next(tmp_path.glob("*.jsonl"))
     whole = path.read_bytes()
-    with path.open("ab") as file:
-        file.write(whole[:20])
-    assert followed.look() == []
-    with path.open("ab") as file:
-        file.write(whole[20:])
-    assert len(followed.look()) == 1
+    for part, lines in ((whole[:20], 0), (whole[20:], 1)):
+        with path.open("ab") as file:
+            file.write(part)
+        assert len(followed.look()) == lines
     assert len(followed.entries) == 2
     journal.close()
 
 
 def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for() -> None:
-    """One that merely gets stuck is inconclusive: the check beside it may be blind."""
+    """One that merely gets stuck is inconclusive: the check beside it may be blind. Else anomalies outweigh doubts."""
     cell = campaign.named("F02-commit-released-control-connector")
     assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")
-    stuck = runner.Judgement()
+    stuck = runner.Judgement(doubts=["who knows"])
     stuck.stalled("nothing moved")
+    assert stuck.verdict == "violated"
     runner.as_a_control(cell, stuck)
     assert stuck.verdict == "inconclusive"
     broken = runner.Judgement(anomalies=[{"name": "duplicate-output"}])
@@ -206,7 +189,6 @@ NAME = re.compile(r"-(connector|direct)(-spark)?$")
 
 
 def _twin(name: str) -> str:
-    """The same cell's name over the other reader."""
     other = {"connector": "direct", "direct": "connector"}
     return NAME.sub(lambda found: f"-{other[found.group(1)]}{found.group(2) or ''}", name)
 
@@ -223,7 +205,6 @@ def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
 
 
 def test_twins_differ_in_the_reader_alone() -> None:
-    """Same fault, same moment, same function, same bounds; over the direct reader more has to be seen."""
     by_name = {cell.name: cell for cell in campaign.cells()}
     connector = [cell for cell in by_name.values() if cell.reader == "connector"]
     pairs = [(cell, by_name[twin]) for cell in connector if (twin := _twin(cell.name)) in by_name]
@@ -236,7 +217,6 @@ def test_twins_differ_in_the_reader_alone() -> None:
 
 
 def test_reader_and_spark_can_be_read_from_a_cells_name() -> None:
-    """The name says what the program under test is told: which reader, and whether Spark runs it."""
     for cell in campaign.cells():
         found = NAME.search(cell.name)
         assert cell.reader in {found.group(1) if found else "", "both"}, cell.name
@@ -245,25 +225,18 @@ def test_reader_and_spark_can_be_read_from_a_cells_name() -> None:
         assert through_spark is (Need.SPARK in cell.needs and cell.path != "sink"), cell.name
 
 
-def test_the_program_under_test_is_told_the_reader(tmp_path: Path) -> None:
-    """And nothing where the cell leaves it to the program."""
-    for cell, told in ((QUIET, ""), (replace(QUIET, reader="direct"), "--reader direct")):
-        stage = _stage(tmp_path, cell, ("echo",))
-        with stage.programs:
-            program = stage.writer("--follow", name=f"told-{told[9:]}")
-            assert program.wait(Deadline(10)) == 0
-        assert told in program.printed()
-        assert ("--reader" in program.printed()) is bool(told)
-
-
-def test_both_readers_take_turns(tmp_path: Path) -> None:
-    """Each writer reads the way that the one before it did not, and a soak counts both."""
-    stage = _stage(tmp_path, replace(QUIET, reader="both"), ("echo",))
+@pytest.mark.parametrize(
+    ("reader", "told"),
+    [("", [""] * 2), ("direct", ["direct"] * 2), ("both", ["connector", "direct"] * 2)],
+    ids=["left to the program", "one", "by turns"],
+)
+def test_the_program_under_test_is_told_the_reader(tmp_path: Path, reader: str, told: list[str]) -> None:
+    """Of two that take turns each writer reads the way that the one before it did not, and a soak counts both."""
+    stage = _stage(tmp_path, replace(QUIET, reader=reader), ("echo",))
     with stage.programs:
-        programs = [stage.writer() for _ in range(4)]
-        readers = [program.done(Deadline(10)).split("--reader ")[1].split()[0] for program in programs]
-    assert readers == ["connector", "direct"] * 2
-    assert stage.fired == {"connector_writers": 2, "direct_writers": 2}
+        words = [f"{stage.writer('--follow').done(Deadline(10))} ".partition("--reader ")[2] for _ in told]
+    assert [one.partition(" ")[0].strip() for one in words] == told
+    assert dict(stage.fired) == ({"connector_writers": 2, "direct_writers": 2} if reader == "both" else {})
 
 
 def test_a_holder_is_seen_by_its_line_and_a_driver_without_one_is_none(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -43,25 +43,13 @@ def _read(at: float, source_partition: int, source_offset: int, count: int) -> E
     return Entry(at, "reader", 9, Step.READ, Phase.DONE, {"topic": "out", "partition": 0, "runs": [run]})
 
 
-def test_a_recovery_ends_with_the_first_commit_that_was_acknowledged_after_the_kill() -> None:
-    """An announced commit is none, and one from before the kill does not count."""
+def test_a_recovery_ends_with_the_first_commit_that_was_acknowledged_after_the_last_kill() -> None:
+    """An announced commit is none, and one from before the kill does not count; a second death is a recovery's own."""
     lines = [_line(1.0, Step.COMMIT), _line(2.1, Step.COMMIT, Phase.INTENT, pid=2)]
     lines += [_line(at, Step.COMMIT, pid=2) for at in (2.5, 2.6)]
     assert recoveries(lines, [Kill(2.0, 1)]) == [0.5]
-
-
-def test_a_kill_that_another_one_followed_before_a_commit_is_not_measured() -> None:
-    """The second death is no fault of the first recovery."""
-    kills = [Kill(1.0, 1), Kill(2.0, 2)]
-    assert recoveries([_line(2.5, Step.COMMIT, pid=3)], kills) == [0.5]
-
-
-def test_a_commit_elsewhere_does_not_end_a_partitions_recovery() -> None:
-    """A fault goes for one partition's brokers; the others go on all the time."""
-    lines = [_line(1.1, Step.COMMIT, partition=3), _line(4.0, Step.COMMIT, partition=2)]
-    assert first_commit(lines, 1.0) == 1.1
-    assert first_commit(lines, 1.0, [2]) == 4.0
-    assert first_commit(lines, 1.0, [1]) is None
+    assert recoveries([_line(2.5, Step.COMMIT, pid=3)], [Kill(1.0, 1), Kill(2.0, 2)]) == [0.5]
+    assert recoveries(lines, []) == []
 
 
 def test_open_are_the_ranges_begun_and_not_ended_by_the_process_that_died() -> None:
@@ -81,16 +69,12 @@ def test_readers_are_held_back_until_they_are_given_a_record_of_the_open_range()
     reads = [_read(2.2, 1, 30, 10), _read(2.4, 0, 40, 10), _read(3.5, 1, 38, 5)]
     lines = [_line(1.0, Step.BEGIN, partition=1, start=40), *reads]
     assert stalls(lines, [Kill(2.0, 1)]) == [1.5]
-
-
-def test_a_kill_between_transactions_holds_nobody_back() -> None:
-    """No open transaction, no figure."""
-    lines = [_line(1.0, Step.BEGIN), _line(1.1, Step.COMMIT), _read(3.0, 0, 0, 5)]
-    assert stalls(lines, [Kill(2.0, 1)]) == []
+    assert stalls(lines, []) == []
+    between = [_line(1.0, Step.BEGIN), _line(1.1, Step.COMMIT), _read(3.0, 0, 0, 5)]
+    assert stalls(between, [Kill(2.0, 1)]) == [], "a kill between transactions holds nobody back"
 
 
 def test_the_percentile_is_a_value_that_was_measured() -> None:
-    """Of twenty the nineteenth, of three the last."""
     assert p95([float(n) for n in range(1, 21)]) == 19.0
     assert p95([3.0, 1.0, 2.0]) == 3.0
 
@@ -133,8 +117,10 @@ def test_a_copy_is_a_second_process_at_the_same_range_at_the_same_time() -> None
     assert copies([*first, _line(2.0, Step.BEGIN, pid=10)]) == 0
 
 
-def test_what_survived_its_driver_has_recovered_nothing() -> None:
-    """An executor that goes on for a moment is no new run; its commits are not the first ones after the kill."""
+def test_commits_elsewhere_and_of_what_survived_its_driver_end_no_recovery() -> None:
+    """A fault goes for one partition's brokers, and an executor that goes on for a moment is no new run."""
+    lines = [_line(1.1, Step.COMMIT, partition=3), _line(4.0, Step.COMMIT, partition=2)]
+    assert [first_commit(lines, 1.0, *only) for only in ((), ([2],), ([1],))] == [1.1, 4.0, None]
     commits = [_line(1.5, Step.COMMIT, pid=10), _line(9.0, Step.COMMIT, pid=20)]
     assert first_commit(commits, 1.0) == 1.5
     assert first_commit(commits, 1.0, without={10}) == 9.0
@@ -170,48 +156,37 @@ def test_no_cell_is_content_with_its_act() -> None:
         assert not asked or asked - ACTS, f"{cell.name} counts {sorted(asked)} only"
 
 
+@pytest.mark.parametrize("reader", ["connector", "direct"])
 @pytest.mark.parametrize("name", ["F06-driver", "F06-executor", "F06-driver-and-executor", "F07-orphan"])
-def test_what_kills_spark_strikes_an_open_transaction(name: str) -> None:
+def test_what_kills_spark_strikes_an_open_transaction(name: str, reader: str) -> None:
     """A process that is killed between two transactions leaves nothing to recover."""
-    for reader in ("connector", "direct"):
-        assert campaign.named(f"{name}-{reader}-spark").needed[OPEN] == 1
+    assert campaign.named(f"{name}-{reader}-spark").needed[OPEN] == 1
 
 
-@pytest.fixture
-def waiting() -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
-    """A process that waits for a word, and our end of its connection."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        with subprocess.Popen([sys.executable, "-c", WAITS, port], stdout=subprocess.PIPE, text=True) as process:
-            there, _ = server.accept()
-            try:
-                yield process, there
-            finally:
-                there.close()
-                process.kill()
-
-
-def test_a_connection_of_another_process_is_cut_from_outside(
-    waiting: tuple[subprocess.Popen[str], socket.socket],
-) -> None:
+def test_a_connection_of_another_process_is_cut_from_outside() -> None:
     """Both ends see the end of it, as when a network breaks; the process itself is not touched."""
-    process, there = waiting
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
-    (found,) = [one.fd for one in psutil.Process(process.pid).net_connections("tcp")]
-    cut(psutil.Process(process.pid), found)
-    assert process.stdout.readline() == "closed\n"
-    there.settimeout(10)
-    assert there.recv(1) == b""
-    assert process.wait(10) == 0
+    with ExitStack() as ending:
+        server = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+        command = [sys.executable, "-c", WAITS, str(server.getsockname()[1])]
+        process = ending.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        ending.callback(process.kill)
+        there = ending.enter_context(server.accept()[0])
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        (found,) = [one.fd for one in psutil.Process(process.pid).net_connections("tcp")]
+        cut(psutil.Process(process.pid), found)
+        assert process.stdout.readline() == "closed\n"
+        there.settimeout(10)
+        assert there.recv(1) == b""
+        assert process.wait(10) == 0
 
 
 TRANSACTIONS = 50
 RUN = [[0, 0, 0, 1]]
 
 
-def _transactions(journal: Journal, count: int = TRANSACTIONS) -> None:
-    for number in range(count):
+def _transactions(journal: Journal) -> None:
+    for number in range(TRANSACTIONS):
         place = {"topic": "in", "partition": number % 4, "start": number, "until": number + 1}
         for step, phase in ((Step.BEGIN, Phase.DONE), (Step.COMMIT, Phase.INTENT), (Step.COMMIT, Phase.DONE)):
             journal.write(step, phase, **place)
@@ -273,14 +248,12 @@ def test_what_a_mixture_keeps_does_not_grow_with_its_rounds(tmp_path: Path, monk
 
 
 def test_a_mixture_that_forgets_nothing_is_seen_to_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the test above would not notice."""
     monkeypatch.setattr(Journals, "forget", lambda _self: None)
     stage, _used = _mixture(tmp_path, 5, monkeypatch)
     assert stage.held == [TRANSACTIONS * 4 * rounds for rounds in range(1, 6)]
 
 
 def test_what_was_forgotten_is_read_from_disk_for_the_verdict(tmp_path: Path) -> None:
-    """Counts, recoveries and stalls are those of the whole run, whatever is in memory."""
     journals, journal = Journals(tmp_path), Journal(tmp_path, "writer")
     for _ in range(3):
         _transactions(journal)
@@ -296,8 +269,3 @@ def test_what_was_forgotten_is_read_from_disk_for_the_verdict(tmp_path: Path) ->
     begun = next(line for line in lines[300:] if line.step is Step.BEGIN and line.fields["start"] == 0)
     assert stalls(journals, [Kill(begun.at, pid)]) == stalls(lines, [Kill(begun.at, pid)])
     assert len(stalls(journals, [Kill(begun.at, pid)])) == 1
-
-
-def test_without_kills_nothing_recovers(tmp_path: Path) -> None:
-    _transactions(Journal(tmp_path, "writer"), 2)
-    assert (recoveries(Journals(tmp_path), []), stalls(Journals(tmp_path), [])) == ([], [])

@@ -39,17 +39,14 @@ def test_a_payload_is_known_by_seed_and_number() -> None:
 
 
 def test_payloads_lie_on_both_sides_of_each_limit() -> None:
-    """The last good and the first bad one: of bytes, and of depth."""
     there = [value for value in VALUES if value is not None]
     assert {MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1} <= {len(value) for value in there}
-    over = {
-        depth: [v for v in there if beyond(v, 10**9, depth) is not None] for depth in (MAX_DEPTH - 1, MAX_DEPTH, 999)
-    }
-    assert 0 < len(over[999]) < len(over[MAX_DEPTH]) < len(over[MAX_DEPTH - 1])
+    depths = (999, MAX_DEPTH, MAX_DEPTH - 1)
+    few, more, most = (sum(beyond(value, 10**9, depth) is not None for value in there) for depth in depths)
+    assert 0 < few < more < most
 
 
 def test_the_pipeline_and_the_checker_agree_about_every_payload() -> None:
-    """Two readings of the same rules, none of which fails; each reason comes up."""
     enrich, became = enricher(Limits(MAX_BYTES, MAX_DEPTH)), Counter[str]()
     for number in range(COUNT):
         key, value = payload(7, number)
@@ -102,10 +99,7 @@ def test_what_is_parsed_is_seen(tmp_path: Path, max_bytes: int, max_depth: int, 
     ],
 )
 def test_a_limit_is_held_by_its_name_and_before_parsing(
-    value: bytes,
-    rejected: str | None,
-    was_parsed: bool,
-    found: str | None,
+    value: bytes, rejected: str | None, was_parsed: bool, found: str | None
 ) -> None:
     told = limit_broken(value, rejected, was_parsed=was_parsed)
     assert (told and told[0]) == found

@@ -7,15 +7,16 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import pytest
+from harness.pages import ROOT
 from harness.waiting import await_ends, has_ended, until
 
 from brew.deadline import Deadline
@@ -26,8 +27,8 @@ from proof.campaign.cell import WHOLE, Cell, Result, finished_results
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
+from proof.provenance import MadeWith
 
-ROOT = Path(__file__).resolve().parents[3]
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -43,7 +44,6 @@ def _until_there(path: Path) -> str:
 
 
 def test_a_program_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    """A writer may have workers; SIGKILL goes to all of them."""
     with Programs(tmp_path) as programs:
         program = programs.start("family", "sh", "-c", "sleep 600 & echo $!; wait")
         child = int(_until_there(tmp_path / "family.out"))
@@ -54,7 +54,6 @@ def test_a_program_and_its_children_end_with_the_block(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """The checker may fail, too, and that is no violation."""
     with Programs(tmp_path) as programs:
         with pytest.raises(ProgramFailedError, match="ended with 7: nothing works"):
             programs.start("bad", "sh", "-c", "echo nothing works >&2; exit 7").done(Deadline(10))
@@ -65,7 +64,7 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -
             programs.start("slow", "sleep", "600").wait(Deadline(0.05))
 
 
-def test_no_other_process_can_be_taken_for_a_program_that_has_ended(
+def test_no_other_process_is_taken_for_a_program_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number is its group's: free again, it is some other group's within minutes, which was then killed."""
@@ -106,7 +105,6 @@ def test_a_program_that_crashes_by_itself_is_told_by_its_signal(tmp_path: Path, 
 
 
 def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
-    """The guard runs its command and removes the directory once the pipe's other end is gone."""
     folder, mark = tmp_path / "brokers", tmp_path / "was-called"
     folder.mkdir()
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(mark)], cwd=ROOT, check=False, timeout=30)
@@ -116,6 +114,11 @@ def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
 
 
 MEET_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _kernel_is_not_hashed_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "_made_with", lambda _plan, **_: MadeWith("commit", "kernel", {}))
 
 
 def _cell(name: str, meet: Callable[[], object]) -> Cell:
@@ -143,28 +146,18 @@ def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
     assert [one.cell for one in finished_results(tmp_path)] == [one.cell for one in done] == [one.cell for one in told]
 
 
-def test_one_lane_keeps_the_order(tmp_path: Path) -> None:
-    cells = [_cell(name, bool) for name in "abc"]
-    done = run_campaign(_plan(tmp_path, cells, 1), lambda _cell, _seed: None, lambda _result: None)
-    assert [one.cell for one in done] == list("abc")
-
-
-def test_no_cell_begins_when_time_is_up_and_those_left_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What has begun is finished, and counts."""
+def test_one_lane_keeps_the_order_and_names_what_time_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other cell begins then; what has begun is finished, and counts."""
     up = threading.Event()
     monkeypatch.setattr(campaign, "Deadline", lambda _seconds: SimpleNamespace(expired=up.is_set))
-    cells = [_cell("a", up.set), _cell("b", bool)]
+    cells = [_cell("a", bool), _cell("b", bool), _cell("c", up.set), _cell("d", bool)]
     plan = replace(_plan(tmp_path, cells, 1), begin_within_s=60.0)
     done = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
-    assert ([one.cell for one in done], plan.missing_in(done)) == (["a"], ["b with seed 1"])
+    assert ([one.cell for one in done], plan.missing_in(done)) == (list("abc"), ["d with seed 1"])
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_once: int) -> None:
-    """What was done before it is written down."""
-
     def fail() -> None:
         raise OSError("no brokers here")
 
@@ -189,7 +182,7 @@ sys.stdin.read()
 class Family:
     """A parent that dies when told, and its child, which answers a line when it is alive."""
 
-    def __init__(self) -> None:
+    def __enter__(self) -> Self:
         child_in, self._to_child = os.pipe()
         from_child, child_out = os.pipe()
         self._parent = subprocess.Popen(
@@ -204,6 +197,12 @@ class Family:
         assert self._parent.stdout is not None
         self.child = psutil.Process(int(self._parent.stdout.readline()))
         assert self._from_child.readline() == "ready\n"
+        return self
+
+    def stop_child(self) -> None:
+        """A signal takes effect later: only a member that has stopped by then ends with its parent."""
+        self.child.suspend()
+        until(lambda: self.child.status() == psutil.STATUS_STOPPED, "the child to stop")
 
     def kill_parent(self) -> None:
         self._parent.kill()
@@ -215,7 +214,7 @@ class Family:
         assert select.select([self._from_child], [], [], 30)[0], f"neither answer nor end: {self.child.status()}"
         return self._from_child.readline()
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(psutil.NoSuchProcess):
             self.child.kill()
         self._parent.kill()
@@ -224,30 +223,23 @@ class Family:
         self._from_child.close()
 
 
-@contextmanager
-def family() -> Iterator[Family]:
-    made = Family()
-    try:
-        yield made
-    finally:
-        made.close()
+def own_cgroups() -> list[Path]:
+    """The cgroups of this process: a campaign that runs beside it, or was killed, has its own."""
+    return [*Path("/sys/fs/cgroup").rglob(f"brew-{os.getpid()}-*")]
 
 
 def test_a_process_that_sigstop_holds_is_ended_with_its_parent() -> None:
     """The reason for the freezer: POSIX ends an orphaned process group that has stopped members."""
-    with family() as one:
-        one.child.suspend()
-        # A signal takes effect later: only a member that has stopped by then ends with its parent.
-        until(lambda: one.child.status() == psutil.STATUS_STOPPED, "the child to stop")
+    with Family() as one:
+        one.stop_child()
         one.kill_parent()
         assert one.answer() == ""
 
 
 def test_a_frozen_process_outlives_its_parent_and_goes_on_when_released() -> None:
     """Root may use the freezer; for anybody else it says that it can't be used."""
-    with family() as one:
-        one.child.suspend()
-        until(lambda: one.child.status() == psutil.STATUS_STOPPED, "the child to stop")
+    with Family() as one:
+        one.stop_child()
         if os.geteuid() != 0:
             with pytest.raises(PermissionError):
                 Freezer()
@@ -258,25 +250,15 @@ def test_a_frozen_process_outlives_its_parent_and_goes_on_when_released() -> Non
             assert one.answer() == "alive\n"
 
 
-def test_what_was_killed_while_frozen_is_waited_for() -> None:
+def test_what_is_still_frozen_goes_on_at_the_end_or_has_died_and_no_cgroup_is_left() -> None:
     """A killed process dies when it is released, and its cgroup can't be removed until it has."""
     if os.geteuid() != 0:
         return
     for _ in range(3):
-        with family() as one, frozen([one.child]):
+        with Family() as one, frozen([one.child]):
             one.child.kill()
     assert not own_cgroups()
-
-
-def own_cgroups() -> list[Path]:
-    """The cgroups of this process: a campaign that runs beside it, or was killed, has its own."""
-    return [*Path("/sys/fs/cgroup").rglob(f"brew-{os.getpid()}-*")]
-
-
-def test_what_is_still_frozen_goes_on_at_the_end_and_no_cgroup_is_left() -> None:
-    if os.geteuid() != 0:
-        return
-    with family() as one:
+    with Family() as one:
         with frozen([one.child]):
             assert own_cgroups()
             one.kill_parent()

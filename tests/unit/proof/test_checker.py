@@ -69,7 +69,6 @@ def history(seed: int, partitions: int = 3, output_partitions: int | None = None
 @settings(max_examples=60, deadline=None)
 @given(st.integers(), st.integers(1, 4), st.integers(1, 4))
 def test_a_clean_history_is_proven_in_any_interleaving(seed: int, partitions: int, output_partitions: int) -> None:
-    """No false alarm, whatever comes first and however the output is partitioned."""
     made = history(seed, partitions, output_partitions)
     report = made.report(random.Random(seed))
     assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
@@ -80,12 +79,10 @@ Spoil = Callable[[History, int], object]
 
 
 def again(**fields: object) -> Spoil:
-    """One output more, with other fields."""
     return lambda h, at: h.outputs.append(h.outputs[at]._replace(**{"offset": 9_999, **fields}))  # type: ignore[arg-type]
 
 
 def changed(change: Callable[[Record], Record]) -> Spoil:
-    """One output becomes another."""
     return lambda h, at: h.outputs.__setitem__(at, change(h.outputs[at]))
 
 
@@ -146,7 +143,6 @@ def _source(record: Record) -> tuple[int, int]:
     ],
 )
 def test_a_bad_history_is_found_by_its_name_and_only_that(spoil: Spoil, name: Name, seed: int) -> None:
-    """Each fault raises its own alarm and no other, so that a name tells what happened."""
     made = history(seed)
     spoil(made, random.Random(seed).randrange(len(made.outputs) - 1))
     report = made.report(random.Random(seed))
@@ -155,7 +151,7 @@ def test_a_bad_history_is_found_by_its_name_and_only_that(spoil: Spoil, name: Na
     assert report.findings[0].evidence
 
 
-def test_inputs_that_wait_are_no_loss_but_no_proof_either() -> None:
+def test_inputs_that_wait_are_no_loss_but_no_proof_either_and_none_at_all_prove_nothing() -> None:
     """Above the committed offset nothing has to be out yet."""
     made = history(1)
     made.committed = {p: log.first for p, log in made.logs.items()}
@@ -163,16 +159,11 @@ def test_inputs_that_wait_are_no_loss_but_no_proof_either() -> None:
     report = made.report()
     assert (report.verdict, report.backlog) == (Verdict.INCONCLUSIVE, len(made.inputs))
     assert "lag" in report.doubts[0]
-
-
-def test_an_empty_input_proves_nothing() -> None:
-    """Nothing to prove is not proven."""
-    report = History(logs={0: LogOffsets(0, 0, 0)}, committed={0: None}, output_partitions=1).report()
-    assert report.verdict is Verdict.INCONCLUSIVE
+    empty = History(logs={0: LogOffsets(0, 0, 0)}, committed={0: None}, output_partitions=1)
+    assert empty.report().verdict is Verdict.INCONCLUSIVE, "nothing to prove is not proven"
 
 
 def test_an_output_whose_source_retention_took_is_unverifiable() -> None:
-    """It is neither right nor wrong, and is counted."""
     made = history(2, partitions=1)
     first = made.inputs[3].offset + 1
     made.inputs = [one for one in made.inputs if one.offset >= first]
@@ -182,7 +173,6 @@ def test_an_output_whose_source_retention_took_is_unverifiable() -> None:
 
 
 def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> None:
-    """A loss is only told where nothing else could explain it."""
     made = history(3)
     made.outputs.pop(0)
     made.doubts = ("out[0] has an open transaction at offset 5",)
@@ -201,9 +191,8 @@ def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> No
 def test_a_value_left_out_of_a_dead_letter_is_accepted_with_its_length_told() -> None:
     """Too large for the dead-letter topic: a header says how many bytes stayed in the input."""
     key, value = orders(0)(1)
-    made = History(
-        [Record(0, 0, key, value, [], 1)], logs={0: LogOffsets(0, 1, 1)}, committed={0: 1}, output_partitions=1
-    )
+    logs = {0: LogOffsets(0, 1, 1)}
+    made = History([Record(0, 0, key, value, [], 1)], logs=logs, committed={0: 1}, output_partitions=1)
     source = SourcePosition("in", 0, 0).headers()
     for told, verdict in ((len(value or b""), Verdict.PROVEN), (3, Verdict.VIOLATED)):
         headers = [(ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"%d" % told), *source]
@@ -212,7 +201,6 @@ def test_a_value_left_out_of_a_dead_letter_is_accepted_with_its_length_told() ->
 
 
 def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
-    """A total loss is reported in a few lines, with its size."""
     made = history(4, per_partition=40)
     expected = len(made.outputs)
     made.outputs = []

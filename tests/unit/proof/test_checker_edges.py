@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.histories import batch
 
-from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Phase, Run, Step
 from brew.offsets import LogOffsets, SourcePosition
 from brew.orders import Reason
@@ -24,20 +26,18 @@ from proof.oracle import beyond, wrong_enrichment
 class Log:
     """One partition's batches, each a record long, one after another."""
 
-    def __init__(self, *, healed_ms: tuple[int, ...] = (), of_records: bool = True) -> None:
+    def __init__(self) -> None:
         self.found = Findings()
-        self.endings = Endings(self.found, healed_ms)
+        self.endings = Endings(self.found)
         self.raw = RawLog("out", 0, self.found, self.endings, strict=True)
-        self.raw.of_records = of_records
         self._next = 0
 
-    def wrote(self, epoch: int, producer: int = 7) -> Any:
+    def wrote(self, epoch: int, producer: int = 7, how: str | None = None) -> Any:
         self._next += 1
-        return self.raw.take(RawBatch(self._next, self._next, 1, producer, epoch, 0, True, False, None, 0))
+        return self.raw.take(batch(self._next, 1, (producer, epoch), how))
 
-    def ended(self, epoch: int, how: str, at_ms: int = 0, producer: int = 7) -> None:
-        self._next += 1
-        self.raw.take(RawBatch(self._next, self._next, 1, producer, epoch, -1, True, True, how, at_ms))
+    def ended(self, epoch: int, how: str) -> None:
+        self.wrote(epoch, how=how)
 
     @property
     def named(self) -> dict[str, int]:
@@ -99,9 +99,9 @@ def test_a_marker_ends_everything_that_its_producer_has_open() -> None:
 def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too() -> None:
     log = Log()
     stream = Stream(log.raw, lambda *_: None, None)
-    stream.batches([RawBatch(0, 0, 1, 7, 5, 0, True, False, None, 0)])
+    stream.batches([batch(0, key=(7, 5))])
     stream.move_to(0)
-    stream.batches([RawBatch(1, 1, 1, 7, 5, -1, True, True, "abort", 0)])
+    stream.batches([batch(1, 1, (7, 5), "abort")])
     evidence = "a read_committed reader returned it, but its transaction was aborted"
     assert log.found.first() == [Finding(Name.ABORTED_READ, "out", 0, 0, evidence, 7, 5)]
 
@@ -109,8 +109,8 @@ def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_of
 def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first() -> None:
     log = Log()
     stream = Stream(log.raw, lambda *_: None, None)
-    stream.batches([RawBatch(0, 0, 1, -1, -1, -1, False, False, None, 0)])
-    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
+    stream.batches([batch(0, key=(-1, -1))])
+    stream.batches([batch(1, 2, (7, 5))])
     keys = []
     for offset in (0, 1, 2, 3):
         if offset > stream.upto:
@@ -123,9 +123,9 @@ def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() 
     log = Log()
     stream = Stream(log.raw, lambda *_: None, Layout(0))
     for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None)):
-        stream.batches([RawBatch(first, first + 1, 2, producer, 5, 0, True, False, None, 0)])
+        stream.batches([batch(first, 2, (producer, 5))])
         if marker is not None:
-            stream.batches([RawBatch(first + 2, first + 2, 1, producer, 5, -1, True, True, marker, 0)])
+            stream.batches([batch(first + 2, 1, (producer, 5), marker)])
     assert stream.layout is not None
     assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5]
     assert [one.key for one in stream.ended()] == [(9, 5)]
@@ -148,19 +148,16 @@ class Offsets:
 
     def commit(self, *commits: OffsetCommit, in_transaction: bool = True, records: int = 1, until: int = 1) -> None:
         """``records`` of ``until`` offsets are left of the batch."""
-        first, last = self._next, self._next + until - 1
-        self._next = last + 1
-        self.log.take([OffsetBatch(RawBatch(first, last, records, 7, 0, 0, in_transaction, False, None, 0), commits)])
+        raw = replace(batch(self._next, until), records=records, transactional=in_transaction)
+        self._next += until
+        self.log.take([OffsetBatch(raw, commits)])
 
 
 @pytest.mark.parametrize(
     ("shown", "told", "name"),
     [(3, 3, None), (3, 4, Name.OFFSET_AHEAD), (3, 2, Name.OFFSET_BEHIND), (0, 3, Name.OFFSET_AHEAD), (3, None, None)],
 )
-def test_the_coordinator_names_the_offset_that_the_log_shows_last(
-    shown: int, told: int | None, name: Name | None
-) -> None:
-    """Also where somebody has set it to 0."""
+def test_the_coordinator_names_the_last_offset_of_the_log(shown: int, told: int | None, name: Name | None) -> None:
     made = Offsets()
     made.commit(OffsetCommit(9, 1), OffsetCommit(0, shown), in_transaction=False)
     made.log.compare({0: told})
@@ -199,9 +196,9 @@ def test_another_groups_open_transaction_is_none_of_ours() -> None:
 # What writers were told.
 
 
-def said(start: int, until: int, phase: Phase = Phase.DONE, **more: object) -> Entry:
-    fields = {"topic": "in", "group": "g", "partition": 0, "start": start, "until": until, **more}
-    return Entry(0.0, "writer", 1, Step.COMMIT, phase, fields)
+def said(start: int, until: int) -> Entry:
+    fields = {"topic": "in", "group": "g", "partition": 0, "start": start, "until": until}
+    return Entry(0.0, "writer", 1, Step.COMMIT, Phase.DONE, fields)
 
 
 # What readers were given: visible 0 to 3, aborted 4 and 5, visible 8.
@@ -244,7 +241,6 @@ def test_a_reader_is_held_against_what_was_visible(lines: list[Entry], named: di
 
 
 def test_what_a_reader_got_from_a_partition_that_is_empty_now_is_found() -> None:
-    """Below its first offset nothing is known; at it and behind there is no record."""
     downstream = {"out": {0: LogOffsets(0, 0, 0), 1: LogOffsets(2, 2, 2)}}
     facts = BrokerFacts("in", "out", "dlq", {}, {}, 1, downstream=downstream, journals=True)
     for partition, offset, named in ((0, 0, 1), (1, 1, 0), (1, 2, 1)):
@@ -283,7 +279,6 @@ def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **m
     ],
 )
 def test_an_input_that_does_not_show_all_of_itself_leaves_a_doubt(log: LogOffsets, doubts: list[str]) -> None:
-    """It begins above the committed offset, ends with an open transaction, or has nothing to look at."""
     made = ended(log, 3, []) if log.first == 0 else Checker(BrokerFacts("in", "out", "dlq", {0: log}, {0: 3}, 1))
     told = made.report().doubts
     assert [text[: len(said)] for text, said in zip(told, doubts, strict=True)] == doubts
@@ -291,7 +286,6 @@ def test_an_input_that_does_not_show_all_of_itself_leaves_a_doubt(log: LogOffset
 
 @pytest.mark.parametrize(("committed", "named"), [(3, {}), (4, {"offset-ahead": 1})])
 def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: int, named: dict[str, int]) -> None:
-    """Whatever lies behind it in the log is not visible yet."""
     made = ended(LogOffsets(0, 3, 9), committed, [])
     made.finish()
     assert made.report().totals == named
@@ -300,21 +294,17 @@ def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: i
 
 
 @pytest.mark.parametrize(("until", "by_hand", "lost"), [(3, False, 0), (4, False, 1), (4, True, 0)])
-def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_somebody_moved_it(
-    until: int, by_hand: bool, lost: int
-) -> None:
+def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_moved(until: int, by_hand: bool, lost: int) -> None:
     made = ended(LogOffsets(0, 3, 3), 3, [said(0, until)])
     made.offsets.begin(0)
-    header = RawBatch(0, 0, 1, 7, 0, 0, not by_hand, False, None, 0)
-    made.offsets.take([OffsetBatch(header, (OffsetCommit(0, 3),))])
-    made.offsets.take([OffsetBatch(RawBatch(1, 1, 1, 7, 0, -1, True, True, "commit", 0))])
+    made.offsets.take([OffsetBatch(replace(batch(0), transactional=not by_hand), (OffsetCommit(0, 3),))])
+    made.offsets.take([OffsetBatch(batch(1, marker="commit"))])
     made.finish()
     evidence = "a writer's journal records the commit of 4 as done, but 3 is committed"
     assert made.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
 
 
 def test_a_range_of_lost_commits_is_told_once() -> None:
-    """Each of its records is lost, and one acknowledgement was broken."""
     facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 3, 3)}, {0: 3}, 1)
     made = Checker(facts, Acknowledged([said(0, 3)], "in"))
     made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
@@ -331,17 +321,16 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
     """It is told once, by its producer, and not again by the last stable offset that it holds back."""
     downstream = {"out": {0: LogOffsets(0, 3, 6)}}
     made = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
-    made.batches("out", 0, [RawBatch(3, 4, 2, 7, 0, 0, True, False, None, 0)])
-    made.batches("out", 0, [RawBatch(5, 5, 1, 8, 0, 0, True, False, None, 0)])
+    made.batches("out", 0, [batch(3, 2)])
+    made.batches("out", 0, [batch(5, key=(8, 0))])
     made.offsets.begin(4)
-    made.offsets.take([OffsetBatch(RawBatch(0, 0, 1, 9, 0, 0, True, False, None, 0), (OffsetCommit(0, 3),))])
+    made.offsets.take([OffsetBatch(batch(0, key=(9, 0)), (OffsetCommit(0, 3),))])
     made.finish()
+    open_ends = [("out", 0, 3, "2 records up to offset 4", 7), ("out", 0, 5, "1 record up to offset 5", 8)]
+    open_ends.append(("__consumer_offsets", 4, 0, "1 record up to offset 0", 9))
     found = [
-        Finding(Name.HANGING, "out", 0, 3, "2 records up to offset 4, and no end marker after them", 7, 0),
-        Finding(Name.HANGING, "out", 0, 5, "1 record up to offset 5, and no end marker after them", 8, 0),
-        Finding(
-            Name.HANGING, "__consumer_offsets", 4, 0, "1 record up to offset 0, and no end marker after them", 9, 0
-        ),
+        Finding(Name.HANGING, *place, f"{told}, and no end marker after them", producer, 0)
+        for *place, told, producer in open_ends
     ]
     assert made.found.first() == (found if hanging else [])
     assert made.counts["open_transactions"] == 3
@@ -350,8 +339,8 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
 def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() -> None:
     """In the order of the heals, None where no commit came behind one."""
     made = ended(LogOffsets(0, 3, 3), 3, [], healed_ms=(5000, 1000))
-    made.batches("out", 0, [RawBatch(3, 3, 1, 7, 0, 0, True, False, None, 0)])
-    made.batches("out", 0, [RawBatch(4, 4, 1, 7, 0, -1, True, True, "commit", 2500)])
+    made.batches("out", 0, [batch(3)])
+    made.batches("out", 0, [batch(4, marker="commit", at_ms=2500)])
     made.finish()
     report = made.report(["a note"], ["nobody may read it"])
     assert report.recovery_s == [1.5, None]
@@ -371,7 +360,7 @@ def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was
 
 def test_where_the_offset_log_can_not_be_read_no_transaction_is_torn_for_it() -> None:
     made = ended(LogOffsets(0, 3, 3), 3, [])
-    made.batches("dlq", 0, [RawBatch(0, 0, 1, 7, 0, 0, True, False, None, 0)])
+    made.batches("dlq", 0, [batch(0)])
     made.finish()
     assert made.report().verdict is Verdict.PROVEN
 
@@ -436,16 +425,13 @@ def test_a_dead_letter_carries_all_of_its_input_and_says_why(changed: dict[str, 
     assert told is None if wrong is None else (told or "").startswith(wrong)
 
 
-def test_an_input_that_has_one_of_the_two_fields_already_has_it_overwritten() -> None:
-    """With the same text behind it, it would have the field twice, and the last one counts."""
+def test_a_field_that_is_overwritten_missing_or_added_is_named_from_either_side() -> None:
+    """With the same text behind it, an input would have the field twice, and the last one counts."""
     came = VALUE[:-1] + b',"loyalty_discount":9}'
     doubled = came[:-1] + ENRICHED[len(VALUE) - 1 :]
     assert wrong_enrichment(b"gold-1", came, doubled) is None
     told = wrong_enrichment(b"gold-1", came, came[:-1] + b',"loyalty_tier":"gold"}')
     assert told == "field 'loyalty_discount' is 9, should be 0.15"
-
-
-def test_a_field_that_is_missing_or_added_is_named_from_either_side() -> None:
     nobody = ENRICHED.replace(b'"customer_id":"c",', b"")
     assert wrong_enrichment(b"gold-1", VALUE, nobody) == "field 'customer_id' is missing"
     assert wrong_enrichment(b"gold-1", VALUE, ENRICHED[:-1] + b',"zzz":1}') == "field 'zzz' was added"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness.histories import OUT, History, World, happened, plan
+from harness.histories import OUT, History, World, batch, happened, plan
 from harness.mutations import AFTERMATHS, PLANS, Aftermath, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts
@@ -20,7 +19,6 @@ SEEDS = range(3)
 
 
 def trim_input(world: World, made: History) -> None:
-    """Retention has taken the first inputs of every partition."""
     for p, log in world.logs.items():
         first = log.first + 10
         made.facts.logs[p] = LogOffsets(first, log.last_stable, log.end)
@@ -28,7 +26,6 @@ def trim_input(world: World, made: History) -> None:
 
 
 def compact_offsets(world: World, made: History) -> None:
-    """Compaction keeps markers and the last commit of every partition."""
     last = {one.commits[0].partition: n for n, one in enumerate(made.offsets) if one.commits}
     keep = set(last.values())
     made.offsets = [
@@ -37,7 +34,6 @@ def compact_offsets(world: World, made: History) -> None:
 
 
 def trim_offsets(world: World, made: History) -> None:
-    """The offset log begins later."""
     made.offsets = made.offsets[world.dice.randrange(len(made.offsets)) :]
 
 
@@ -64,7 +60,6 @@ def test_a_clean_history_raises_no_alarm(seed: int, partitions: int, shape: int 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("spoil", "name"), PLANS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_plan_that_goes_wrong_is_named(spoil: Plan, name: Name, seed: int) -> None:
-    """What a broken pipeline would do."""
     world = plan(seed)
     spoil(world)
     report = happened(world).report(seed)
@@ -86,14 +81,12 @@ def test_logs_and_journals_that_disagree_are_named(spoil: Aftermath, name: Name,
 
 
 def test_sixty_bad_histories_cover_every_name() -> None:
-    """None is left out, and there are enough."""
     cases = [*PLANS, *AFTERMATHS]
     assert {name for _, name in cases} == set(Name)
     assert len({spoil for spoil, _ in cases}) * len(SEEDS) >= 60
 
 
 def test_evidence_names_the_producer_where_it_is_known() -> None:
-    """Partition, offset, producer id and epoch lead to the batch in the log."""
     world = plan(3)
     next(spoil for spoil, name in PLANS if name is Name.ZOMBIE)(world)
     found = next(one for one in happened(world).report(3).findings if one.name is Name.ZOMBIE)
@@ -115,7 +108,6 @@ def test_a_producer_that_is_allowed_to_reuse_its_epoch_raises_no_alarm() -> None
 
 
 def test_the_document_holds_every_finding_as_json_takes_it() -> None:
-    """What a campaign keeps."""
     world = plan(1)
     world.pick(2).rows.pop()
     document = happened(world).report().document()
@@ -138,14 +130,10 @@ def test_memory_does_not_grow_with_logs_that_arrive_in_order(total: int, step: i
         checker.input([(0, at, key, value, [], 1) for at in range(start, start + step)])
         waits.append(checker.in_flight)
         base = start + n
-        checker.batches(OUT, 0, [RawBatch(base, base + step - 1, step, 7, n, 0, True, False, None, 0)])
-        rows = [
-            (0, base + at - start, key, out, [*SourcePosition("in", 0, at).headers()], 1)
-            for at in range(start, start + step)
-        ]
-        checker.output(rows)
-        end = RawBatch(base + step, base + step, 1, 7, n, -1, True, True, "commit", 0)
-        checker.batches(OUT, 0, [end])
+        checker.batches(OUT, 0, [batch(base, step, (7, n))])
+        sources = [[*SourcePosition("in", 0, at).headers()] for at in range(start, start + step)]
+        checker.output([(0, base + at, key, out, source, 1) for at, source in enumerate(sources)])
+        checker.batches(OUT, 0, [batch(base + step, 1, (7, n), "commit")])
         assert checker.in_flight == 0
     assert (max(waits), checker.held_bytes) == (step, 0)
     checker.input_ended()

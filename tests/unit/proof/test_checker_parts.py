@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.histories import batch
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
@@ -27,7 +28,6 @@ def lane(*offsets: int, read: int = 10) -> InputPartition:
 
 
 def test_a_lane_gives_out_each_input_once_and_knows_which_were_visible() -> None:
-    """Those that are passed by wait, and are the lowest."""
     made = lane(1, 2, 5)
     assert [made.visible(offset) for offset in range(10)] == [n in {1, 2, 5} for n in range(10)]
     assert (made.low, len(made), made.held_bytes) == (1, 3, 48)
@@ -63,7 +63,6 @@ def test_a_stretch_that_was_read_already_is_no_gap() -> None:
 
 
 def test_offsets_are_kept_as_ranges() -> None:
-    """The last offset of a range is in it, the next one is not."""
     kept = OffsetRanges()
     assert 0 not in kept
     for offset in (3, 4, 7):
@@ -80,7 +79,6 @@ def layout(*records: tuple[int, int, int], first: int = 0) -> Layout:
 
 
 def test_records_make_one_run_while_offset_and_source_rise_together() -> None:
-    """Another source, a gap in the log, or one in the source begins a new one."""
     made = layout((2, 0, 5), (3, 0, 6), (4, 1, 7), (5, 1, 9), (7, 1, 10), (8, 1, 11))
     assert made.runs == [Run(2, 0, 5, 2), Run(4, 1, 7, 1), Run(5, 1, 9, 1), Run(7, 1, 10, 2)]
     assert made.end == 9
@@ -106,7 +104,6 @@ def test_the_runs_between_two_offsets_are_cut_to_them(start: int, until: int, fo
 
 
 def test_an_aborted_stretch_holds_its_first_and_its_last_record() -> None:
-    """In whatever order the stretches were added."""
     made = Layout(0)
     made.add_aborted(10, 12)
     made.add_aborted(3, 4)
@@ -120,8 +117,8 @@ def read(topic: str = "out", partition: int | None = 0, pid: int = 1, **fields: 
     return Entry(1.0, "r", pid, Step.READ, Phase.DONE, said)
 
 
-def final(pid: int = 1) -> Entry:
-    return Entry(2.0, "r", pid, Step.READ, Phase.DONE, {"final": True})
+def final() -> Entry:
+    return Entry(2.0, "r", 1, Step.READ, Phase.DONE, {"final": True})
 
 
 def judged(
@@ -136,36 +133,33 @@ def judged(
     return found.first()
 
 
-def say(name: Name, offset: int, evidence: str, partition: int = 0) -> Finding:
-    return Finding(name, "out", partition, offset, evidence)
+def say(name: Name, offset: int, evidence: str) -> Finding:
+    return Finding(name, "out", 0, offset, evidence)
 
 
 ALL = [Run(2, 0, 102, 4), Run(7, 0, 107, 3)]
 ABORTED = "r 1 read it with read_committed, but its transaction did not commit"
-SKIPPED = "skipped {} visible records"
+SKIPPED = "r 1 went from {} to {} and skipped {} visible records"
 
 
 def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
-    """In pieces, across an aborted record, and whatever topics nobody checks."""
     assert judged(read(runs=ALL), read("else", runs=[Run(0, 0, 0, 9)]), read(runs=[]), final()) == []
     assert judged(read(runs=[Run(2, 0, 102, 2)]), read(runs=[Run(4, 0, 104, 2), ALL[1]]), final()) == []
     assert judged(read(runs=[Run(5, 0, 0, 1)])._replace(step=Step.COMMIT)) == []
     assert judged(read(), read(partition=None)) == []
     assert judged(read(runs=[Run(2, -1, -1, 4)])) == [], "a record without a source is compared by its place alone"
+    retained = {("out", 0): layout((2, 0, 9), first=2)}
+    assert judged(read(runs=[Run(0, 0, 7, 3)]), layouts=retained) == [], "below the log's first offset nothing is known"
+    uncommitted = read(runs=[Run(5, 0, 105, 2)], isolation="read_uncommitted")
+    assert judged(uncommitted, final()) == [], "it may see aborted records, and its end says nothing"
 
 
 @pytest.mark.parametrize(
     ("runs", "found"),
     [
         ([Run(2, 0, 102, 2), Run(3, 0, 103, 3)], say(Name.NONMONOTONIC_POLL, 3, "r 1 had read up to 3 before")),
-        (
-            [Run(2, 0, 102, 2), Run(5, 0, 105, 1)],
-            say(Name.POLL_SKIP, 4, f"r 1 went from 3 to 5 and {SKIPPED.format(1)}"),
-        ),
-        (
-            [Run(2, 0, 102, 1), Run(9, 0, 109, 1)],
-            say(Name.POLL_SKIP, 3, f"r 1 went from 2 to 9 and {SKIPPED.format(3)}"),
-        ),
+        ([Run(2, 0, 102, 2), Run(5, 0, 105, 1)], say(Name.POLL_SKIP, 4, SKIPPED.format(3, 5, 1))),
+        ([Run(2, 0, 102, 1), Run(9, 0, 109, 1)], say(Name.POLL_SKIP, 3, SKIPPED.format(2, 9, 3))),
         ([Run(2, 0, 103, 2)], say(Name.INCONSISTENT, 2, "r 1 read source 0:103, but the log has 0:102")),
         ([Run(2, 1, 102, 1)], say(Name.INCONSISTENT, 2, "r 1 read source 1:102, but the log has 0:102")),
         ([Run(3, 0, 0, 1)], say(Name.INCONSISTENT, 3, "r 1 read source 0:0, but the log has 0:103")),
@@ -176,17 +170,6 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
 )
 def test_a_reader_that_saw_something_else_is_told_with_the_place(runs: list[Run], found: Finding) -> None:
     assert judged(read(runs=runs)) == [found]
-
-
-def test_below_the_logs_first_offset_nothing_is_known() -> None:
-    """Retention took it after the reader had it."""
-    assert judged(read(runs=[Run(0, 0, 7, 3)]), layouts={("out", 0): layout((2, 0, 9), first=2)}) == []
-
-
-def test_readers_of_uncommitted_records_may_see_aborted_ones() -> None:
-    """And the end of the log says nothing about them."""
-    entry = read(runs=[Run(5, 0, 105, 2)], isolation="read_uncommitted")
-    assert judged(entry, final()) == []
 
 
 def test_two_readers_are_two_and_two_partitions_are_two() -> None:
@@ -206,7 +189,6 @@ def commit(partition: int = 0, start: int = 0, until: int = 0, **more: object) -
     [([Run(2, 0, 102, 4)], 7, 3), ([Run(3, 0, 103, 3), ALL[1]], 2, 1), ([], 2, 4)],
 )
 def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offset: int, count: int) -> None:
-    """From the log's first offset to its end; other topics are not asked of it."""
     evidence = f"r 1 read to the end but missed {count} committed records from here on"
     wanted = [say(Name.UNSEEN, offset, evidence)]
     assert judged(read(runs=runs), final()) == wanted
@@ -230,7 +212,6 @@ def test_acknowledged_ranges_are_merged_where_they_touch() -> None:
 
 
 def test_only_a_commit_that_was_done_is_acknowledged() -> None:
-    """Of this input, and of this group where somebody asks."""
     done = commit(0, 0, 3)
     others = [
         *(done._replace(phase=phase) for phase in (Phase.INTENT, Phase.FAILED)),
@@ -259,7 +240,6 @@ def test_a_fault_that_fired_less_often_than_demanded_is_silent() -> None:
 
 
 def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
-    """At the bound it is in time; without a bound nothing is."""
     found = Findings()
     commits = {4000: None, 1000: 3000, 3000: 63_000, 2000: 4001}
     check_stalls(commits, None, found)
@@ -286,20 +266,20 @@ def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> Non
     assert len(found.first()) == 7
 
 
-def data(base: int, epoch: int = 3, producer: int = 7, count: int = 2) -> RawBatch:
-    return RawBatch(base, base + count - 1, count, producer, epoch, 0, True, False, None, 0)
+def data(base: int, epoch: int = 3) -> RawBatch:
+    return batch(base, 2, (7, epoch))
 
 
-def ends(base: int, kind: str, epoch: int = 3, producer: int = 7, at_ms: int = 0) -> RawBatch:
-    return RawBatch(base, base, 1, producer, epoch, -1, True, True, kind, at_ms)
+def ends(base: int, kind: str, epoch: int = 3, at_ms: int = 0) -> RawBatch:
+    return batch(base, 1, (7, epoch), kind, at_ms)
 
 
 def log(*batches: RawBatch, strict: bool = True, healed: tuple[int, ...] = ()) -> tuple[list[Finding], Endings]:
     found = Findings()
     endings = Endings(found, healed)
     raw = RawLog("out", 0, found, endings, strict=strict)
-    for batch in batches:
-        raw.take(batch)
+    for one in batches:
+        raw.take(one)
     endings.report()
     return found.first(), endings
 
@@ -319,7 +299,6 @@ def test_transactions_and_their_records_are_counted_once() -> None:
 
 
 def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
-    """With the end it had before; a producer that may do that is not told."""
     batches = data(0), ends(2, "commit"), data(3), ends(5, "abort")
     found, endings = log(*batches)
     evidence = "this epoch had ended with commit before: a late request from then could affect this one"
@@ -384,10 +363,8 @@ def test_epochs_of_one_producer_are_kept_apart_up_to_the_last() -> None:
     found = Findings()
     endings = Endings(found)
     for epoch in (0, 7, 8, 32767):
-        raw = RawLog("out", 0, found, endings, strict=True)
-        raw.take(data(0, epoch))
-        raw.take(ends(2, "commit", epoch))
-        other = RawLog("out", 1, found, endings, strict=True)
-        other.take(data(0, epoch + 1 if epoch < 9 else 9))
-        other.take(ends(2, "abort", epoch + 1 if epoch < 9 else 9))
+        for partition, kind, at in ((0, "commit", epoch), (1, "abort", epoch + 1 if epoch < 9 else 9)):
+            raw = RawLog("out", partition, found, endings, strict=True)
+            raw.take(data(0, at))
+            raw.take(ends(2, kind, at))
     assert [epoch for epoch in (0, 1, 6, 7, 8, 9, 16, 32767) if endings.both((7, epoch))] == [8]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from harness.histories import batch
 
-from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
@@ -77,12 +78,13 @@ def test_a_transaction_is_torn_by_its_lowest_source_and_by_its_highest(lowest: i
         assert log.found.first() == [Finding(Name.TORN, "out", 0, lowest, evidence, *B)]
 
 
-def test_another_transactions_records_amid_a_range_are_torn() -> None:
-    """They came out, and the offset behind them is none of their own."""
+@pytest.mark.parametrize("key", [X, A], ids=["another", "a second one of the same producer and epoch"])
+def test_another_transactions_records_amid_a_range_are_torn(key: Key) -> None:
+    """They came out, and the offset behind them is none of their own: one transaction ends once in a partition."""
     log = Log()
     log.moved(10, A)
     log.wrote(A, 0, 4)
-    log.wrote(X, 5, 9)
+    log.wrote(key, 5, 9)
     assert log.named() == {"torn-txn": 1}
 
 
@@ -115,15 +117,6 @@ def test_behind_a_gap_in_the_offset_log_the_inputs_first_record_is_missed_too() 
     log.moved(10, A)
     log.wrote(A, 3, 9)
     assert log.named(0) == {"offset-gap": 1}
-
-
-def test_one_transaction_ends_once_in_a_partition() -> None:
-    """The same producer and epoch twice in one output partition is two transactions with one offset between them."""
-    log = Log()
-    log.moved(10, A)
-    log.wrote(A, 0, 4)
-    log.wrote(A, 5, 9)
-    assert log.named() == {"torn-txn": 1}
 
 
 def test_all_ranges_whose_inputs_have_come_out_are_judged_at_once() -> None:
@@ -221,9 +214,7 @@ def test_a_range_of_which_nothing_came_out_is_torn() -> None:
 
 
 @pytest.mark.parametrize(("readable", "gap", "torn"), [(True, False, 1), (False, False, 0), (True, True, 0)])
-def test_records_without_any_offset_commit_are_torn_where_the_offset_log_can_tell(
-    readable: bool, gap: bool, torn: int
-) -> None:
+def test_records_without_an_offset_commit_are_torn_where_the_log_can_tell(readable: bool, gap: bool, torn: int) -> None:
     """Not where it can't be read, nor where it ends with a gap: the commit may have lain there."""
     log = Log()
     log.positions.readable = readable
@@ -235,12 +226,11 @@ def test_records_without_any_offset_commit_are_torn_where_the_offset_log_can_tel
 
 
 def test_a_transactions_sources_reach_from_the_lowest_to_the_highest_of_all_its_stretches() -> None:
-    """Whatever their order; each is counted."""
     found = Findings()
     raw = RawLog("out", 0, found, Endings(found), strict=True)
     came: list[Attempt] = []
     stream = Stream(raw, lambda _partition, attempt: came.append(attempt), None)
-    stream.batches([RawBatch(0, 9, 10, 1, 0, 0, True, False, None, 0)])
+    stream.batches([batch(0, 10, A)])
     stream.move_to(0)
     for lowest, highest in ((5, 7), (2, 3), (9, 9), (4, 4)):
         stream.note(0, lowest, highest, highest - lowest + 1)
@@ -248,13 +238,8 @@ def test_a_transactions_sources_reach_from_the_lowest_to_the_highest_of_all_its_
 
 
 def reused(commits: tuple[OffsetCommit, ...]) -> list[OffsetBatch]:
-    """Two transactions of one producer in one epoch, each with these commits."""
-
-    def raw(offset: int, marker: str | None = None) -> RawBatch:
-        return RawBatch(offset, offset, 1, 7, 3, 0, True, marker is not None, marker, 1000)
-
-    first = [OffsetBatch(raw(0), commits), OffsetBatch(raw(1, "commit"))]
-    return [*first, OffsetBatch(raw(2), commits), OffsetBatch(raw(3, "abort"))]
+    raw = [batch(at, 1, (7, 3), marker, 1000) for at, marker in enumerate((None, "commit", None, "abort"))]
+    return [OffsetBatch(one, () if one.control else commits) for one in raw]
 
 
 @pytest.mark.parametrize(("ours", "reuses", "counted"), [(True, 1, 2), (False, 0, 0)])
@@ -307,24 +292,20 @@ def named(made: Checker) -> dict[str, int]:
 
 
 def committed(offset: int, key: Key, until: int) -> list[OffsetBatch]:
-    """A transaction in the group's log that moves the offset of partition 0."""
     commits = (OffsetCommit(0, until),)
-    return [OffsetBatch(raw(offset, 1, key), commits), OffsetBatch(raw(offset + 1, 1, key, "commit"))]
+    return [OffsetBatch(batch(offset, 1, key), commits), OffsetBatch(batch(offset + 1, 1, key, "commit"))]
 
 
 @pytest.mark.parametrize("output_partitions", [2, 3])
 @pytest.mark.parametrize("copy", [0, 1])
 @pytest.mark.parametrize("first", ["input", "output"])
 def test_a_duplicate_counts_in_whatever_output_partition_it_lies(first: str, copy: int, output_partitions: int) -> None:
-    """In the record's own or in another one, whether its input was read before it or after it."""
     made = checker(partitions=2, output_partitions=output_partitions)
     inputs = [came(n, partition=p) for p in (0, 1) for n in range(4)]
-    outputs = [out(n, n, partition=p, of=p) for p in (0, 1) for n in range(4)]
-    twin = [out(2, 9, partition=copy, of=0)]
     if first == "input":
         made.input(inputs)
-    for rows in (outputs, twin):
-        made.output(rows)
+    made.output([out(n, n, partition=p, of=p) for p in (0, 1) for n in range(4)])
+    made.output([out(2, 9, partition=copy, of=0)])
     if first == "output":
         made.input(inputs)
     assert named(made) == {"duplicate-output": 1}
@@ -348,9 +329,8 @@ def test_a_duplicate_above_the_committed_offset_is_one_too(copy: int) -> None:
     made = checker(committed=2, partitions=2, output_partitions=2)
     made.input([came(n, partition=p) for p in (0, 1) for n in range(4)])
     made.output([out(n, n, partition=p, of=p) for p in (0, 1) for n in range(2)])
-    made.output([out(2, 8)])
-    made.output([out(2, 9, partition=copy)])
-    made.output([out(2, 10, partition=copy)])
+    for rows in ([out(2, 8)], [out(2, 9, partition=copy)], [out(2, 10, partition=copy)]):
+        made.output(rows)
     assert named(made) == {"offset-behind": 1, "duplicate-output": 2}
 
 
@@ -374,15 +354,15 @@ def test_the_last_stable_offset_and_the_committed_one_are_the_first_that_are_not
 
 
 def test_every_record_that_overtook_others_is_told() -> None:
-    """Behind 5, both 3 and 4 come too late: what counts is the highest so far, not the one before."""
+    """
+    Behind 5, both 3 and 4 come too late: what counts is the highest so far, not the one before.
+
+    The quick comparison of what is right at first sight keeps in mind how far the partition is, as the slow one does.
+    """
     made = checker(6)
     made.input([came(n) for n in range(6)])
     made.output([out(source, n) for n, source in enumerate((0, 1, 2, 5, 3, 4))])
     assert named(made) == {"nonmonotonic-output": 2}
-
-
-def test_a_record_that_comes_behind_one_that_was_right_at_first_sight_is_told() -> None:
-    """The quick comparison keeps in mind how far the partition is, as the slow one does."""
     made = checker(3)
     made.input([came(0), came(1, BROKEN), came(2)])
     made.dead_letters([dead(1, 0)])
@@ -400,7 +380,6 @@ def test_dead_letters_may_lie_in_any_partition_and_outputs_may_not() -> None:
 
 
 def test_an_enriched_record_on_the_dead_letter_topic_is_corrupt() -> None:
-    """Whatever it looks like, there it has to say why it was rejected."""
     made = checker(1)
     made.input([came(0)])
     made.dead_letters([out(0, 0)])
@@ -408,7 +387,6 @@ def test_an_enriched_record_on_the_dead_letter_topic_is_corrupt() -> None:
 
 
 def test_an_input_that_is_read_when_nothing_can_come_out_any_more_is_lost() -> None:
-    """Output and dead letters have ended before the input was read to its end."""
     made = checker(3)
     made.input([came(0)])
     made.output([out(0, 0)])
@@ -418,7 +396,6 @@ def test_an_input_that_is_read_when_nothing_can_come_out_any_more_is_lost() -> N
 
 
 def test_an_output_whose_input_is_passed_by_waits_no_longer() -> None:
-    """It is told as soon as the reading is behind its source, not kept until the end."""
     made = checker(5)
     made.output([out(2, 0), out(4, 1)])
     made.input([came(n) for n in (0, 1, 3)])
@@ -426,13 +403,9 @@ def test_an_output_whose_input_is_passed_by_waits_no_longer() -> None:
     assert made.in_flight == 4, "three inputs and the output of the fifth"
 
 
-def raw(base: int, records: int, key: tuple[int, int], marker: str | None = None) -> RawBatch:
-    return RawBatch(base, base + records - 1, records, *key, 0, True, marker is not None, marker, 0)
-
-
 def seen(made: Checker, *outputs: Record) -> list[Finding]:
     """What is found in these rows of one transaction, where 0, 1, 2, 4 and 5 are the input; 5 is not committed."""
-    made.batches("out", 0, [raw(0, 20, A), raw(20, 1, A, "commit")])
+    made.batches("out", 0, [batch(0, 20, A), batch(20, 1, A, "commit")])
     made.input([came(n) for n in (0, 1, 2, 4, 5)])
     made.output(outputs)
     return made.found.first()
@@ -505,7 +478,7 @@ def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_
     made = checker(4, committed=1)
     made.offsets.begin(0)
     made.offsets.take(committed(0, A, 1))
-    made.batches("out", 0, [raw(0, 3, A), raw(3, 1, A, "commit")])
+    made.batches("out", 0, [batch(0, 3, A), batch(3, 1, A, "commit")])
     made.input([came(n) for n in range(3)])
     made.output([out(n, n) for n in range(3)])
     named(made)
@@ -515,7 +488,6 @@ def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_
 
 
 def test_what_readers_could_see_is_kept_with_its_source_or_without_one() -> None:
-    """For their journals, and only then."""
     for kept in (True, False):
         made = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 9, 9)}, {0: 9}, 1, journals=kept))
         made.input([came(n) for n in range(9)])
@@ -534,8 +506,8 @@ def test_the_evidence_of_a_torn_transaction_names_all_of_its_sources(together: b
     made = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 12, 12)}, {0: 12}, 1))
     made.offsets.begin(0)
     made.offsets.take([*committed(0, (5, 0), 6), *committed(2, second, 12)])
-    made.batches("out", 0, [raw(0, 9, first), raw(9, 1, first, "commit")])
-    made.batches("out", 0, [raw(10, 3, second), raw(13, 1, second, "commit")])
+    made.batches("out", 0, [batch(0, 9, first), batch(9, 1, first, "commit")])
+    made.batches("out", 0, [batch(10, 3, second), batch(13, 1, second, "commit")])
     made.input([came(n) for n in range(12)])
     rows = [out(n, n) for n in range(9)], [out(n, n + 1) for n in range(9, 12)]
     for some in [rows[0] + rows[1]] if together else rows:

@@ -12,7 +12,6 @@ from proof.claims.history import History, MemberView
 
 
 def told(*records: tuple[int, Message]) -> History:
-    """A log of (milliseconds since the start, message)."""
     history = History()
     for offset, (at, message) in enumerate(records):
         history.add(offset, START_MS + at, encode(message)[1])

@@ -61,7 +61,6 @@ def _races(rounds: int, *findings: str) -> Races:
     [(1000, (), CriterionResult.YES), (999, (), CriterionResult.SHORT), (1000, ("two owners",), CriterionResult.NO)],
 )
 def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ...], met: CriterionResult) -> None:
-    """With its commit, date and kernel; 999 rounds are not shown, an owner too many is missed."""
     found = _written(tmp_path, claims.result(_races(rounds, *findings), 1, BEGAN, MADE))
     assert (found.row, found.commit, found.began[:10], found.current) == ("F34", MADE.commit, "2026-11-24", True)
     assert _met(found, "Rounds of eight claimants racing") is met
@@ -113,34 +112,24 @@ def server() -> socket.socket:
         yield listening
 
 
-def _door(server: socket.socket, probability: float) -> ReplyDroppingProxy:
-    return ReplyDroppingProxy(
-        f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew", probability, random.Random(1)
-    )
-
-
 def _client(door: ReplyDroppingProxy) -> socket.socket:
     port = int(door.url.rpartition(":")[2].partition("/")[0])
     return socket.create_connection(("127.0.0.1", port), 5)
 
 
-def test_only_replies_to_a_commit_are_lost(server: socket.socket) -> None:
-    """Everything before the commit passes; then the client reads the end of its connection."""
-    with _door(server, 1.0) as door, _client(door) as client:
-        client.sendall(b"begin")
-        assert client.recv(100) == b"BEGIN\x00"
-        client.sendall(b"commit")
-        assert client.recv(100) == b""
-        assert (door.lost, door.recovery_s) == (1, [])
-    assert door.url.startswith("postgresql://brew@127.0.0.1:")
-
-
-def test_what_is_not_lost_is_passed_on_and_ends_the_time_without_an_answer(server: socket.socket) -> None:
-    """A connection made anew after a loss gets its reply, and the seconds between are kept."""
-    with _door(server, 1.0) as door:
+def test_only_replies_to_a_commit_are_lost_and_the_next_ends_the_time_without_an_answer(
+    server: socket.socket,
+) -> None:
+    """Everything before the commit passes; then the client reads the end of its connection, and makes another one."""
+    url = f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew"
+    with ReplyDroppingProxy(url, 1.0, random.Random(1)) as door:
+        assert door.url.startswith("postgresql://brew@127.0.0.1:")
         with _client(door) as client:
+            client.sendall(b"begin")
+            assert client.recv(100) == b"BEGIN\x00"
             client.sendall(b"commit")
             assert client.recv(100) == b""
+            assert (door.lost, door.recovery_s) == (1, [])
         door._probability = 0.0
         with _client(door) as client:
             client.sendall(b"commit")
@@ -156,13 +145,18 @@ def _experiment(_bootstrap: str, seed: int, _kills: int) -> dict[str, object]:
 QUIET = Cell("a", "T", "nothing", "nobody", "never", lambda _stage: None, experiment=_experiment)
 
 
-def _copy(folder: Path) -> Path:
+def _plan(folder: Path, **more: bool) -> Plan:
+    return Plan([QUIET], [1], RunSettings(folder), "test", "nowhere:1", **more)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
     """The kernel's files in another place, as in a wheel."""
     for path in kernel_modules().values():
-        into = folder / path.relative_to(provenance.ROOT)
+        into = tmp_path / path.relative_to(provenance.ROOT)
         into.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, into)
-    return folder
+    return tmp_path
 
 
 def test_the_kernel_is_what_runs_when_a_range_is_transacted() -> None:
@@ -178,28 +172,25 @@ def test_the_sinks_cells_are_of_a_kernel_with_the_sink(tmp_path: Path, monkeypat
     assert added > {"brew.sink.position", "brew.sink.rows", "brew.sink.batch", "brew.kafka.shared_transaction"}
     assert kernels() == {kernel(), kernel(sink=True)}
     monkeypatch.setattr(campaign, "SINK_ROWS", {QUIET.row})
-    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1")
-    (found,) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
+    (found,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
     assert found.kernel == kernel(sink=True) != kernel()
 
 
-def test_the_same_files_have_the_same_hash_wherever_they_are(tmp_path: Path) -> None:
+def test_the_same_files_have_the_same_hash_wherever_they_are(copied: Path) -> None:
     """A wheel has no git; one changed line of one module is another kernel, and so is a module that is not there."""
-    root = _copy(tmp_path)
-    assert kernel(root) == kernel()
-    assert provenance.commit(root) == "unknown"
-    with (root / "brew/deadline.py").open("a") as file:
+    assert kernel(copied) == kernel()
+    assert provenance.commit(copied) == "unknown"
+    with (copied / "brew/deadline.py").open("a") as file:
         file.write("_MOMENT_S += 0\n")
-    assert kernel(root) != kernel()
-    (root / "brew/transaction.py").unlink()
+    assert kernel(copied) != kernel()
+    (copied / "brew/transaction.py").unlink()
     with pytest.raises(FileNotFoundError):
-        kernel(root)
+        kernel(copied)
 
 
-def test_words_about_the_kernel_are_no_part_of_it(tmp_path: Path) -> None:
+def test_words_about_the_kernel_are_no_part_of_it(copied: Path) -> None:
     """Comments, docstrings of all kinds and empty lines change nothing; a string that is used does."""
-    root = _copy(tmp_path)
-    file = root / "brew/deadline.py"
+    file = copied / "brew/deadline.py"
     code = file.read_text()
     for old, new in (
         ("_DELIVERY = 0.9\n", "_DELIVERY = 0.9  # a share of the time\n\n\n# Other words.\n"),
@@ -207,15 +198,14 @@ def test_words_about_the_kernel_are_no_part_of_it(tmp_path: Path) -> None:
     ):
         assert old in code
         file.write_text(code.replace(old, new, 1))
-        assert kernel(root) == kernel(), new
+        assert kernel(copied) == kernel(), new
     file.write_text(code + '\n_NAME = "a # b"\n')
-    first = kernel(root)
+    first = kernel(copied)
     file.write_text(code + '\n_NAME = "a # c"\n')
-    assert kernel(root) not in {first, kernel()}
+    assert kernel(copied) not in {first, kernel()}
 
 
 def test_somebody_elses_program_and_brokers_are_not_told_as_ours() -> None:
-    """`--writer` and `--bootstrap` put others in their places."""
     ours, theirs = MadeWith.now(), MadeWith.now(our_program=False, our_brokers=False)
     assert ours.kernel == kernel()
     assert (theirs.commit, theirs.kernel, theirs.versions["kafka"]) == ("unknown", "unknown", "unknown")
@@ -223,9 +213,7 @@ def test_somebody_elses_program_and_brokers_are_not_told_as_ours() -> None:
 
 
 def test_each_result_says_what_it_was_made_with(tmp_path: Path) -> None:
-    """In the line that is written as soon as the cell is over, and around the whole."""
-    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1")
-    (found,) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
+    (found,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
     made = MadeWith.now(our_brokers=False)
     told = json.loads((tmp_path / LINES).read_text())
     about = json.loads((tmp_path / WHOLE).read_text())["campaign"]
@@ -233,12 +221,10 @@ def test_each_result_says_what_it_was_made_with(tmp_path: Path) -> None:
         assert {name: one[name] for name in ("commit", "kernel", "versions")} == asdict(made)
 
 
-def test_a_campaign_that_is_taken_up_again_repeats_what_another_kernel_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_campaign_repeats_what_another_kernel_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there of this kernel is left out; of another one it shows nothing."""
     began: list[str] = []
-    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1", resume=True)
+    plan = _plan(tmp_path, resume=True)
     for _ in range(2):
         run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert began == ["a"]
@@ -247,10 +233,7 @@ def test_a_campaign_that_is_taken_up_again_repeats_what_another_kernel_did(
     assert (began, [one.kernel for one in done]) == (["a", "a"], ["another"])
 
 
-def test_a_report_of_results_without_a_kernel_says_so_by_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Page, Markdown, JSON and the command's own words; nothing in them is proven."""
+def test_a_report_of_results_without_a_kernel_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
     results.write_text(json.dumps(whole(1, broken=False)))
     words = ["report", str(results), "--out", str(out), "--summary-md", str(summary)]

@@ -30,22 +30,40 @@ ORDER = b'{"order_id":"gold-1","customer_id":"c","total_cents":5}'
 GOLD = b',"loyalty_tier":"gold","loyalty_discount":0.15}'
 
 
-def test_appending_the_two_fields_is_right() -> None:
-    """The common case: the input's text with two fields behind it."""
-    assert wrong_enrichment(b"gold-1", ORDER, ORDER[:-1] + GOLD) is None
+SPACED = b'{ "loyalty_discount": 1.5e-1, "total_cents": 5.0, "customer_id": "\\u0063", "order_id": "gold-1"'
+SPACED += b', "loyalty_tier": "gold"}'
+ESCAPED = b'{"customer_id":"\\u0063","n":%b' % (b"7" * 5000)
+OVERWRITTEN = b'{"customer_id":"c","loyalty_discount":0.99,"loyalty_tier":"gold"}'
 
 
-def test_what_only_looks_appended_is_read() -> None:
-    """The text ends behind the object's brace; half a million digits are a number, also where escapes are looked at."""
-    assert "can't be parsed as JSON" in (wrong_enrichment(b"gold-1", ORDER + b" ", ORDER + GOLD) or "")
-    escaped = b'{"customer_id":"\\u0063","n":%b' % (b"7" * 5000)
-    assert wrong_enrichment(b"gold-1", escaped + b"} ", escaped + GOLD) is None
+@pytest.mark.parametrize(
+    ("key", "came", "out"),
+    [
+        (b"gold-1", ORDER, ORDER[:-1] + GOLD),
+        (b"gold-1", ORDER, SPACED),
+        (b"gold-1", ESCAPED + b"} ", ESCAPED + GOLD),
+        (b"x", OVERWRITTEN, b'{"customer_id":"c","loyalty_tier":"standard","loyalty_discount":0.0}'),
+    ],
+    ids=["appended", "in another order and spacing", "escapes, and many digits", "overwritten"],
+)
+def test_equal_objects_are_equal_however_they_are_written(key: bytes, came: bytes, out: bytes) -> None:
+    assert wrong_enrichment(key, came, out) is None
 
 
-def test_order_of_fields_and_white_space_do_not_matter() -> None:
-    """Equal objects are equal, however they are written."""
-    out = b'{ "loyalty_discount": 1.5e-1, "total_cents": 5.0, "customer_id": "\\u0063", "order_id": "gold-1", "loyalty_tier": "gold"}'  # noqa: E501
-    assert wrong_enrichment(b"gold-1", ORDER, out) is None
+@pytest.mark.parametrize(
+    ("key", "came", "out", "said"),
+    [
+        (b"gold-1", ORDER + b" ", ORDER + GOLD, "can't be parsed as JSON"),
+        (b"x", OVERWRITTEN, OVERWRITTEN, "0.99"),
+        *(
+            (b"gold-1", ORDER, ORDER[:-1].replace(b'"total_cents":5', change) + GOLD, "field")
+            for change in (b'"total_cents":6', b'"total_cents":5,"extra":1', b'"x":5')
+        ),
+    ],
+    ids=["only looks appended", "sent along and kept", "changed", "added", "missing"],
+)
+def test_what_differs_is_named(key: bytes, came: bytes, out: bytes, said: str) -> None:
+    assert said in (wrong_enrichment(key, came, out) or "")
 
 
 @pytest.mark.parametrize(
@@ -56,17 +74,9 @@ def test_order_of_fields_and_white_space_do_not_matter() -> None:
     ],
 )
 def test_the_tier_comes_from_the_whole_prefix(key: bytes | None, tier: str, discount: str) -> None:
-    """A key without a known prefix is standard, `golden-` is not gold."""
     out = ORDER[:-1] + f',"loyalty_tier":"{tier}","loyalty_discount":{discount}}}'.encode()
     assert wrong_enrichment(key, ORDER, out) is None
     assert wrong_enrichment(b"gold-1", ORDER, out) is not None
-
-
-def test_fields_of_the_same_name_are_overwritten() -> None:
-    """Who sends a discount along does not get it."""
-    came = b'{"customer_id":"c","loyalty_discount":0.99,"loyalty_tier":"gold"}'
-    assert wrong_enrichment(b"x", came, b'{"customer_id":"c","loyalty_tier":"standard","loyalty_discount":0.0}') is None
-    assert "0.99" in (wrong_enrichment(b"x", came, came[:-1] + b"}") or "")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,6 @@ def test_fields_of_the_same_name_are_overwritten() -> None:
     ],
 )
 def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
-    """What a float or a careless comparison would let pass is found."""
     came = f'{{"customer_id":"c","n":{number}}}'.encode()
     kept = f'{{"n":{number},"customer_id":"c"'.encode() + GOLD
     lost = f'{{"customer_id":"c","n":{lossy}'.encode() + GOLD
@@ -94,16 +103,8 @@ def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
     ],
 )
 def test_a_bad_record_must_not_come_out_enriched(came: bytes | None) -> None:
-    """It belongs on the dead-letter topic, however the output looks."""
     out = (came or b"{}")[:-1] + GOLD
     assert wrong_enrichment(b"gold-1", came, out) is not None
-
-
-@pytest.mark.parametrize("change", [b'"total_cents":6', b'"total_cents":5,"extra":1', b'"x":5'])
-def test_a_changed_added_or_missing_field_is_named(change: bytes) -> None:
-    """The evidence holds the field's name."""
-    out = ORDER[:-1].replace(b'"total_cents":5', change) + GOLD
-    assert "field" in (wrong_enrichment(b"gold-1", ORDER, out) or "")
 
 
 @pytest.mark.parametrize(("length", "shown"), [(58, repr("x" * 58)), (59, repr("x" * 56)[:-1] + "...")])
@@ -116,24 +117,19 @@ def test_a_value_that_differs_is_shown_up_to_a_line(length: int, shown: str) -> 
     assert told == "the input can't be parsed (NaN is not JSON) and belongs on the dead-letter topic"
 
 
+NO_CUSTOMER = (b"", b'"n":1E+400', b'"customer_id":null', b'"customer_id":""')
+
+
 @pytest.mark.parametrize(
     ("reason", "value"),
     [
-        (Reason.NOT_JSON, b"{"),
-        (Reason.NOT_JSON, b"\xff"),
-        (Reason.NOT_JSON, b'{"customer_id":"c","half":"\\ud800"}'),
+        *((Reason.NOT_JSON, value) for value in (b"{", b"\xff", b'{"customer_id":"c","half":"\\ud800"}')),
         (Reason.NOT_JSON, b'{"half":"\\udc00","customer_id":"c","half":"whole"}'),
-        (Reason.NOT_AN_OBJECT, b"[]"),
-        (Reason.NO_CUSTOMER_ID, b'{"n":1E+400}'),
-        (Reason.NO_CUSTOMER_ID, b"{}"),
-        (Reason.NO_CUSTOMER_ID, b'{"customer_id":null}'),
-        (Reason.NO_CUSTOMER_ID, b'{"customer_id":""}'),
-        (Reason.NO_VALUE, None),
-        (Reason.TOO_LARGE, ORDER),
+        *((Reason.NO_CUSTOMER_ID, b"{%b}" % fields) for fields in NO_CUSTOMER),
+        *((Reason.NOT_AN_OBJECT, b"[]"), (Reason.NO_VALUE, None), (Reason.TOO_LARGE, ORDER)),
     ],
 )
 def test_a_justified_rejection_passes(reason: Reason, value: bytes | None) -> None:
-    """Each reason with a record that it fits."""
     assert unjustified(reason, value) is None
 
 
@@ -255,7 +251,6 @@ def test_a_record_that_is_no_profile_is_noted_and_ends_the_one_before(key: bytes
 
 
 def test_a_profile_that_compaction_took_leaves_a_doubt_and_no_finding() -> None:
-    """The rest of the output is looked at all the same."""
     profiles = read([(0, 7, b"c-1", profile("c-1", "silver"))], {0: 10, 1: 10})
     assert wrong(profiles, "gold", b"0/4") is None
     assert wrong(profiles, "gold", b"0/9") is None
@@ -314,7 +309,6 @@ def test_what_the_pipeline_makes_of_any_log_is_right_and_no_other_tier_is(
 
 
 def verdict(tier: str, header: bytes | None, log: Log = (GOLD_PROFILE,)) -> Any:
-    """One order and its output, through the checker."""
     profiles = read(log)
     checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 1, 1)}, {0: 1}, 1, profiles=profiles))
     source = SourcePosition("in", 0, 0).headers()
@@ -365,17 +359,12 @@ def visible(seeding: Seeding, partitions: int) -> list[tuple[int, bytes, bytes |
     return [(p, key, value) for chunk in shown for p, (key, value) in chunk.records]
 
 
-def test_an_order_has_exactly_the_fields_of_the_design() -> None:
-    """An order's JSON holds the agreed fields in their order, and its id is the record's key."""
+def test_an_order_has_the_fields_of_the_design_and_its_seed_alone_decides_it() -> None:
     key, value = orders(1)(17)
     fields = json.loads(value or b"")
     assert tuple(fields) == ORDER_FIELDS
     assert fields["order_id"] == key.decode()
     assert key.endswith(b"-000017")
-
-
-def test_equal_seeds_give_equal_orders_and_other_seeds_others() -> None:
-    """The seed alone decides the content."""
     first, again, other = ([make(n) for n in range(50)] for make in (orders(5), orders(5), orders(6)))
     assert first == again
     assert first != other
@@ -395,43 +384,28 @@ def test_the_visible_orders_are_as_many_as_asked_for_with_unique_keys(
     assert any(chunk.aborted for chunk in written) == transactional
 
 
-def test_thirty_orders_reach_all_partitions_and_tiers_evenly() -> None:
-    """Round robin over four partitions, and every partition sees every tier."""
+def test_orders_reach_all_partitions_and_tiers_evenly_and_every_nth_is_bad_in_one_of_four_ways() -> None:
     records = visible(plan(30), 4)
     assert sorted(Counter(p for p, _, _ in records).values()) == [7, 7, 8, 8]
     assert {(p, tier_of_key(key)) for p, key, _ in records} == {(p, tier) for p in range(4) for tier in DISCOUNTS}
-
-
-def test_every_third_transaction_is_aborted() -> None:
-    """Two commits, one abort, and so on."""
-    ends = [chunk.aborted for chunk in order_chunks(plan(600, transactional=True, transaction_size=100), 4)]
-    assert ends == [False, False, True] * 3
-
-
-def test_a_markers_only_partition_gets_no_visible_order_but_aborted_ones() -> None:
-    """Its log ends up with aborted records and markers alone."""
-    seeding = plan(50, transactional=True, markers_only_partition=2)
-    written = list(order_chunks(seeding, 4))
-    assert {p for p, _, _ in visible(seeding, 4)} == {0, 1, 3}
-    assert 2 in {p for chunk in written if chunk.aborted for p, _ in chunk.records}
-
-
-def test_every_nth_order_is_bad_in_one_of_four_ways() -> None:
-    """Cut JSON, no object, no customer, no value: and the others are untouched."""
     good, mixed = visible(plan(40), 4), visible(plan(40, bad_every=5), 4)
     different = [n for n in range(40) if good[n] != mixed[n]]
     assert different == list(range(4, 40, 5))
     assert len({spoiled(orders(0)(1), kind)[1] for kind in range(4)}) == 4
 
 
+def test_every_third_transaction_is_aborted_and_a_markers_only_partition_has_only_those() -> None:
+    ends = [chunk.aborted for chunk in order_chunks(plan(600, transactional=True, transaction_size=100), 4)]
+    assert ends == [False, False, True] * 3
+    seeding = plan(50, transactional=True, markers_only_partition=2)
+    written = list(order_chunks(seeding, 4))
+    assert {p for p, _, _ in visible(seeding, 4)} == {0, 1, 3}
+    assert 2 in {p for chunk in written if chunk.aborted for p, _ in chunk.records}
+
+
 @pytest.mark.parametrize("wrong", [{"abort_every": 1}, {"markers_only_partition": 1}, {"count": -1}], ids=str)
 def test_settings_that_do_not_fit_together_are_refused(wrong: dict[str, int]) -> None:
-    """The refusal names the option to change."""
     with pytest.raises(UsageError, match="--"):
         plan(**{"count": 5, **wrong})
-
-
-def test_a_markers_only_partition_outside_of_the_topic_is_refused() -> None:
-    """The sentence tells how many partitions there are."""
     with pytest.raises(UsageError, match="has 4 partition"):
         list(order_chunks(plan(5, transactional=True, markers_only_partition=4), 4))

@@ -68,23 +68,13 @@ def test_the_worst_cell_decides(verdicts: list[str], verdict: str) -> None:
 
 
 def test_a_cell_is_as_good_as_its_worst_seed_and_keeps_every_run() -> None:
-    """A second run with the same seed does not hide the first."""
     results = [_result(seed=1, verdict="violated"), _result(seed=1), _result(seed=2)]
     (cell,) = Summary.of([], results).cells
     assert cell.standing is Standing.VIOLATED
     assert len(cell.results) == 3
 
 
-def test_the_headline_counts_controls_apart() -> None:
-    """One sentence for the whole campaign."""
-    headline = Summary.of(*read(json.dumps(campaign(broken=False)), "x")).headline
-    assert headline == (
-        "Proven: of 86 cells, 85 proven, 0 violated, 0 inconclusive; 1 positive control violated as expected."
-    )
-
-
 def test_quantiles_are_by_nearest_rank_and_never_ranks_last() -> None:
-    """p95 of twenty is the nineteenth; one of twenty that never came shows only as the longest."""
     times = Times(tuple(map(float, range(1, 21))))
     assert (times.quantile(0.5), times.quantile(0.95), times.longest) == (10.0, 19.0, 20.0)
     assert Times(times.seconds[:19], never=1).quantile(0.95) == 19.0
@@ -104,21 +94,14 @@ def test_a_recovery_that_never_came_counts_and_one_that_was_not_due_does_not() -
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [
-        (None, "-"),
-        (0.254, "0.25 s"),
-        (12.34, "12.3 s"),
-        (119.49, "119.5 s"),
-        (250, "4 min 10 s"),
-        (8100, "2 h 15 min"),
-        (math.inf, "never"),
+        *((None, "-"), (0.254, "0.25 s"), (12.34, "12.3 s"), (119.49, "119.5 s")),
+        *((250, "4 min 10 s"), (8100, "2 h 15 min"), (math.inf, "never")),
     ],
 )
 def test_seconds_read_as_people_say_them(seconds: float | None, told: str) -> None:
-    """Three digits, then minutes."""
     assert seconds_text(seconds) == told
 
 
-_KILLED_SINK = {"row": "F39", "fault": "SIGKILL", "target": "sink's driver and its JVM", "path": "sink"}
 DIRECT, DIRECT_S = "direct writer", "direct spark"
 
 
@@ -128,9 +111,8 @@ def _kills(path: str, count: int, **fields: Any) -> list[Result]:
 
 
 def _sink(way: str, count: int) -> list[Result]:
-    return [
-        _result(cell=f"F39-{point}-{way}", **_KILLED_SINK, moment=point, fired={"kills": count}) for point in CrashPoint
-    ]
+    killed = {"row": "F39", "fault": "SIGKILL", "target": "sink's driver and its JVM", "path": "sink"}
+    return [_result(cell=f"F39-{at}-{way}", **killed, moment=at, fired={"kills": count}) for at in CrashPoint]
 
 
 def _one_id(transactions: int, **fields: Any) -> list[Result]:
@@ -162,8 +144,7 @@ def _times(kind: str, count: int) -> list[Result]:
 
 
 def _spoilt(results: list[Result]) -> list[Result]:
-    anomaly = read(json.dumps({"cell": "c", "row": "r", "seed": 1, "verdict": "violated", "anomalies": [ANOMALY]}), "x")
-    return [replace(one, anomalies=anomaly[1][0].anomalies) for one in results]
+    return [replace(one, anomalies=_result(verdict="violated", anomalies=[ANOMALY]).anomalies) for one in results]
 
 
 def _bar(title: str, results: list[Result]) -> CriterionResult:
@@ -226,9 +207,11 @@ def test_a_bar_with_a_smaller_sample_is_not_shown(title: str, few: list[Result])
     assert _bar(title, few) is CriterionResult.SHORT
 
 
-def test_inconclusive_runs_make_no_sample() -> None:
-    """A fault that the run itself does not believe in was not shown twenty times."""
+def test_inconclusive_runs_and_positive_controls_bear_on_no_bar() -> None:
+    """What a run does not believe in was not shown twenty times; what breaks on purpose says nothing of our promise."""
     assert _bar("Lease lost", [_result(fired={"leases_lost": 20}, doubts=["not seen"])]) is CriterionResult.UNKNOWN
+    control = _kills("writer", 1, recovery_s=[60.0], expected="violated", verdict="violated", anomalies=[ANOMALY])
+    assert {bar.met for bar in acceptance_criteria(control)} == {CriterionResult.UNKNOWN}
 
 
 def test_a_bar_that_only_old_results_bear_on_is_neither_met_nor_missed() -> None:
@@ -254,12 +237,6 @@ def test_what_another_kernel_showed_is_not_proven(fields: dict[str, Any]) -> Non
     assert Summary.of([], [_result()]).outdated == ""
 
 
-def test_positive_controls_bear_on_no_bar() -> None:
-    """What breaks on purpose says nothing about what we promise."""
-    control = _kills("writer", 1, recovery_s=[60.0], expected="violated", verdict="violated", anomalies=[ANOMALY])
-    assert {bar.met for bar in acceptance_criteria(control)} == {CriterionResult.UNKNOWN}
-
-
 @pytest.mark.parametrize(
     ("control", "strict", "met"),
     [
@@ -271,8 +248,6 @@ def test_positive_controls_bear_on_no_bar() -> None:
 def test_a_late_end_txn_is_believed_only_beside_a_control_that_breaks(
     control: tuple[int, int], strict: tuple[int, int], met: tuple[CriterionResult, CriterionResult]
 ) -> None:
-    """95 of 100 broken with a reused producer at least, none of 1,000 with ours."""
-
     def of(tried: tuple[int, int], **more: str) -> Result:
         return _result(row="F11", fired={"late_frames": tried[0], "broken": tried[1]}, **more)
 
@@ -280,13 +255,16 @@ def test_a_late_end_txn_is_believed_only_beside_a_control_that_breaks(
     assert tuple(bar.met for bar in found if "EndTxn" in bar.title) == met
 
 
-def test_the_document_holds_the_numbers_of_the_page() -> None:
+def test_headline_and_document_hold_the_numbers_of_the_page() -> None:
     """The same summary, as JSON that any reader takes: what never came is null, not Infinity."""
+    headline = Summary.of(*read(json.dumps(campaign(broken=False)), "x")).headline
+    counted = "of 86 cells, 85 proven, 0 violated, 0 inconclusive; 1 positive control violated as expected"
+    assert headline == f"Proven: {counted}."
     summary = Summary.of(*read(json.dumps(campaign()), "x"))
     told = json.loads(json.dumps(document(summary), allow_nan=False))
     assert told["verdict"] == "violated"
-    counted = {"proven": 79, "violated": 2, "inconclusive": 3, "control": 0, "outdated": 1, "not-applicable": 1}
-    assert told["cells"] == {"total": 86, **counted}
+    cells = {"proven": 79, "violated": 2, "inconclusive": 3, "control": 0, "outdated": 1, "not-applicable": 1}
+    assert told["cells"] == {"total": 86, **cells}
     assert told["runs"]["total"] == len(summary.results) == 258
     assert [bar["measured"] for bar in told["bars"]] == [bar.measured for bar in summary.bars]
     assert len(told["matrix"]) == 86
@@ -295,7 +273,6 @@ def test_the_document_holds_the_numbers_of_the_page() -> None:
 
 
 def test_markdown_keeps_its_tables_whatever_the_results_hold() -> None:
-    """Every line of a table has its table's columns; a hostile name stays text."""
     text = markdown(Summary.of(*read(json.dumps(campaign()), "x")))
     for block in text.split("\n\n"):
         lines = [line.replace("\\|", "") for line in block.splitlines() if line.startswith("|")]
@@ -306,7 +283,6 @@ def test_markdown_keeps_its_tables_whatever_the_results_hold() -> None:
 
 
 def test_a_strip_shows_late_ones_as_crosses_and_stays_in_its_frame() -> None:
-    """However many there are; the axis holds the bound, too."""
     seconds = [*[0.5] * 1000, 3.0]
     (strip,) = Summary.of([], [_result(bound_s=2.0, recovery_s=seconds)]).recoveries
     axis = Axis.over([strip])
@@ -318,6 +294,5 @@ def test_a_strip_shows_late_ones_as_crosses_and_stays_in_its_frame() -> None:
 
 
 def test_the_matrix_has_each_row_once() -> None:
-    """F01 to F43."""
     assert sorted(TITLES) == [f"F{number:02}" for number in range(1, 44)]
     assert sum(map(len, MATRIX.values())) == 43

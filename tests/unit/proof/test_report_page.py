@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-import tomllib
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from harness.campaigns import CELLS, HOSTILE, campaign
+from harness.commands import executable
 from jinja2 import UndefinedError
 
 from brew.cli import exit_code_of
@@ -67,13 +66,11 @@ class Reader(HTMLParser):
         return [value for _, found, value in self.attributes if found == name]
 
     def faults(self) -> list[str]:
-        """All that must not be on a page that stands alone; empty when it does."""
         ids = set(self.values("id"))
         external = [f"{name}={value}" for _, name, value in self.attributes if _leaves(name, value)]
         external += [f"<{name}>" for name in ("link", "iframe", "img", "object", "base", "embed") if self.tags[name]]
-        external += [
-            f"css {found}" for style in self.text.get("style", []) for found in re.findall(r"url\(|@import", style)
-        ]
+        styles = "\n".join(self.text.get("style", []))
+        external += [f"css {found}" for found in re.findall(r"url\(|@import", styles)]
         twice = [f"id {one} twice" for one, count in Counter(self.values("id")).items() if count > 1]
         dead = [f"{one} leads nowhere" for one in self.values("href") if one.removeprefix("#") not in ids]
         handlers = [f"{tag} {name}" for tag, name, _ in self.attributes if name.startswith("on")]
@@ -104,9 +101,19 @@ def found(text: str) -> Reader:
     return Reader(text)
 
 
-def test_the_page_stands_alone_and_is_well_formed(found: Reader) -> None:
-    """Nothing outside is named, ids are unique, links lead somewhere, every element is closed in turn."""
+def test_the_page_stands_alone_is_well_formed_and_misses_nothing_without_its_script(found: Reader) -> None:
+    """
+    Nothing outside is named, ids are unique, links lead somewhere, every element is closed in turn.
+
+    Only the filter is hidden; violated and inconclusive cells are open from the start. Even if a text got through, the
+    browser would run this script only.
+    """
     assert found.faults() == []
+    assert [tag for tag, name, _ in found.attributes if name == "hidden"] == ["form"]
+    assert len([tag for tag, name, _ in found.attributes if name == "open"]) == 5
+    policy = next(value for value in found.values("content") if value.startswith("default-src"))
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
 
 
 @pytest.mark.parametrize(
@@ -123,30 +130,24 @@ def test_the_page_stands_alone_and_is_well_formed(found: Reader) -> None:
     ],
 )
 def test_a_page_that_does_not_is_caught(text: str, spoilt: str, fault: str) -> None:
-    """The look above is not blind."""
     assert fault in Reader(text.replace("</main>", f"{spoilt}</main>")).faults()
 
 
 def test_every_cell_every_seed_and_every_row_is_there(found: Reader, summary: Summary) -> None:
-    """A cell in the matrix and in full; a mark per seed in both; rows without a cell are shown as not run."""
+    """A cell in the matrix and in full; a mark per seed in both, with its command; rows without a cell as not run."""
     links = [value for tag, name, value in found.attributes if (tag, name) == ("a", "href")]
     cells = [value for tag, name, value in found.attributes if (tag, name) == ("details", "id")]
     assert len(cells) == len(summary.cells) == sum(len(kind[3]) * len(kind[4]) for kind in CELLS.values())
     assert set(cells) == {link.removeprefix("#") for link in links}
     labels = Counter(value for value in found.values("aria-label") if value.startswith("seed "))
     assert labels.total() == 2 * len(summary.results)
+    assert {visible(result.replay) for result in summary.results} <= set(found.text["code"])
     rows = found.text["th"]
     assert [row for row in TITLES if row not in rows] == []
     assert found.text["div"].count("not run") == len(TITLES) - len(CELLS) == len(summary.rows_not_run)
 
 
-def test_every_result_can_be_run_again_from_the_page(found: Reader, summary: Summary) -> None:
-    """The whole command stands there as text."""
-    assert {visible(result.replay) for result in summary.results} <= set(found.text["code"])
-
-
 def test_hostile_evidence_is_shown_and_does_nothing(text: str, found: Reader) -> None:
-    """Markup stays text; control characters, half characters and turns of direction are spelt out."""
     assert "<script>alert" not in text
     assert any("<script>alert(1)</script>" in data and r"\x1b[31m \u202e" in data for data in found.text["pre"])
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", text)
@@ -162,22 +163,7 @@ def test_colour_is_not_all_that_tells(found: Reader) -> None:
     assert len(plots) == found.tags["title"] - 1
 
 
-def test_without_the_script_nothing_is_missing(found: Reader) -> None:
-    """Only the filter is hidden; violated and inconclusive cells are open from the start."""
-    assert [tag for tag, name, _ in found.attributes if name == "hidden"] == ["form"]
-    opened = [tag for tag, name, _ in found.attributes if name == "open"]
-    assert len(opened) == 5
-
-
-def test_the_policy_allows_this_style_and_this_script_only(found: Reader) -> None:
-    """Even if a text got through, the browser would not run it."""
-    policy = next(value for value in found.values("content") if value.startswith("default-src"))
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert "unsafe" not in policy
-
-
 def test_a_page_of_nothing_says_so() -> None:
-    """No results is no proof."""
     nothing = _summary({"campaign": {}, "cells": []})
     assert nothing.verdict == "inconclusive"
     assert Reader(page(nothing)).faults() == []
@@ -185,9 +171,8 @@ def test_a_page_of_nothing_says_so() -> None:
 
 def test_cells_whose_names_look_alike_keep_apart() -> None:
     """An address is made of letters and digits only, so two names may give one."""
-    cells = [
-        campaign(1, broken=False)["cells"][0] | {"cell": name} for name in ("F01-a b", "F01-a-b", "F01-a/b", HOSTILE)
-    ]
+    cell = campaign(1, broken=False)["cells"][0]
+    cells = [cell | {"cell": name} for name in ("F01-a b", "F01-a-b", "F01-a/b", HOSTILE)]
     found = Reader(page(_summary({"cells": cells})))
     assert found.faults() == []
     assert found.tags["details"] == 4
@@ -202,20 +187,10 @@ def test_text_becomes_markup_only_through_the_door() -> None:
     assert visible("a\tb\n\u200b\U000e0001") == "a\tb\n\\u200b\\U000e0001"
 
 
-ROOT = Path(__file__).resolve().parents[3]
 CELL = {"cell": "F01-c", "row": "F01", "seed": 1, "verdict": "proven"}
 
 
-def _browser(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    """Puts a `chromium` on PATH that runs ``body``, and nothing else."""
-    program = folder / "chromium"
-    program.write_text(f"#!{sys.executable}\nimport signal, sys\n{body}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
-
-
 def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """results.json and results.jsonl, one file or several; the JSON twin is told on standard output."""
     whole = campaign()
     half = len(whole["cells"]) // 2
     parts = [whole["cells"][:half], whole["cells"][half:]]
@@ -223,9 +198,9 @@ def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys
     for name, cells in zip(("a.jsonl", "b.jsonl"), parts, strict=True):
         (tmp_path / name).write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     told = []
+    out = tmp_path / "new" / "report.html"
     for names in (["all.json"], ["a.jsonl", "b.jsonl"]):
         files = [str(tmp_path / name) for name in names]
-        out = tmp_path / "new" / "report.html"
         assert exit_code_of(proof, "proof", ["report", *files, "--out", str(out), "--json"]) == ExitCode.DONE
         told.append(json.loads(capsys.readouterr().out) | {"campaigns": None})
         assert out.read_text().startswith("<!DOCTYPE html>")
@@ -234,7 +209,6 @@ def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys
 
 
 def test_the_command_says_what_it_found_and_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Verdict, bars, files."""
     results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
     results.write_bytes(json.dumps(campaign(1, broken=False, kernel=kernel())).encode() + b"\n")
     code = exit_code_of(proof, "proof", ["report", str(results), "--out", str(out), "--summary-md", str(summary)])
@@ -273,7 +247,6 @@ def test_bytes_that_are_no_text_are_shown_not_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_result_that_is_none_is_refused_with_its_place(fields: dict[str, Any], told: str) -> None:
-    """File, line, field, what it must be, and what to do."""
     lines = "\n".join(map(json.dumps, (CELL, CELL | fields)))
     with pytest.raises(Refused) as refused:
         read(lines, "r.jsonl")
@@ -281,38 +254,26 @@ def test_a_result_that_is_none_is_refused_with_its_place(fields: dict[str, Any],
     assert "run the cell again" in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "\n\n"])
-def test_an_empty_file_holds_no_result(text: str) -> None:
-    """A campaign that has just begun."""
-    assert read(text, "r.jsonl") == ([], [])
-
-
 @pytest.mark.parametrize("text", ["{", json.dumps(CELL) + '\n{"cell": "F0', "[1]", "7"])
 def test_what_is_no_json_object_is_refused(text: str) -> None:
     """Also the last line of a campaign that was killed while it wrote."""
+    assert read("\n\n", "r") == read("", "r") == ([], []), "a campaign that has just begun"
     with pytest.raises(Refused, match=r"r line \d"):
         read(text, "r")
 
 
 def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the place, and what to do."""
     (tmp_path / "r.jsonl").write_text(json.dumps(CELL))
     out = tmp_path / "r.jsonl" / "r.html"
     assert exit_code_of(proof, "proof", ["report", str(tmp_path / "r.jsonl"), "--out", str(out)]) == ExitCode.REFUSED
     assert "choose another file" in capsys.readouterr().err
 
 
-def test_without_a_browser_a_picture_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names what to install; nothing else needs it."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match="apt-get install chromium"):
-        picture(tmp_path / "r.html", tmp_path / "r.png", Deadline(5))
-
-
 def test_the_browser_is_given_page_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile of its own, which is gone afterwards."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     into = tmp_path / "r.png"
-    _browser(tmp_path, monkeypatch, f"open({str(into)!r}, 'w').write('\\n'.join(sys.argv[1:]))")
+    executable(tmp_path / "chromium", f"import sys\nopen({str(into)!r}, 'w').write('\\n'.join(sys.argv[1:]))")
     picture(tmp_path / "r.html", into, Deadline(10))
     told = into.read_text().splitlines()
     assert told[-1] == (tmp_path / "r.html").as_uri()
@@ -321,28 +282,29 @@ def test_the_browser_is_given_page_and_picture(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("body", "budget_s", "error"),
+    ("body", "budget_s", "error", "said"),
     [
-        ("sys.exit('no display')", 10, Refused),
-        ("pass", 10, Refused),
-        ("signal.alarm(60); signal.pause()", 0.3, DeadlineExceeded),
+        (None, 5, Refused, "apt-get install chromium"),
+        ("import sys; sys.exit('no display')", 10, Refused, "chromium"),
+        ("pass", 10, Refused, "chromium"),
+        ("import signal; signal.alarm(60); signal.pause()", 0.3, DeadlineExceeded, "chromium"),
     ],
+    ids=["none is installed", "it fails", "it does nothing", "it hangs"],
 )
 def test_a_browser_that_takes_no_picture_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, budget_s: float, error: type[Exception]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str | None,
+    budget_s: float,
+    error: type[Exception],
+    said: str,
 ) -> None:
     """An older picture does not pass for a new one."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     into = tmp_path / "r.png"
-    into.write_text("old")
-    _browser(tmp_path, monkeypatch, body)
-    with pytest.raises(error, match="chromium"):
+    if body is not None:
+        into.write_text("old")
+        executable(tmp_path / "chromium", body)
+    with pytest.raises(error, match=said):
         picture(tmp_path / "r.html", into, Deadline(budget_s))
     assert not into.exists()
-
-
-def test_an_installed_package_has_the_pages_files() -> None:
-    """Every file beside the modules is named as package data, so that a wheel holds it."""
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
-    beside = {file for file in (ROOT / "proof/report").iterdir() if file.is_file() and file.suffix != ".py"}
-    assert {file.suffix for file in beside} == {".css", ".html", ".js"}
-    assert {file for pattern in patterns for file in (ROOT / "proof/report").glob(pattern)} == beside

@@ -25,7 +25,6 @@ def names(chunks: list[Chunk], counts: dict[bytes, int] = COUNTS) -> set[str]:
 
 
 def test_whole_batches_in_any_order_of_partitions_are_right() -> None:
-    """Several batches may become visible between two looks, and partitions one after the other."""
     assert names(CLEAN) == set()
     assert names([], {}) == set()
 

@@ -16,7 +16,6 @@ Something else that Spark says
 
 
 def test_attempts_are_read_from_a_querys_log() -> None:
-    """What is neither written nor failed is no attempt."""
     failed, written = attempts(SAID)
     assert (failed.at, failed.batch, failed.status) == (1732460000.1, 3, "failed")
     assert failed.detail.startswith("Fenced: produce")

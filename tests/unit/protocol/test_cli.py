@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import click
 import pytest
@@ -70,25 +72,21 @@ command.run(program, "program")
 """
 
 
-def _ended(program: str, number: int = signal.SIGTERM, *grace: str) -> int:
+@pytest.mark.parametrize(
+    ("program", "number", "grace", "code"),
+    [
+        # A run under load never ended once: the handler waited for the lock of its own thread.
+        pytest.param(_IN_THE_MIDST, signal.SIGTERM, [], 0, id="SIGTERM while the event's lock is held"),
+        pytest.param(_IN_THE_MIDST, signal.SIGINT, [], 0, id="SIGINT while the event's lock is held"),
+        pytest.param(_DEAF, signal.SIGTERM, [], 128 + signal.SIGTERM, id="a second signal to who does not listen"),
+        pytest.param(_DEAF, signal.SIGTERM, ["0.1"], 128 + signal.SIGTERM, id="the grace of who does not listen"),
+        # `make` passes SIGTERM on to a program that got it with its process group already; `timeout` does the same.
+        pytest.param(_TWICE_AT_ONCE, signal.SIGTERM, [], 0, id="twice at once is one request"),
+    ],
+)
+def test_a_signal_stops_a_program(program: str, number: signal.Signals, grace: list[str], code: int) -> None:
     command = [sys.executable, "-c", _STOP + program, str(int(number)), *grace]
-    return subprocess.run(command, timeout=_DEADLINE_S, check=False).returncode
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_a_main_thread_that_holds_the_events_lock(number: signal.Signals) -> None:
-    """A run under load never ended once: the handler waited for the lock of its own thread."""
-    assert _ended(_IN_THE_MIDST, number) == 0
-
-
-@pytest.mark.parametrize("grace", [[], ["0.1"]])
-def test_a_second_signal_or_a_grace_ends_a_program_that_does_not_listen(grace: list[str]) -> None:
-    assert _ended(_DEAF, signal.SIGTERM, *grace) == 128 + signal.SIGTERM
-
-
-def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
-    """`make` passes SIGTERM on to a program that got it with its process group already, and `timeout` does the same."""
-    assert _ended(_TWICE_AT_ONCE) == 0
+    assert subprocess.run(command, timeout=_DEADLINE_S, check=False).returncode == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -114,33 +112,25 @@ def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
     assert ran.stderr == (f"program: stopped by {number.name}\n" if code is None else "")
 
 
-def _ends(error: BaseException, capfd: pytest.CaptureFixture[str], cause: Exception | None = None) -> tuple[int, str]:
-    """The exit code of a command that raises this, and what is said on stderr."""
-
+@pytest.mark.parametrize(
+    ("error", "cause", "code", "said"),
+    [
+        # PySpark's and IPython's handlers raise it, and click makes its own exception of it.
+        (KeyboardInterrupt(), None, 128 + signal.SIGINT, "program: stopped by SIGINT"),
+        # A client library says that it returned with an exception set; seen with `show --follow` and SIGTERM.
+        (SystemError("x"), Stopped(signal.SIGTERM), 128 + signal.SIGTERM, "program: stopped by SIGTERM"),
+        # `doctor --abort` from a script whose input has ended.
+        (click.Abort(), None, ExitCode.REFUSED, ".*no answer to a question.*"),
+    ],
+    ids=["an interrupt that another handler took", "a signal inside a client's call", "a question without an answer"],
+)
+def test_what_ends_a_command_is_said_without_a_trace(error: Any, cause: Any, code: int, said: str, capfd: Any) -> None:
     @click.command()
     def program() -> None:
         raise error from cause
 
-    return exit_code_of(program, "program", []), capfd.readouterr().err.strip()
-
-
-def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
-    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
-    assert _ends(KeyboardInterrupt(), capfd) == (128 + signal.SIGINT, "program: stopped by SIGINT")
-
-
-def test_a_signal_inside_a_call_of_a_client_library_is_a_stop(capfd: pytest.CaptureFixture[str]) -> None:
-    """The library says that it returned with an exception set; seen with `show --follow` and SIGTERM."""
-    error = SystemError("list_offsets returned a result with an exception set")
-    told = _ends(error, capfd, Stopped(signal.SIGTERM))
-    assert told == (128 + signal.SIGTERM, "program: stopped by SIGTERM")
-
-
-def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
-    """`doctor --abort` from a script whose input has ended."""
-    code, told = _ends(click.Abort(), capfd)
-    assert code == ExitCode.REFUSED
-    assert "no answer to a question" in told
+    assert exit_code_of(program, "program", []) == code
+    assert re.fullmatch(said, capfd.readouterr().err.strip())
 
 
 def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -15,72 +14,65 @@ from brew.kafka.transaction import AuthorizationFailures
 
 
 def test_a_fence_that_strikes_while_the_client_logs_is_still_a_fence() -> None:
-    """The client calls the logger with its exception pending; Python makes a SystemError of that (seen in `flush`)."""
+    """
+    The client calls the logger with its exception pending; Python makes a SystemError of that (seen in `flush`).
+
+    A SystemError of somebody else stays what it is.
+    """
     fenced = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance", True))
     with pytest.raises(Fenced), mapped("produce"):
         raise SystemError("LogRecord returned a result with an exception set") from fenced
-
-
-def test_a_system_error_of_somebody_else_stays_what_it_is() -> None:
     with pytest.raises(SystemError), mapped("produce"):
         raise SystemError("another one")
 
 
-@pytest.mark.parametrize("code", [KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT])
-def test_what_passes_while_a_controller_is_elected_is_asked_again(code: int) -> None:
-    """The protocol calls both retriable; the client's administrative calls bring them without the mark."""
-    error = KafkaError(code)
-    assert not error.retriable()
-    with pytest.raises(Retriable), mapped("make topics"):
-        raise KafkaException(error)
-
-
-@dataclass
-class Answer:
-    """librdkafka's error object."""
-
-    code: str
-    is_retriable: bool = False
-    is_abortable: bool = False
-    is_fatal: bool = False
-
-    def retriable(self) -> bool:
-        return self.is_retriable
-
-    def txn_requires_abort(self) -> bool:
-        return self.is_abortable
-
-    def fatal(self) -> bool:
-        return self.is_fatal
-
-    def name(self) -> str:
-        return self.code
-
-    def str(self) -> str:
-        return "what it says"
+RETRIABLE, ABORTABLE = {"retriable": True}, {"txn_requires_abort": True}
 
 
 @pytest.mark.parametrize(
-    ("answer", "leaf"),
+    ("name", "flags", "leaf"),
     [
-        (Answer("X"), Fatal),
-        (Answer("X", is_fatal=True), Fatal),
-        (Answer("X", is_retriable=True), Retriable),
-        (Answer("X", is_abortable=True), Abortable),
-        (Answer("X", is_retriable=True, is_abortable=True), Retriable),
-        (Answer("_FENCED", is_retriable=True, is_abortable=True, is_fatal=True), Fenced),
-        (Answer("PRODUCER_FENCED"), Fenced),
-        (Answer("INVALID_PRODUCER_EPOCH", is_abortable=True), Fenced),
-        (Answer("NOT_COORDINATOR"), Retriable),
-        (Answer("NOT_COORDINATOR", is_abortable=True), Abortable),
-        (Answer("NOT_COORDINATOR", is_fatal=True), Fatal),
+        ("INVALID_TXN_STATE", {}, Fatal),
+        ("TOPIC_AUTHORIZATION_FAILED", {"fatal": True}, Fatal),
+        ("UNKNOWN_PRODUCER_ID", RETRIABLE, Retriable),
+        ("UNKNOWN_PRODUCER_ID", ABORTABLE, Abortable),
+        ("UNKNOWN_PRODUCER_ID", RETRIABLE | ABORTABLE, Retriable),
+        ("REQUEST_TIMED_OUT", RETRIABLE, Retriable),
+        ("_FENCED", {"fatal": True}, Fenced),
+        ("_FENCED", {"fatal": True} | RETRIABLE | ABORTABLE, Fenced),
+        ("PRODUCER_FENCED", {}, Fenced),
+        ("INVALID_PRODUCER_EPOCH", {"fatal": True}, Fenced),
+        ("INVALID_PRODUCER_EPOCH", ABORTABLE, Fenced),
+        ("NOT_COORDINATOR", {}, Retriable),
+        ("NOT_COORDINATOR", ABORTABLE, Abortable),
+        ("NOT_COORDINATOR", {"fatal": True}, Fatal),
+        ("UNKNOWN_LEADER_EPOCH", {}, Retriable),
+        ("FENCED_LEADER_EPOCH", {}, Retriable),
+        # The protocol calls both retriable; the client's administrative calls bring them without the mark.
+        ("NOT_CONTROLLER", {}, Retriable),
+        ("REQUEST_TIMED_OUT", {}, Retriable),
     ],
 )
-def test_an_error_is_exactly_one_leaf_and_keeps_its_text(answer: Answer, leaf: type[KafkaFailure]) -> None:
-    """Fenced first, then retriable, abortable, known to pass; what is left is fatal."""
-    error = classify(answer, "send-offsets")
-    assert type(error) is leaf
-    assert str(error) == f"send-offsets: what it says ({answer.code})"
+def test_an_error_is_one_leaf_and_keeps_its_text(name: str, flags: dict[str, bool], leaf: type[KafkaFailure]) -> None:
+    """Asked in the manual's order: fenced, retriable, abortable, known to pass; what no question covers is fatal."""
+    error = KafkaError(getattr(KafkaError, name), "what it says", **flags)
+    assert error.retriable() is ("retriable" in flags)
+    with pytest.raises(leaf) as caught, mapped("send-offsets"):
+        raise KafkaException(error)
+    for found in (caught.value, classify(error, "send-offsets")):
+        assert (type(found), str(found)) == (leaf, f"send-offsets: what it says ({name})")
+
+
+def test_no_code_of_the_library_is_left_unmapped() -> None:
+    codes = [
+        value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
+    ]
+    assert len(codes) > 100
+    for code in codes:
+        for flags in range(8):
+            error = KafkaError(code, "x", bool(flags & 1), bool(flags & 2), bool(flags & 4))
+            with pytest.raises((Retriable, Abortable, Fenced, Fatal)), mapped("step"):
+                raise KafkaException(error)
 
 
 ERROR = "Failed to add partition(s) to transaction: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
@@ -103,7 +95,6 @@ def test_what_the_client_logs_names_the_topics_in_the_step_and_in_the_advice(cap
     names = {"topic": "orders", "output": "a.totals", "written0": "a.totals", "group": "g"}
     text = f"orders[0]: no transaction succeeded there for 10 s, at last: Abortable: {step}: {ERROR}"
     said = advice(text, "User:me", names, None)
-    assert said is not None
     named = [one for one in ("a.totals", "g.deltas", "orders") if f"Write on topic {one}: `" in said]
     assert named == ["a.totals", "g.deltas"]
     assert said.count("kafka-acls") == 2

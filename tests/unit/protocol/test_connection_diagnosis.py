@@ -44,18 +44,12 @@ def refusing() -> str:
         return f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_a_refused_port_is_told_with_the_command_that_starts_a_broker(refusing: str) -> None:
-    """From a checkout it is `make up`."""
+def test_a_refused_port_is_told_with_what_starts_a_broker(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a checkout it is `make up`; an installed wheel has no Makefile beside it."""
     told = cause(Connection(refusing))
     assert told.found == f"{refusing} refuses connections: nothing listens there"
     assert told.next == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
-
-
-def test_an_installed_wheel_names_its_own_command(
-    refusing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no Makefile beside it."""
-    monkeypatch.setattr(connection_diagnosis, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(connection_diagnosis, "_CHECKOUT", Path("/nowhere"))
     assert cause(Connection(refusing)).next.startswith("start one with `brew-sandbox up`, or point BOOTSTRAP")
 
 
@@ -67,22 +61,14 @@ def test_a_name_without_an_address_is_told_as_that() -> None:
     assert "make up" not in told.next
 
 
-def test_a_server_that_hangs_up_on_tls_is_told_to_a_client_of_tls(hangs_up: str) -> None:
-    """With the setting and its value, and what it may be instead."""
+def test_a_server_that_hangs_up_is_told_by_what_the_client_speaks(refusing: str, hangs_up: str) -> None:
+    """To start another broker on the port would not work; of several servers the one that tells more is told."""
     told = cause(Connection(hangs_up, TLS, source="client.properties"))
     assert told.found == f"{hangs_up} does not speak TLS, and this client does (security.protocol is SASL_SSL)"
     assert told.next.endswith("set security.protocol in client.properties to SASL_PLAINTEXT")
-
-
-def test_a_plaintext_server_that_answers_nothing_is_told_to_a_plaintext_client(hangs_up: str) -> None:
-    """Somebody is there; to start another one on the port would not work."""
     told = cause(Connection(hangs_up))
     assert told.found == f"{hangs_up} accepts connections and answers nothing"
     assert told.next.startswith("check whether that broker hangs")
-
-
-def test_of_several_servers_the_one_that_tells_more_is_told(refusing: str, hangs_up: str) -> None:
-    """A broker that is down is usual; a wrong protocol is not."""
     assert hangs_up in cause(Connection(f"{refusing},{hangs_up}", TLS)).found
 
 
@@ -95,16 +81,22 @@ def test_words_that_end_a_clause_stand_in_no_cause(refusing: str, hangs_up: str)
 NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-def outage(patience_s: float | None = 120.0, *, answered: bool = True) -> Outage:
-    """Brokers that answered at 0, unless they never did."""
+def outage(patience_s: float | None = 120.0) -> Outage:
+    """Brokers that answered at 0."""
     made = Outage("k:9092", "the run waits", patience_s)
-    if answered:
-        assert made.answered(0.0) is None
+    assert made.answered(0.0) is None
     return made
 
 
+def test_brokers_that_never_answered_are_refused_elsewhere_and_not_said_to_be_away() -> None:
+    """The program's own first question ends it with what to do."""
+    one = Outage("k:9092", "the run waits", 120.0)
+    assert [one.silent(at) for at in (0.0, 100.0)] == [None, None]
+    assert one.answered(101.0) is None
+
+
 def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> None:
-    """With what waits, until when, and how long it lasted."""
+    """With what waits, until when, and how long it lasted: counted from the last answer before it."""
     one = outage()
     assert one.answered(100.0) is None
     assert one.silent(104.0, NOON) == (
@@ -113,33 +105,12 @@ def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> Non
     assert [one.silent(at, NOON) for at in (105.0, 120.0, 135.0)] == [None] * 3
     assert one.answered(136.0) == "brokers-back: k:9092 answers again; it was away for 36 s"
     assert [one.answered(at) for at in (138.0, 140.0)] == [None] * 2
-
-
-def test_a_second_outage_is_said_again() -> None:
-    """Its length counts from the last answer before it."""
-    one = outage()
-    one.silent(4.0)
-    one.answered(10.0)
-    told = one.silent(30.0, NOON)
-    assert told is not None
-    assert "has not answered for 20 s" in told
-    assert one.answered(40.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
-
-
-def test_brokers_that_never_answered_are_refused_elsewhere_and_not_said_to_be_away() -> None:
-    """The program's own first question ends it with what to do."""
-    one = outage(answered=False)
-    assert [one.silent(at) for at in (0.0, 100.0)] == [None, None]
-    assert one.answered(101.0) is None
+    assert "has not answered for 20 s" in (one.silent(160.0, NOON) or "")
+    assert one.answered(170.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
+    assert (outage(None).silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")
 
 
 @pytest.mark.parametrize(("silent_s", "until"), [(119.0, "12:00:01"), (120.0, "12:00:00"), (500.0, "12:00:00")])
 def test_the_time_of_giving_up_is_never_one_that_has_passed(silent_s: float, until: str) -> None:
-    """A machine that slept finds out late."""
     one = outage()
     assert f"until {until} UTC" in (one.silent(silent_s, NOON) or "")
-
-
-def test_who_waits_for_ever_says_so() -> None:
-    """A member of a group has no limit of its own."""
-    assert (outage(None).silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")

@@ -1,72 +1,23 @@
-"""Half seconds that nobody waits for: fences, looks for a broker, answers at a log's end, refusals."""
+"""Half seconds that nobody waits for: looks for a broker, answers at a log's end, refusals."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, Denied, Fatal
-from brew.kafka import clients, log_reader, transaction
+from brew.errors import BrewError, Denied, Fatal
+from brew.kafka import clients, log_reader
 from brew.kafka.clients import ConnectionFailures, mapped
 from brew.kafka.offsets import committed
-from brew.kafka.transaction import KafkaTransaction, TransactionSettings, connect_early
+from brew.kafka.transaction import connect_early
 from proof import seed
-
-LIBRDKAFKAS_PAUSE_S = 0.5
-BUSY = {KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._TIMED_OUT}
-
-
-class Producer:
-    """Answers `init_transactions` with an error so often, as librdkafka does when its time runs out first."""
-
-    def __init__(self, code: int, failures: int) -> None:
-        self.code, self.failures = code, failures
-        self.timeouts: list[float] = []
-
-    def produce(self) -> None: ...
-
-    def poll(self, _timeout: float) -> None: ...
-
-    def init_transactions(self, timeout: float) -> None:
-        self.timeouts.append(timeout)
-        if len(self.timeouts) <= self.failures:
-            raise KafkaException(KafkaError(self.code, "busy", False, True))
-
-
-def fenced_by(monkeypatch: pytest.MonkeyPatch, fake: Producer) -> KafkaTransaction:
-    monkeypatch.setattr(transaction, "producer", lambda *_args, **_settings: fake)
-    return KafkaTransaction(TransactionSettings(Connection("nowhere:1"), "group", 30), "orders", 0)
-
-
-@pytest.mark.parametrize("code", BUSY)
-def test_it_calls_again_long_before_the_library_looks_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """While the transaction before is being completed, or no connection is up, librdkafka waits half a second."""
-    fake = Producer(code, failures=5)
-    fenced_by(monkeypatch, fake).fence(Deadline(20))
-    assert len(fake.timeouts) == 6
-    assert sum(fake.timeouts) < LIBRDKAFKAS_PAUSE_S / 3
-
-
-def test_its_calls_grow_longer_and_stay_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that are away for long are not asked a hundred times a second."""
-    fake = Producer(KafkaError._TIMED_OUT, failures=60)
-    fenced_by(monkeypatch, fake).fence(Deadline(20))
-    grown = fake.timeouts
-    assert grown[0] == 0.01
-    assert grown == sorted(grown)
-    assert grown[-1] == 3.0
-
-
-def test_it_ends_with_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = Producer(KafkaError.CONCURRENT_TRANSACTIONS, failures=10**9)
-    with pytest.raises(DeadlineExceeded, match="fence"):
-        fenced_by(monkeypatch, fake).fence(Deadline(0.05))
 
 
 class Held:
@@ -116,15 +67,10 @@ def test_a_producer_without_a_broker_is_no_error_yet() -> None:
 
 def test_a_seeder_connects_before_its_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idempotent producer that is not connected looks again only after 500 ms."""
-    asked: list[str] = []
-
-    class Client:
-        def list_topics(self, topic: str, timeout: float) -> None:  # noqa: ARG002 - the client's shape
-            asked.append(topic)
-
-    monkeypatch.setattr(seed, "producer", lambda *_args, **_settings: Client())
+    client = Mock()
+    monkeypatch.setattr(seed, "producer", lambda *_args, **_settings: client)
     seed.Writer(Connection("nowhere:1"), "orders", None, 5.0)
-    assert asked == ["orders"]
+    assert [call.args[0] for call in client.list_topics.call_args_list] == ["orders"]
 
 
 def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:

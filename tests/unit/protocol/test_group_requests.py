@@ -64,7 +64,6 @@ def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(("codes", "whole"), [((0, 16), 0), ((), 16)])
 def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], whole: int) -> None:
-    """Of one partition, or of the whole group."""
     with pytest.raises(NotCoordinatorError):
         group_requests._parsed_response(_answer(*codes, many=many, whole=whole), multi_group=many)
 
@@ -124,7 +123,8 @@ def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Ad
 
 
 @pytest.mark.usefixtures("answer")
-def test_a_connection_that_nobody_uses_ends_at_once_and_once(admin: Admin) -> None:
+def test_a_connection_that_nobody_uses_or_that_is_forgotten_ends_at_once_and_once(admin: Admin) -> None:
+    """Forgotten with a group that this process has not asked about for long."""
     one = _asker()
     one.end()
     assert admin.closed.is_set()
@@ -132,11 +132,6 @@ def test_a_connection_that_nobody_uses_ends_at_once_and_once(admin: Admin) -> No
     one.end()
     del one
     assert not admin.closed.is_set()
-
-
-@pytest.mark.usefixtures("answer")
-def test_a_connection_that_is_forgotten_ends_too(admin: Admin) -> None:
-    """With a group that this process has not asked about for long."""
     one = _asker()
     del one
     assert admin.closed.is_set()
@@ -168,17 +163,15 @@ FORBIDDEN = {
 }
 
 
-def test_the_forbidden_calls_are_all_that_the_client_has_for_groups() -> None:
-    """A later version of the client may have more: each has to be looked at."""
-    named = {name for name in dir(AdminClient) if "group" in name and not name.startswith("_")}
-    assert named - ALLOWED == FORBIDDEN
-
-
 def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> None:
     """
     It ends the process when the coordinator moves or restarts (assertion `eonce->refcnt > 0`, or SIGSEGV); ask through
     `brew.kafka.cluster`, `cluster_admin` or `group_requests`.
+
+    A later version of the client may have more calls for groups: each has to be looked at.
     """
+    named = {name for name in dir(AdminClient) if "group" in name and not name.startswith("_")}
+    assert named - ALLOWED == FORBIDDEN
     assert [folder for folder in PRODUCT if not any((ROOT / folder).rglob("*.py"))] == [], "nothing would be looked at"
     files = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") if "build" not in path.parts]
     assert [place for path in files for place in _calls(path)] == []  # `make bench-peers` builds a peer's own packages

@@ -53,9 +53,7 @@ def _uncollected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_uncollected")
 @pytest.mark.parametrize("address", ["refusing", "silent"])
-def test_a_client_that_nobody_answers_leaves_no_socket_and_no_thread(
-    address: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_client_that_nobody_answers_leaves_nothing(address: str, request: pytest.FixtureRequest) -> None:
     where = request.getfixturevalue(address)
     sockets, threads = _sockets(), set(threading.enumerate())
     _open(KafkaPythonAdmin, where)

@@ -1,4 +1,4 @@
-"""`send_offsets_to_transaction` may outlive its time-out (librdkafka issues 5456, 5511): the transaction does not."""
+"""Fences that call again soon, and `send_offsets_to_transaction` that may hang (librdkafka issues 5456, 5511)."""
 
 from __future__ import annotations
 
@@ -35,20 +35,27 @@ class Group:
     def invalidate(self) -> None: ...
 
 
-class Producer:
-    """``answers``: what each call of `send_offsets_to_transaction` does."""
+LIBRDKAFKAS_PAUSE_S = 0.5
 
-    def __init__(self, *answers: Callable[[], None]) -> None:
-        self.answers = list(answers)
-        self.timeouts, self.calls = list[float](), list[str]()
+
+class Producer:
+    """``answers``: what each call of `send_offsets_to_transaction` does; ``busy``: code and number of failed fences."""
+
+    def __init__(self, *answers: Callable[[], None], busy: tuple[int, int] = (0, 0)) -> None:
+        self.answers, self.busy = list(answers), busy
+        self.timeouts, self.fences, self.calls = list[float](), list[float](), list[str]()
 
     def send_offsets_to_transaction(self, _offsets: object, group: object, timeout: float) -> None:
         assert group == "metadata"
         self.timeouts.append(timeout)
         self.answers.pop(0)()
 
+    def init_transactions(self, timeout: float) -> None:
+        self.fences.append(timeout)
+        if len(self.fences) <= self.busy[1]:
+            failing(self.busy[0], retriable=True)()
+
     def produce(self) -> None: ...
-    def init_transactions(self, _timeout: float) -> None: ...
     def begin_transaction(self) -> None: ...
 
     def flush(self, _timeout: float) -> int:
@@ -83,9 +90,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def made(
-    monkeypatch: pytest.MonkeyPatch, producer: Producer, kind: type[KafkaTransaction] = KafkaTransaction
-) -> KafkaTransaction:
+def made(monkeypatch: pytest.MonkeyPatch, producer: Producer, kind: type = KafkaTransaction) -> KafkaTransaction:
     monkeypatch.setattr(transaction, "producer", lambda *_args, **_settings: producer)
     monkeypatch.setattr(transaction, "locator", lambda *_args: Group())
     settings = TransactionSettings(Connection("nowhere:1"), "group", 30)
@@ -97,6 +102,25 @@ def made(
 
 def write(kafka: KafkaTransaction) -> None:
     transact(kafka, lambda _committed: Write(lambda _by: None, lambda: 5, "", Deadline(30)), Deadline(30))
+
+
+@pytest.mark.parametrize("code", [KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._TIMED_OUT])
+def test_a_fence_calls_again_long_before_the_library_looks_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """While the transaction before is being completed, or no connection is up, librdkafka waits half a second."""
+    producer = Producer(busy=(code, 5))
+    made(monkeypatch, producer).fence(Deadline(20))
+    assert len(producer.fences) == 6
+    assert sum(producer.fences) < LIBRDKAFKAS_PAUSE_S / 3
+
+
+def test_the_calls_of_a_fence_grow_longer_and_end_with_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that are away for long are not asked a hundred times a second."""
+    producer = Producer(busy=(KafkaError._TIMED_OUT, 60))
+    made(monkeypatch, producer).fence(Deadline(20))
+    assert (producer.fences[0], producer.fences[-1]) == (0.01, 3.0)
+    assert producer.fences == sorted(producer.fences)
+    with pytest.raises(DeadlineExceeded, match="fence"):
+        made(monkeypatch, Producer(busy=(KafkaError.CONCURRENT_TRANSACTIONS, 10**9))).fence(Deadline(0.05))
 
 
 @pytest.mark.parametrize("kind", [KafkaTransaction, SinkTransaction])
@@ -125,7 +149,6 @@ def test_a_call_gets_the_time_that_is_left_up_to_its_limit(monkeypatch: pytest.M
 
 
 def test_its_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retriable one is repeated, an abortable one aborts."""
     busy = failing(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
     producer = Producer(busy, failing(KafkaError.UNKNOWN_MEMBER_ID, abortable=True), failing(KafkaError._FENCED))
     kafka = made(monkeypatch, producer)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
@@ -57,39 +58,30 @@ def at(offset: int, error: int) -> Any:
     return log_record(offset, error=KafkaError(error))
 
 
-def wanted(left: dict[int, int], *messages: Any) -> list[int]:
-    return [message.offset() for message in _take_messages(list(messages), left)]
+@pytest.mark.parametrize(
+    ("messages", "handed_out", "left"),
+    [
+        ([log_record(3), log_record(4), log_record(5)], [3, 4], {1: 9}),
+        # Offsets 4 and 5 were markers: nobody ever sees the last offset of the range.
+        ([log_record(3), log_record(6)], [3], {1: 9}),
+        # A broker that is not up to date yet may report an earlier end.
+        ([at(4, KafkaError._PARTITION_EOF)], [], {0: 5, 1: 9}),
+        ([at(5, KafkaError._PARTITION_EOF)], [], {1: 9}),
+        # Librdkafka connects again by itself.
+        ([at(0, KafkaError._TRANSPORT), at(0, KafkaError._ALL_BROKERS_DOWN)], [], {0: 5, 1: 9}),
+    ],
+    ids=["at the end", "past the end", "a reported end before it", "a reported end", "a lost connection"],
+)
+def test_what_ends_a_partition(messages: list[Any], handed_out: list[int], left: dict[int, int]) -> None:
+    """Records at or past the end, which is 5 here, are not handed out."""
+    open_ends = {0: 5, 1: 9}
+    assert [message.offset() for message in _take_messages(messages, open_ends)] == handed_out
+    assert open_ends == left
 
 
-def test_the_record_before_the_end_ends_its_partition() -> None:
-    """Records at or past the end are not handed out."""
-    left = {0: 5}
-    assert wanted(left, *map(log_record, (3, 4, 5))) == [3, 4]
-    assert left == {}
-
-
-def test_a_record_past_the_end_ends_it_too_since_markers_leave_gaps() -> None:
-    """Offsets 4 and 5 were markers: nobody ever sees the last offset of the range."""
-    left = {0: 5, 1: 9}
-    assert wanted(left, log_record(3), log_record(6)) == [3]
-    assert left == {1: 9}
-
-
-def test_the_end_of_partition_event_ends_it_only_at_or_past_the_end() -> None:
-    """A broker that is not up to date yet may report an earlier end."""
-    left = {0: 5}
-    wanted(left, at(4, KafkaError._PARTITION_EOF))
-    assert left == {0: 5}
-    wanted(left, at(5, KafkaError._PARTITION_EOF))
-    assert left == {}
-
-
-def test_a_lost_connection_is_waited_for_and_a_lost_offset_is_not() -> None:
-    """Librdkafka connects again by itself; a record that retention took never comes."""
-    left = {0: 5}
-    assert wanted(left, at(0, KafkaError._TRANSPORT), at(0, KafkaError._ALL_BROKERS_DOWN)) == []
+def test_a_record_that_retention_took_is_not_waited_for() -> None:
     with pytest.raises(KafkaException):
-        wanted(left, at(0, KafkaError._AUTO_OFFSET_RESET))
+        _take_messages([at(0, KafkaError._AUTO_OFFSET_RESET)], {0: 5})
 
 
 class _Leaders:
@@ -105,15 +97,12 @@ class _Leaders:
         return {tp: SimpleNamespace(result=lambda: SimpleNamespace(offset=offset)) for tp in wanted}
 
 
-def test_an_answer_without_an_offset_is_asked_again() -> None:
+def test_an_answer_without_an_offset_is_asked_again_within_the_deadline() -> None:
     """-1001 came back for the end of a log whose leader had just died: it read as a truncated log."""
     leaders: Any = _Leaders(0, 700, -1001, 0, 700, 705)
     assert log_offsets(leaders, "orders", [1], Deadline(5)) == {1: LogOffsets(0, 700, 705)}
     assert leaders.asked == 6
-
-
-def test_a_leader_that_never_names_an_offset_ends_with_the_deadline() -> None:
-    leaders: Any = _Leaders(-1001)
+    leaders = _Leaders(-1001)
     with pytest.raises(DeadlineExceeded, match=r"the leader of partitions \[1\] has none yet"):
         log_offsets(leaders, "orders", [1], Deadline(0.1))
 
@@ -128,7 +117,16 @@ class Silent:
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned += partitions
 
+    incremental_assign = assign
+
+    def subscribe(self, topics: list[str], **_: Any) -> None:
+        self.subscribed = topics
+
     def poll(self, _wait_s: float) -> None: ...
+
+    def consume(self, _most: int, timeout: float) -> list[Any]:
+        assert timeout >= 0
+        return []
 
     def get_watermark_offsets(self, _partition: TopicPartition, timeout: float) -> tuple[int, int]:
         assert 0 < timeout <= 1
@@ -136,6 +134,11 @@ class Silent:
         if not self.broker:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return 0, 7
+
+    def list_topics(self, _topic: str, timeout: float) -> None:
+        assert timeout > 0
+        if not self.broker:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     def close(self) -> None:
         self.closed = True
@@ -169,71 +172,37 @@ def test_a_consumer_whose_password_is_refused_says_so(monkeypatch: pytest.Monkey
         reader.take(10, 1000, 0)
 
 
-def test_a_consumer_with_nothing_to_read_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its broker answers: there is nothing new."""
-    reader, made = _reader(monkeypatch, 0, broker=True)
+@pytest.mark.parametrize(("silent_s", "broker", "asked"), [(0, True, 3), (3600, False, 0)])
+def test_an_idle_consumer_is_kept(monkeypatch: pytest.MonkeyPatch, silent_s: float, broker: bool, asked: int) -> None:
+    """Its broker answers that there is nothing new; it is not asked before the consumer was silent for a while."""
+    reader, made = _reader(monkeypatch, silent_s, broker=broker)
     assert [reader.take(10, 1000, 0) for _ in range(3)] == [None] * 3
-    assert [(one.closed, one.asked) for one in made] == [(False, 3)]
-
-
-def test_a_consumer_is_not_asked_before_it_has_been_silent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle partition looks many times a second."""
-    reader, made = _reader(monkeypatch, 3600, broker=False)
-    assert reader.take(10, 1000, 0) is None
-    assert [(one.closed, one.asked) for one in made] == [(False, 0)]
-
-
-class Stuck:
-    """A range reader that gives nothing until its deadline is over."""
-
-    def __init__(self, *_: Any) -> None:
-        self.closed = False
-
-    def read(self, *_: Any) -> list[Any]:
-        raise DeadlineExceeded("read: in[0] was not read in time")
-
-    def close(self) -> None:
-        self.closed = True
+    assert [(one.closed, one.asked) for one in made] == [(False, asked)]
 
 
 def test_a_range_that_could_not_be_read_is_read_by_another_client_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one before may never read again."""
-    made: list[Stuck] = []
-    monkeypatch.setattr(micro_batches, "RangeReader", lambda *_: made.append(Stuck()) or made[-1])
+    made: list[Any] = []
+
+    def stuck(*_: Any) -> Any:
+        made.append(Mock(read=Mock(side_effect=DeadlineExceeded("read: in[0] was not read in time"))))
+        return made[-1]
+
+    monkeypatch.setattr(micro_batches, "RangeReader", stuck)
     engine = LocalEngine(Connection("nowhere:1"), "g", 1, OrderEnrichment(Limits()))
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
             list(engine._rows(OffsetRange("in", 0, 3, 5), 1))
-    assert [one.closed for one in made] == [True, True]
+    assert [one.close.called for one in made] == [True, True]
     engine.close()
 
 
-class Listed(Silent):
-    """With the questions that a range reader and a member ask."""
-
-    def list_topics(self, _topic: str, timeout: float) -> None:
-        assert timeout > 0
-        if not self.broker:
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-
-    def consume(self, _most: int, timeout: float) -> list[Any]:
-        assert timeout >= 0
-        return []
-
-    def subscribe(self, topics: list[str], **_: Any) -> None:
-        self.subscribed = topics
-
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        self.assigned += partitions
-
-
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Listed]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Silent]:
     """The consumers that were made: the first one has lost the brokers, and a new one reaches them."""
-    found: list[Listed] = []
+    found: list[Silent] = []
 
-    def consumer(*_: Any, **__: Any) -> Listed:
-        found.append(Listed(broker=bool(found)))
+    def consumer(*_: Any, **__: Any) -> Silent:
+        found.append(Silent(broker=bool(found)))
         return found[-1]
 
     for module in (log_reader, group_consumer):
@@ -249,16 +218,14 @@ def _read_nothing() -> None:
         list(reader.read(5, 9, Deadline(0.05), threading.Event()))
 
 
-def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(made: list[Listed]) -> None:
+def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(made: list[Silent]) -> None:
     """Within the range, at the offset that comes next: its transaction need not time out first."""
     _read_nothing()
     assert [one.closed for one in made] == [True, False]
     assert [(one.partition, one.offset) for one in made[1].assigned] == [(2, 5)]
 
 
-def test_nobody_is_replaced_while_the_brokers_are_away(made: list[Listed], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new client would not reach them either."""
-
+def test_nobody_is_replaced_while_the_brokers_are_away(made: list[Silent], monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any, **__: Any) -> None:
         raise Unreachable("nobody answered")
 
@@ -284,27 +251,27 @@ class Listener:
         self.told.append(("lost", sorted(partitions)))
 
 
-def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(made: list[Listed]) -> None:
-    """Its partitions may be somebody else's by now; the group gives out anew."""
+@pytest.mark.parametrize("named", [False, True])
+def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(made: list[Silent], named: bool) -> None:
+    """
+    Its partitions may be somebody else's by now, and the group gives out anew.
+
+    Where they are named nobody else gives them out: it has them again, and the listener says where to read on.
+    """
     member, listener = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), Listener()
-    member.join(listener)
-    member._assigned([0, 1])
+    made[0].broker = named
+    if named:
+        member.take([0, 1], listener)
+        made[0].broker = False
+    else:
+        member.join(listener)
+        member._assigned([0, 1])
     assert member.poll(10, 0) == {}
-    assert listener.told == [("assigned", [0, 1]), ("lost", [0, 1])]
+    told = [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1])]
+    assert (listener.told, member.owned) == ((told, {0, 1}) if named else (told[:2], set()))
     assert len(made) == 2
-    assert made[1].subscribed == ["in"]
-    assert member.owned == frozenset()
-    until(lambda: made[0].closed, "the old consumer is closed")
-
-
-def test_a_member_whose_partitions_are_named_has_them_again(made: list[Listed]) -> None:
-    """Nobody else gives them out; the listener says where to read on."""
-    member, listener = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), Listener()
-    made[0].broker = True
-    member.take([3], listener)
-    made[0].broker = False
-    assert member.poll(10, 0) == {}
-    assert listener.told == [("assigned", [3]), ("lost", [3]), ("assigned", [3])]
-    assert [(one.partition, one.offset) for one in made[1].assigned] == [(3, 7)]
-    assert member.owned == {3}
+    if named:
+        assert [(one.partition, one.offset) for one in made[1].assigned] == [(0, 7), (1, 7)]
+    else:
+        assert made[1].subscribed == ["in"]
     until(lambda: made[0].closed, "the old consumer is closed")

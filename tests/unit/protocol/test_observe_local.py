@@ -24,7 +24,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_is_found_while_it_lasts() -> None:
-    """By its address, whatever its port; nothing of it stays."""
     with announced("http://127.0.0.1:4711"):
         assert announced_urls() == ["http://127.0.0.1:4711/status"]
     assert announced_urls() == []
@@ -32,7 +31,6 @@ def test_a_run_is_found_while_it_lasts() -> None:
 
 
 def test_what_a_killed_run_left_is_removed_by_who_looks() -> None:
-    """Its process is gone."""
     done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = folder() / f"status-{int(done.stdout)}.json"
     left.parent.mkdir(parents=True)
@@ -49,13 +47,11 @@ def test_the_last_verdict_is_found_by_who_looks_at_the_same() -> None:
     document = {"verdict": "proven", "inputs": 3, "outputs": 3, "dead_letters": 0}
     remember_verdict("localhost:9092", "g", TOPICS, document)
     proof = source.ask(Deadline(1))
-    assert proof is not None
     assert (proof.mark, proof.lines[0]) == ("proven", "3 inputs = 3 outputs + 0 dead letters")
     assert ProofSource(verdict_file("127.0.0.1:9092", "other", TOPICS), optional=True).ask(Deadline(1)) is None
 
 
 def test_old_verdicts_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test and each campaign has groups of its own."""
     monkeypatch.setattr(local, "_MOST_VERDICTS", 3)
     for number in range(6):
         remember_verdict("k:1", f"g{number}", TOPICS, {})

@@ -37,7 +37,6 @@ def data(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> bytes:
 
 
 def test_the_header_tells_offsets_producer_and_number_of_records() -> None:
-    """All without looking at a record."""
     (found,) = parse_batches(data(0, *range(1_000, 1_005)))
     assert (found.base_offset, found.last_offset, found.records) == (0, 4, 5)
     assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 3, 11)
@@ -91,9 +90,7 @@ GZIP = 1
         (0, [], [], (None, 0)),
     ],
 )
-def test_markers_and_aborted_records_are_none(
-    start: int, aborted: list[tuple[int, int]], batches: list[Batch], told: tuple[int | None, int]
-) -> None:
+def test_markers_and_aborted_records_are_none(start: int, aborted: list, batches: list[Batch], told: tuple) -> None:
     """An abort ends at its marker: the same producer's next transaction is another one."""
     assert _first(iter(batches), aborted, start) == told
 
@@ -115,9 +112,10 @@ def asked(log: AnsweringLog, last_stable: int) -> FirstVisible:
 
 
 def test_one_small_fetch_tells_where_the_first_batch_is_visible() -> None:
-    """That is what a look costs for each partition that lags."""
+    """That is what a look costs for each partition that lags. A record without a timestamp has no age."""
     log = AnsweringLog((data(0, 100), []))
     assert (asked(log, 9), log.asked) == (FirstVisible(100), [(0, 1024)])
+    assert asked(AnsweringLog((data(0, -1), [])), 1) == FirstVisible()
 
 
 def test_behind_aborted_batches_larger_fetches_go_on_to_the_end_and_not_for_ever() -> None:
@@ -129,10 +127,6 @@ def test_behind_aborted_batches_larger_fetches_go_on_to_the_end_and_not_for_ever
     assert asked(AnsweringLog((b"", [])), 5) == FirstVisible(nothing=True)
     endless = AnsweringLog((data(0, 100), [(7, 0)]))
     assert (asked(endless, 10**9), len(endless.asked)) == (FirstVisible(), 8)
-
-
-def test_a_record_without_a_timestamp_has_no_age() -> None:
-    assert asked(AnsweringLog((data(0, -1), [])), 1) == FirstVisible()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +187,6 @@ def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"
 @pytest.mark.parametrize("value", [b"v" * 300, b"", None])
 @pytest.mark.parametrize("offsets", [(5,), (5, 6), (5, 9, 70_000, 1 << 40)])
 def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int, ...], value: bytes | None) -> None:
-    """By their headers, behind the input's own."""
     found = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
     assert source_positions(written(*offsets, value=value)) == found
 
@@ -206,7 +199,6 @@ def test_a_sinks_batch_is_told_by_its_first_record() -> None:
 
 
 def test_a_batch_without_sources_or_compressed_tells_none() -> None:
-    """A foreign writer's, or one that had to be decompressed whole."""
     assert source_positions(written(None, None)) is None
     assert source_positions(written(5, None)) is None
     assert source_positions(written(5, 6, compression=1)) is None

@@ -118,9 +118,7 @@ def test_a_token_that_still_holds_is_used_while_the_endpoint_is_away(oidc: Conne
 
 
 @pytest.mark.parametrize("answer", [(401, b"{}"), (200, b"not JSON"), (200, b"{}"), (200, b"[]")])
-def test_an_endpoint_that_gives_no_token_is_named_without_the_secret(
-    oidc: Connection, endpoint: Endpoint, answer: tuple[int, bytes]
-) -> None:
+def test_an_endpoint_without_a_token_is_named(oidc: Connection, endpoint: Endpoint, answer: tuple[int, bytes]) -> None:
     endpoint.answer = answer
     with pytest.raises(Denied, match=f"no token for client enricher from {endpoint.url}: ") as caught:
         oauth.token(oidc.settings())

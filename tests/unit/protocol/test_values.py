@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.deadline import Deadline, retry_until
-from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
-from brew.kafka.clients import KafkaException, mapped
+from brew.errors import DeadlineExceeded, Retriable, UsageError
 from brew.names import SinkTransactionalId, TransactionalId, checked_topic
 from brew.offsets import OffsetRange, SinkBatch, SourcePosition
 
@@ -18,30 +18,30 @@ _topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 
 @given(group=st.text(min_size=1, max_size=20), topic=_topics, partition=st.integers(0, 10**6))
 def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition: int) -> None:
-    """Also where the group holds colons."""
-    identity = TransactionalId(group, topic, partition)
+    """Also where the group holds colons; a sink's is no pipeline's."""
+    identity, sinks = TransactionalId(group, topic, partition), SinkTransactionalId(group, topic)
     assert TransactionalId.parse(str(identity)) == identity
-
-
-@pytest.mark.parametrize("text", ["", "g", "g:t", "g:t:x", ":t:1", "g::1", "g:t:01", "g:t:-1", "g:a b:1", "g:t:²"])
-def test_what_is_not_one_of_our_ids_is_not_read_as_one(text: str) -> None:
-    """A prefix match would fence somebody else's producer."""
-    with pytest.raises(ValueError, match="not a transactional id"):
-        TransactionalId.parse(text)
-
-
-@given(name=st.text(min_size=1, max_size=20), topic=_topics)
-def test_a_sinks_transactional_id_is_read_back_whole_and_is_no_pipelines(name: str, topic: str) -> None:
-    identity = SinkTransactionalId(name, topic)
-    assert SinkTransactionalId.parse(str(identity)) == identity
+    assert SinkTransactionalId.parse(str(sinks)) == sinks
     with pytest.raises(ValueError, match="not a transactional id of this pipeline"):
-        TransactionalId.parse(str(identity))
+        TransactionalId.parse(str(sinks))
 
 
-@pytest.mark.parametrize("text", ["", "g", "g:sink", ":t:sink", "g::sink", "g:t:0", "g:t:sinks", "g:a b:sink"])
-def test_what_is_not_a_sinks_id_is_not_read_as_one(text: str) -> None:
-    with pytest.raises(ValueError, match="not a transactional id of a sink"):
-        SinkTransactionalId.parse(text)
+@pytest.mark.parametrize(
+    ("kind", "said", "texts"),
+    [
+        (TransactionalId, "", ["", "g", "g:t", "g:t:x", ":t:1", "g::1", "g:t:01", "g:t:-1", "g:a b:1", "g:t:²"]),
+        (
+            SinkTransactionalId,
+            " of a sink",
+            ["", "g", "g:sink", ":t:sink", "g::sink", "g:t:0", "g:t:sinks", "g:a b:sink"],
+        ),
+    ],
+)
+def test_what_is_not_one_of_our_ids_is_not_read_as_one(kind: Any, said: str, texts: list[str]) -> None:
+    """A prefix match would fence somebody else's producer."""
+    for text in texts:
+        with pytest.raises(ValueError, match=f"not a transactional id{said}"):
+            kind.parse(text)
 
 
 @given(topic=_topics, partition=st.integers(0, 10**6), offset=st.integers(0, 2**62))
@@ -55,27 +55,23 @@ def test_a_source_position_survives_its_headers(topic: str, partition: int, offs
 SINKS = [("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
 
 
-def test_a_sinks_record_names_its_batch() -> None:
-    """Its headers are the last: the query may have taken over those of its input."""
-    before = SourcePosition("in", 1, 2).headers()
-    assert SinkBatch.of([("a", None), *before, *SINKS]) == SinkBatch("revenue", 17)
-    assert str(SinkBatch("revenue", 17)) == "batch 17 of sink revenue"
-
-
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "batch"),
     [
-        None,
-        [],
-        SINKS[:1],
-        SINKS[1:],
-        [SINKS[0], ("brew.sink.batch", b"x")],
-        [*SINKS, *SourcePosition("in", 1, 2).headers()],
+        # The last ones count: the query may have taken over those of its input, which may be a pipeline's.
+        ([("a", None), *SourcePosition("in", 1, 2).headers(), *SINKS], SinkBatch("revenue", 17)),
+        ([*SINKS, *SourcePosition("in", 1, 2).headers()], None),
+        (None, None),
+        ([], None),
+        (SINKS[:1], None),
+        (SINKS[1:], None),
+        ([SINKS[0], ("brew.sink.batch", b"x")], None),
     ],
 )
-def test_another_writers_record_names_no_batch(headers: list[tuple[str, bytes]] | None) -> None:
-    """Also that of a pipeline that read a sink's records and kept their headers."""
-    assert SinkBatch.of(headers) is None
+def test_a_sinks_record_names_its_batch(headers: list[tuple[str, bytes]] | None, batch: SinkBatch | None) -> None:
+    """Another writer's names none, also that of a pipeline that read a sink's records and kept their headers."""
+    assert SinkBatch.of(headers) == batch
+    assert str(SinkBatch("revenue", 17)) == "batch 17 of sink revenue"
 
 
 @pytest.mark.parametrize(
@@ -88,28 +84,31 @@ def test_another_writers_record_names_no_batch(headers: list[tuple[str, bytes]] 
     ],
 )
 def test_headers_that_are_not_ours_are_no_position(headers: list[tuple[str, bytes]] | None) -> None:
-    """No guess is made."""
     assert SourcePosition.of(headers) is None
 
 
 @pytest.mark.parametrize(("start", "until"), [(-1, 1), (1, 1), (2, 1)])
 def test_a_range_is_never_empty_or_backwards(start: int, until: int) -> None:
-    """An empty range would commit an offset for nothing."""
     with pytest.raises(ValueError, match="range"):
         OffsetRange("t", 0, start, until)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250])
 def test_names_that_kafka_refuses_are_refused_first(name: str) -> None:
-    """With the setting to change."""
     with pytest.raises(UsageError, match="OUTPUT_TOPIC"):
         checked_topic(name, "OUTPUT_TOPIC")
 
 
 def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
-    """A negative one blocks the client library for ever."""
+    """
+    A negative one blocks the client library for ever.
+
+    The clock may pass the end between two lines: who asks for a part then is told of the time, in the step's words.
+    """
     clock = [0.0]
     deadline = Deadline(10.0, now=lambda: clock[0])
+    assert deadline.part(3.0).remaining_s() == 3.0
+    assert deadline.part(30.0).remaining_s() == 10.0
     clock[0] = 9.9
     deadline.check("commit")
     assert 0 < deadline.remaining_s() < 0.2
@@ -117,52 +116,11 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
     assert deadline.remaining_s() == 0.0
     with pytest.raises(DeadlineExceeded, match="commit: no end within 10 s"):
         deadline.check("commit")
-
-
-def test_a_part_of_a_deadline_that_is_over_runs_out_and_is_no_error_of_its_own() -> None:
-    """The clock may pass the end between two lines: who asks then is told of the time, in the step's words."""
-    clock = [0.0]
-    deadline = Deadline(10.0, now=lambda: clock[0])
-    assert deadline.part(3.0).remaining_s() == 3.0
-    assert deadline.part(30.0).remaining_s() == 10.0
-    clock[0] = 11.0
     part = deadline.part(3.0)
     assert 0 < part.remaining_s() < 0.1
     clock[0] = 12.0
     with pytest.raises(DeadlineExceeded, match="locate"):
         part.check("locate")
-
-
-@pytest.mark.parametrize(
-    ("error", "leaf"),
-    [
-        (KafkaError(KafkaError._FENCED, "x", True), Fenced),
-        (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "x", True), Fenced),
-        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "x", False, True), Retriable),
-        (KafkaError(KafkaError.UNKNOWN_PRODUCER_ID, "x", False, False, True), Abortable),
-        (KafkaError(KafkaError.NOT_COORDINATOR), Retriable),
-        (KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH), Retriable),
-        (KafkaError(KafkaError.FENCED_LEADER_EPOCH), Retriable),
-        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "x", True), Fatal),
-        (KafkaError(KafkaError.INVALID_TXN_STATE), Fatal),
-    ],
-)
-def test_every_client_error_becomes_one_leaf(error: KafkaError, leaf: type[Exception]) -> None:
-    """Asked in the manual's order; what no question covers is fatal."""
-    assert type(classify(error, "commit")) is leaf
-
-
-def test_no_code_of_the_library_is_left_unmapped() -> None:
-    """All of them, in every combination of the three flags, become a leaf of the tree."""
-    codes = [
-        value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
-    ]
-    assert len(codes) > 100
-    for code in codes:
-        for flags in range(8):
-            error = KafkaError(code, "x", bool(flags & 1), bool(flags & 2), bool(flags & 4))
-            with pytest.raises((Retriable, Abortable, Fenced, Fatal)), mapped("step"):
-                raise KafkaException(error)
 
 
 def test_a_retriable_call_is_repeated_until_it_succeeds_or_time_is_up() -> None:

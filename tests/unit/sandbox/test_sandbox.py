@@ -12,12 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from harness.pages import ROOT
 from harness.waiting import await_ends, has_ended, until
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import Part
-from sandbox import process
+from sandbox import process, store
 from sandbox.jvm import TOOLS, Jvm
 from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
@@ -52,7 +53,6 @@ def test_brokers_are_set_up_for_their_number(
 
 
 def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
-    """`down` finds what `up` started, in another process and on another day."""
     layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_node(2, identity=Identity(4711, 1234.5))
     assert (Layout.read(tmp_path), list(tmp_path.iterdir())) == (None, []), "looking at a folder makes nothing there"
     layout.write()
@@ -101,26 +101,19 @@ def test_free_ports_are_different_and_below_the_outgoing_range() -> None:
 
 WAITS = "signal.alarm(600); signal.pause()"
 IDLE = [sys.executable, "-c", f"import signal; {WAITS}"]
-STUBBORN = [
-    sys.executable,
-    "-uc",
-    f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); {WAITS}",
-]
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready')"
+STUBBORN = [sys.executable, "-uc", f"{DEAF}; {WAITS}"]
 
 
-def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -> None:
-    """A state file from before a reboot must not make `down` end somebody else's program."""
+def test_a_process_that_has_ended_or_whose_number_another_one_has_is_not_ours(tmp_path: Path) -> None:
+    """A state file from before a reboot must not make `down` end somebody else's program; stopping is harmless."""
     started = ServerProcess(IDLE, tmp_path / "log", ends_with_parent=True)
     older = Identity(started.identity.pid, started.identity.created - 3600)
     assert (older.alive(), older.stop(Deadline(1)), started.identity.alive()) == (False, False, True)
     started.identity.kill()
     started.ended()
-
-
-def test_a_process_that_has_ended_is_not_alive_and_stopping_it_is_harmless(tmp_path: Path) -> None:
-    """Also while nobody has asked for its exit status yet."""
     started = ServerProcess([sys.executable, "-c", ""], tmp_path / "log", ends_with_parent=False)
-    gone = started.identity
+    gone = started.identity  # nobody has asked for its exit status yet
     assert (gone.wait(Deadline(10)), gone.alive(), gone.stop(Deadline(1))) == (True, False, False)
     started.ended()
 
@@ -142,28 +135,23 @@ def _started_by_another(folder: Path, *, ends_with_parent: bool, then: str = "")
         f"s = ServerProcess({IDLE!r}, pathlib.Path({str(folder / 'log')!r}), ends_with_parent={ends_with_parent});"
         f"print(s.identity.pid, s.identity.created, flush=True); {then}"
     )
-    root = Path(__file__).resolve().parents[3]
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=not then, cwd=root, text=True)
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=not then, cwd=ROOT, text=True)
     pid, created = told.stdout.split()
     return Identity(int(pid), float(created))
 
 
-def test_a_server_that_ends_with_its_parent_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+def test_a_server_ends_when_its_starter_is_killed_unless_it_is_detached(tmp_path: Path) -> None:
     """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
     left = _started_by_another(tmp_path, ends_with_parent=True, then="os.kill(os.getpid(), signal.SIGKILL)").pid
     await_ends([left], Deadline(10))
     assert has_ended(left)
+    detached = _started_by_another(tmp_path, ends_with_parent=False)
+    assert detached.alive(), "`python -m sandbox up` returns, and the broker stays"
+    detached.kill()
+    assert not detached.alive()
 
 
-def test_a_detached_server_outlives_its_starter(tmp_path: Path) -> None:
-    """`python -m sandbox up` returns, and the broker stays."""
-    left = _started_by_another(tmp_path, ends_with_parent=False)
-    assert left.alive()
-    left.kill()
-    assert not left.alive()
-
-
-def test_a_process_that_was_stopped_stands_still_when_the_signal_is_told(
+def test_a_stopped_process_stands_still_when_the_signal_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its threads work on until the one that got the signal has a processor: under load a paused broker answered."""
@@ -206,3 +194,22 @@ def test_the_class_path_has_one_order_and_an_archive_is_named_only_when_it_exist
     assert not any("SharedArchiveFile" in word for word in jvm.command("kafka.Kafka", []))
     jvm.archive.touch()
     assert f"-XX:SharedArchiveFile={jvm.archive}" in jvm.command("kafka.Kafka", [])
+
+
+def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG_VERSION is the first file of `initdb`: a server in what is there would never start."""
+    initdb = tmp_path / "initdb"
+    monkeypatch.setattr(store, "_program", lambda _name: str(initdb))
+    monkeypatch.setattr(store, "_as_user", list)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    made = store.Postgres(tmp_path, store.State(1))
+    made.home.mkdir()
+    for ending, budget_s, said in (("exit 1", 30.0, "failed"), ("exec sleep 30", 0.5, "did not end within 0.5 s")):
+        initdb.write_text(f'#!/bin/sh\ntouch "$2/PG_VERSION"\n{ending}\n')
+        initdb.chmod(0o755)
+        with pytest.raises(Refused, match=said):
+            made.prepare(Deadline(budget_s))
+        assert not made.data.exists()
+    initdb.write_text('#!/bin/sh\ntouch "$2/PG_VERSION" "$2/whole"\n')
+    made.prepare(Deadline(10))
+    assert (made.data / "whole").exists()

@@ -7,41 +7,31 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness.commands import executable
+from harness.pages import ROOT
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "find-python.sh"
+SCRIPT = ROOT / "scripts/find-python.sh"
 QUICK, SLOW, TOO_OLD = 0, 10, 1
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A PATH of its own, with the shell and nothing else."""
     (tmp_path / "bash").symlink_to("/bin/bash")
     return tmp_path
 
 
 def _python(home: Path, name: str, judged: int) -> str:
     """Stands in for an interpreter: what it says of itself is its exit code."""
-    fake = home / name
-    fake.write_text(f"#!/bin/sh\nexit {judged}\n")
-    fake.chmod(0o755)
-    return str(fake)
+    return str(executable(home / name, f"exit {judged}", "/bin/sh"))
 
 
 def _found(home: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["/bin/bash", str(SCRIPT)],
-        env={"PATH": str(home), **more},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environment, line = {"PATH": str(home), **more}, ["/bin/bash", str(SCRIPT)]
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(("first", "second", "told"), [(SLOW, QUICK, False), (TOO_OLD, SLOW, True)])
-def test_an_optimised_build_is_taken_before_one_that_comes_earlier(
-    home: Path, first: int, second: int, told: bool
-) -> None:
+def test_an_optimised_build_is_taken_before_an_earlier_one(home: Path, first: int, second: int, told: bool) -> None:
     """A pyenv's is often first on PATH and not optimised; where there is no other, a slow build is taken and told."""
     _python(home, "python3", first)
     taken = _python(home, "python3.12", second)
@@ -51,9 +41,10 @@ def test_an_optimised_build_is_taken_before_one_that_comes_earlier(
 
 
 def test_what_the_user_names_is_taken_as_it_is(home: Path) -> None:
+    """A real interpreter is asked the question itself."""
     _python(home, "python3", QUICK)
-    named = _python(home, "mine", SLOW)
-    assert _found(home, PYTHON=named).stdout.strip() == named
+    for named in (_python(home, "mine", SLOW), sys.executable):
+        assert _found(home, PYTHON=named).stdout.strip() == named
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -86,8 +77,3 @@ def test_an_interpreter_is_judged_by_what_it_tells_of_its_build(
         f"runpy.run_path({str(SCRIPT.with_name('judge_python.py'))!r})\n"
     )
     assert subprocess.run([sys.executable, "-c", asked], timeout=60, check=False).returncode == judged
-
-
-def test_a_real_interpreter_is_judged(home: Path) -> None:
-    """The question itself runs in the interpreter that is asked."""
-    assert _found(home, PYTHON=sys.executable).stdout.strip() == sys.executable

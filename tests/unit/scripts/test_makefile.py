@@ -7,16 +7,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from harness.commands import executable
+from harness.pages import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 TARGETS = re.findall(r"^([a-z-]+):[^=\n]*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 # Stands in for Python: writes its arguments down, and with --follow waits for a signal as the pipeline does.
-FAKE = f"""#!{sys.executable}
+FAKE = """
 import json, os, signal, sys
 if "--follow" in sys.argv:
     def end(*_): print("ended cleanly", flush=True); sys.exit(0)
@@ -30,10 +31,7 @@ sys.exit(int(os.environ.get("FAKE_EXIT", "0")))
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    fake = tmp_path / "python"
-    fake.write_text(FAKE)
-    fake.chmod(0o755)
-    return fake
+    return executable(tmp_path / "python", FAKE)
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -48,10 +46,8 @@ def _make(*arguments: str, check: bool = True, **environment: str) -> subprocess
     )
 
 
-def _command(*arguments: str, python: Path, **environment: str) -> list[str]:
-    """The arguments that the program behind a target is given."""
-    told: list[str] = json.loads(_make("--silent", *arguments, f"PY={python}", **environment).stdout)
-    return told
+def _command(*arguments: str, python: Path, **environment: str) -> Any:
+    return json.loads(_make("--silent", *arguments, f"PY={python}", **environment).stdout)
 
 
 @pytest.mark.parametrize(
@@ -75,24 +71,18 @@ def test_what_is_set_reaches_the_program_as_it_is(
     assert _command("run-pipeline", *given, python=python, **environment) == ["-m", "pipeline", "run", *passed]
 
 
-def test_what_the_counter_counts_by_can_be_chosen(python: Path) -> None:
-    """UNIQUE_BY=key from either side, for both kinds of reader; without it the program decides."""
+def test_what_the_counter_counts_by_and_whether_a_crash_run_crashes_can_be_chosen(python: Path) -> None:
     assert "--unique-by" not in _command("run-downstream", python=python)
     for target in ("run-downstream", "run-downstream-ru"):
         assert _command(target, "UNIQUE_BY=key", python=python)[-2:] == ["--unique-by", "key"]
         assert _command(target, python=python, UNIQUE_BY="source")[-2:] == ["--unique-by", "source"]
+    assert _command("run-pipeline-crash", python=python)[-2:] == ["--crash-prob", "1.0"]
+    assert _command("run-pipeline-crash", python=python, CRASH_PROB="0")[-2:] == ["--crash-prob", "0"]
 
 
 @pytest.mark.parametrize(("value", "passed"), [("1", True), ("yes", True), ("0", False), ("", False), ("false", False)])
 def test_a_flag_is_off_when_its_variable_says_so(python: Path, value: str, passed: bool) -> None:
-    """SEED_TRANSACTIONAL=0 means no."""
     assert ("--transactional" in _command("seed", f"SEED_TRANSACTIONAL={value}", python=python)) is passed
-
-
-def test_a_crash_run_crashes_unless_told_otherwise(python: Path) -> None:
-    """`make run-pipeline-crash` alone shows the crash; CRASH_PROB=0 from the environment takes it away."""
-    assert _command("run-pipeline-crash", python=python)[-2:] == ["--crash-prob", "1.0"]
-    assert _command("run-pipeline-crash", python=python, CRASH_PROB="0")[-2:] == ["--crash-prob", "0"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +101,6 @@ def test_the_commands_that_look_are_targets(python: Path, given: list[str], call
 
 
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
-    """Make's own exit code is always 2; its report names the program's."""
     done = _make("verify", f"PY={python}", check=False, FAKE_EXIT="3", LC_ALL="C")
     assert "verify] Error 3" in done.stderr
 
@@ -132,8 +121,8 @@ def test_sigterm_to_make_reaches_the_pipeline(python: Path) -> None:
         assert make.stdout.read() == "ended cleanly\n"
 
 
-def test_make_alone_lists_the_ten_targets_of_users() -> None:
-    """A newcomer reads it whole, on 80 columns; it names the list of all."""
+def test_make_alone_lists_the_ten_targets_of_users_and_help_all_lists_every_target() -> None:
+    """A newcomer reads it whole, on 80 columns; it names the list of all, which has the variables too."""
     told = _make().stdout
     listed = re.findall(r"^  make ([a-z-]+) +\S", told, re.MULTILINE)
     assert len(listed) == 11
@@ -141,11 +130,7 @@ def test_make_alone_lists_the_ten_targets_of_users() -> None:
     assert set(listed) <= set(TARGETS)
     assert [line for line in told.splitlines() if len(line) > 80] == []
     assert told == _make("help").stdout
-
-
-def test_help_all_lists_every_target() -> None:
-    """With the variables."""
-    told = "\n" + _make("help-all").stdout
-    assert [target for target in TARGETS if f"\n  {target} " not in told] == []
-    assert "\n  BOOTSTRAP " in told
-    assert "ENGINE " in told
+    everything = "\n" + _make("help-all").stdout
+    assert [target for target in TARGETS if f"\n  {target} " not in everything] == []
+    assert "\n  BOOTSTRAP " in everything
+    assert "ENGINE " in everything

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[3]
+from harness.commands import script
+from harness.pages import ROOT
 
 
 @pytest.fixture(scope="module")
 def mutation() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        return importlib.import_module("mutation")
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+    return script("mutation")
 
 
 def test_every_module_and_test_file_of_the_table_exists(mutation: ModuleType) -> None:
-    """A module that moved would otherwise drop out of the scores without a word."""
     areas = mutation.Area.all()
     paths = [path for area in areas for path in (*area.modules, *area.tests)]
     assert [path for path in paths if not any(ROOT.glob(path))] == []
@@ -58,9 +51,7 @@ def test_measured_rows_replace_their_own_and_those_of_vanished_modules_are_dropp
     assert "Not measured yet: `new.py`." in page
 
 
-def test_a_run_begins_anew_unless_it_is_told_to_go_on(
-    mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_begins_anew_or_goes_on(mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`--again` keeps mutmut's verdicts and brings today's tests; a plain run knows nothing of the last one."""
     monkeypatch.setattr(mutation, "WORK", tmp_path)
     area = mutation.Area("one", ("brew/deadline.py",), ("tests/unit/scripts/test_mutation_table.py",))
@@ -87,7 +78,6 @@ REASON = ("a.py", "f", "return x <= 1", "x is never 1")
 
 
 def test_an_explanation_fits_the_changed_line_of_its_function_alone(mutation: ModuleType) -> None:
-    """The same line in another function, or another change of the same line, is a survivor of its own."""
     explained = mutation.Explained(*REASON)
     assert explained.covers(MUTANT)
     for other in ({"module": "b.py"}, {"function": "g"}, {"now": "return x < 2"}):
@@ -105,22 +95,20 @@ def test_a_survivor_without_an_explanation_fails_its_module(
 ) -> None:
     """A mutant that no test calls counts as a survivor, too."""
     mutants = [MUTANT | {"status": "killed"}] * 19 + [MUTANT | {"status": status}]
-    reasons = [mutation.Explained(*REASON)] if explained else []
-    row = mutation.score("a.py", mutants, reasons)
+    row = mutation.score("a.py", mutants, [mutation.Explained(*REASON)] if explained else [])
     assert mutation.print_score("a.py", row, []) is passes
     assert ("+ return x <= 1" in capsys.readouterr().out) is not passes
 
 
-def test_a_module_below_the_bar_fails_even_when_every_survivor_is_explained(mutation: ModuleType) -> None:
-    """89 of 100 is too few, 90 is enough."""
-    for survivors, passes in ((11, False), (10, True)):
-        mutants = [MUTANT] * survivors + [MUTANT | {"status": "killed"}] * (100 - survivors)
-        row = mutation.score("a.py", mutants, [mutation.Explained(*REASON)])
-        assert mutation.print_score("a.py", row, []) is passes
+@pytest.mark.parametrize(("survivors", "passes"), [(11, False), (10, True)])
+def test_a_module_below_90_of_100_fails_even_when_every_survivor_is_explained(
+    mutation: ModuleType, survivors: int, passes: bool
+) -> None:
+    mutants = [MUTANT] * survivors + [MUTANT | {"status": "killed"}] * (100 - survivors)
+    assert mutation.print_score("a.py", mutation.score("a.py", mutants, [mutation.Explained(*REASON)]), []) is passes
 
 
 def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -> None:
-    """The class behaves as before; a protocol's stub stays."""
     source = (
         "class A:\n    x: int = 3\n\n    @property\n    def twice(self) -> int:\n"
         '        """Two."""\n        y = self.x\n\n        return 2 * y\n\n    def one(self):\n        return 1\n'
@@ -138,7 +126,6 @@ def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -
 
 
 def test_what_is_left_alone_stands_between_two_comments(mutation: ModuleType) -> None:
-    """Mutmut's own; a class or function of another name stays open."""
     source = "class A:\n    x = 1\n\n\ndef f(\n    x: int,\n) -> int:\n    return x\n\n\nclass B:\n    x = 2\n"
     start, end = "# pragma: no mutate start\n", "# pragma: no mutate end\n"
     kept = mutation.excluded(source, ["f", "B"])

@@ -48,29 +48,31 @@ def driver(monkeypatch: pytest.MonkeyPatch, *answers: int | BrewError) -> tuple[
     return SharedTransaction(TransactionSettings(Connection("nowhere:1"), "revenue", 60.0), "out"), coordinator
 
 
-def test_tasks_get_the_id_and_epoch_of_the_last_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_get_the_last_fences_id_and_epoch_and_the_driver_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka, _ = driver(monkeypatch, 0)
     kafka.fence(Deadline(5))
     epoch = kafka.epoch
     told = (epoch.transactional_id, epoch.producer_id, epoch.epoch, epoch.timeout_s)
     assert told == ("revenue:out:sink", 4711, 7, 60.0)
+    with pytest.raises(Fatal):
+        kafka.produce("out", b"value")
+    with pytest.raises(Fatal):
+        kafka.make_room(Deadline(1))
 
 
-def test_a_transaction_that_is_being_ended_is_waited_for_on_the_same_connection(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("answers", "anew"),
+    [
+        ([CONCURRENT, CONCURRENT], 0),
+        *(([answer], 1) for answer in (NOT_COORDINATOR, Retriable("cut off"), DeadlineExceeded("no answer"))),
+    ],
+)
+def test_an_ending_transaction_is_waited_for_and_a_lost_coordinator_looked_for_anew(
+    monkeypatch: pytest.MonkeyPatch, answers: list[int | BrewError], anew: int
 ) -> None:
-    kafka, coordinator = driver(monkeypatch, CONCURRENT, CONCURRENT, 0)
+    kafka, coordinator = driver(monkeypatch, *answers, 0)
     kafka.fence(Deadline(5))
-    assert (coordinator.asked, coordinator.forgotten) == (3, 0)
-
-
-@pytest.mark.parametrize("answer", [NOT_COORDINATOR, Retriable("cut off"), DeadlineExceeded("no answer")])
-def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(
-    monkeypatch: pytest.MonkeyPatch, answer: int | BrewError
-) -> None:
-    kafka, coordinator = driver(monkeypatch, answer, 0)
-    kafka.fence(Deadline(5))
-    assert (coordinator.asked, coordinator.forgotten) == (2, 1)
+    assert (coordinator.asked, coordinator.forgotten) == (len(answers) + 1, anew)
 
 
 def test_a_distant_coordinator_gets_more_time_with_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +83,7 @@ def test_a_distant_coordinator_gets_more_time_with_each_attempt(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("code", "leaf"),
-    [(EPOCH, Fenced), (FENCED, Fenced), (STATE, Abortable), (ID_DENIED, Denied), (INVALID, Fatal)],
+    ("code", "leaf"), [(EPOCH, Fenced), (FENCED, Fenced), (STATE, Abortable), (ID_DENIED, Denied), (INVALID, Fatal)]
 )
 def test_other_answers_end_the_attempt(monkeypatch: pytest.MonkeyPatch, code: int, leaf: type[BrewError]) -> None:
     kafka, coordinator = driver(monkeypatch, code)
@@ -104,11 +105,3 @@ def test_a_commit_without_an_answer_is_an_open_question(monkeypatch: pytest.Monk
     kafka, _ = driver(monkeypatch, Retriable("cut off"))
     with pytest.raises(DeadlineExceeded, match="commit: still failing"):
         kafka.commit(Deadline(0.1))
-
-
-def test_the_driver_itself_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, _ = driver(monkeypatch, 0)
-    with pytest.raises(Fatal):
-        kafka.produce("out", b"value")
-    with pytest.raises(Fatal):
-        kafka.make_room(Deadline(1))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.connection import Connection
-from brew.errors import Abortable, Denied, Fenced, Refused
+from brew.errors import Abortable, Denied, Fatal, Fenced, Refused
 from brew.kafka import oauth
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
@@ -65,40 +65,46 @@ def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest
         oauth.forget()
 
 
-def test_all_tasks_through_and_no_partition_twice_is_right() -> None:
-    two, none, one = ["out/0", "out/1"], list[str](), ["out/2"]
-    shares = [Result(Status.WRITTEN, len(wrote), partitions=wrote) for wrote in (two, none, one)]
-    checked(shares)
-    with pytest.raises(Overlap, match="two tasks wrote to out/2"):
-        checked([*shares, shares[-1]])
+def test_an_adopted_producer_takes_servers_and_client_id_as_librdkafka_does() -> None:
+    """Quotas and brokers' metrics go by the id; most of a sink's traffic is that of its tasks."""
+    connection = Connection("PLAINTEXT://one:1, two:2,[::1]:3", {"client.id": "revenue"})
+
+    async def look() -> tuple[str, list[tuple[str, int]]]:
+        producer = adopted(replace(EPOCH, connection=connection))
+        producer._closed = True
+        return str(producer.client._client_id), sorted((host, port) for host, port, _ in producer.client.hosts)
+
+    assert asyncio.run(look()) == ("revenue", [("::1", 3), ("one", 1), ("two", 2)])
 
 
-def test_two_tasks_in_one_partition_end_the_batch() -> None:
-    """Their sequence numbers began at 0 both, so brokers took the second one's records for duplicates."""
-    with pytest.raises(Overlap, match="two tasks wrote to out/1"):
-        checked(
-            [Result(Status.WRITTEN, 1, partitions=["out/0", "out/1"]), Result(Status.WRITTEN, 1, partitions=["out/1"])]
-        )
+def wrote(*partitions: str) -> Result:
+    return Result(Status.WRITTEN, len(partitions), partitions=[*partitions])
 
 
-def test_sequence_numbers_that_brokers_refuse_tell_of_two_tasks_in_one_partition() -> None:
-    """The batch is attempted again with a shuffle; five attempts without one ended the query (cell F39-rand-tasks)."""
-    refused = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
-    with pytest.raises(Overlap, match=r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"):
-        checked([Result(Status.WRITTEN, 1, partitions=["out/0"]), Result.of(refused)])
-    with pytest.raises(Abortable) as told:
-        checked([Result.of(Abortable("produce: gone"))])
-    assert not isinstance(told.value, Overlap)
+OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSequenceNumber.__name__})")
 
 
-def test_one_failed_task_ends_the_batch_with_its_reason() -> None:
-    with pytest.raises(Abortable, match=r"Fenced: produce: gone \(1 of 2 tasks\)"):
-        checked([Result(Status.WRITTEN, 1), Result.of(Fenced("produce: gone"))])
-
-
-def test_a_refusal_goes_before_a_failure() -> None:
-    with pytest.raises(Refused, match=r"^no such topic$"):
-        checked([Result.of(Fenced("x")), Result.of(Refused("no such topic"))])
+@pytest.mark.parametrize(
+    ("results", "error", "said"),
+    [
+        # Both tasks' sequence numbers began at 0, so brokers took the second one's records for duplicates,
+        ([wrote("out/0", "out/1"), wrote("out/1")], Overlap, "two tasks wrote to out/1"),
+        ([wrote("out/0", "out/1"), wrote(), wrote("out/2"), wrote("out/2")], Overlap, "two tasks wrote to out/2"),
+        # or refused them: attempted without a shuffle again, five times, that ended a query (cell F39-rand-tasks).
+        ([wrote("out/0"), Result.of(OUT_OF_ORDER)], Overlap, r"OutOfOrderSequenceNumber\) \(1 of 2 tasks\)"),
+        ([Result.of(Abortable("produce: gone"))], Abortable, "produce: gone"),
+        ([wrote(), Result.of(Fenced("produce: gone"))], Abortable, r"Fenced: produce: gone \(1 of 2 tasks\)"),
+        ([Result.of(Fenced("x")), Result.of(Refused("no such topic"))], Refused, r"^no such topic$"),
+    ],
+)
+def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
+    results: list[Result], error: type[Exception], said: str
+) -> None:
+    """A refusal goes before a failure."""
+    checked([wrote("out/0", "out/1"), wrote(), wrote("out/2")])
+    with pytest.raises(error, match=said) as told:
+        checked(results)
+    assert isinstance(told.value, Overlap) is (error is Overlap)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +115,8 @@ def test_a_refusal_goes_before_a_failure() -> None:
         (PositionBehind("an old answer"), Status.BEHIND),
         (Fenced("c"), Status.FAILED),
         (Abortable("d"), Status.FAILED),
+        (Fatal("fence: InvalidTransactionTimeoutError for transactional id x"), Status.REFUSED),
+        (Fatal("fence: larger than the maximum value (INVALID_TRANSACTION_TIMEOUT)"), Status.REFUSED),
     ],
 )
 def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, status: Status) -> None:

@@ -1,32 +1,28 @@
-"""One partition's reader on a real broker: what it gives out, what it weighs, and how it rests."""
+"""One partition's readers on a real broker: what they give out and weigh, how they rest, and when they give up."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
 
-from brew.errors import BrewError
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded
 from brew.kafka.clients import FULL_MS
-from brew.kafka.log_reader import FetchedRecords, TailReader
+from brew.kafka.log_reader import FetchedRecords, RangeReader, TailReader
 
 AHEAD_BYTES = 64 * 1024
 LOOKS = 30
 VOLUNTARY = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
 
 
 def tail(stage: Stage, start: int = 0) -> TailReader:
@@ -123,3 +119,43 @@ def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
     rest_ms = 10 * FULL_MS
     with full(stage, rest_ms) as threads:
         assert seconds_for_looks(threads) > LOOKS * rest_ms / 1000 / 2
+
+
+def offsets(reader: RangeReader, start: int, until: int) -> list[int]:
+    return [r.offset() for some in reader.read(start, until, Deadline(10), threading.Event()) for r in some]
+
+
+def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -> None:
+    """Ranges that follow each other, that end in markers, that hold nothing visible, and one read again."""
+    stage.create(1)
+    stage.seed(30, "--transactional", "--transaction-size", "10")
+    visible = [one.offset() for one in stage.records(stage.names.input)]  # which waits for the last marker
+    end = stage.logs(stage.names.input)[0].last_stable
+    assert len(visible) == 30
+    assert visible[-1] + 1 < end, "it has to end in markers"
+    reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)
+    try:
+        cuts = [0, 3, 4, visible[9] + 1, visible[10], visible[-1] + 1, end]
+        for start, stop in itertools.pairwise(cuts):
+            assert offsets(reader, start, stop) == [at for at in visible if start <= at < stop]
+        stage.seed(5)
+        more = stage.logs(stage.names.input)[0].last_stable
+        assert len(offsets(reader, end, more)) == 5
+        assert offsets(reader, 2, end) == [at for at in visible if at >= 2]
+    finally:
+        reader.close()
+
+
+def test_a_reader_that_finds_nothing_gives_up_at_its_deadline_and_when_told(stage: Stage) -> None:
+    stage.create(1)
+    stage.seed(3)
+    reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)
+    stop = threading.Event()
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"offsets 0 to 10"):
+            list(reader.read(0, 10, Deadline(0.5), stop))
+        stop.set()
+        with pytest.raises(DeadlineExceeded, match="the run stops"):
+            list(reader.read(0, 10, Deadline(10), stop))
+    finally:
+        reader.close()
