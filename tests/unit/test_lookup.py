@@ -5,8 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from harness.pages import ROOT
 
+from brew.load import load
 from brew.lookup import Rows, Table
+from brew.testing import record, transform
 
 
 class Topic:
@@ -72,3 +75,11 @@ def test_a_key_of_text_is_refused_rather_than_not_found() -> None:
 def test_a_table_travels_as_values() -> None:
     table = Table("rates", bootstrap="k:1")
     assert pickle.loads(pickle.dumps(table)) == table
+
+
+@pytest.mark.parametrize("amount", ["1e30", 1e30, "-9e999999", "Infinity", "NaN", True, None])
+def test_an_amount_that_the_example_can_not_convert_is_rejected_and_does_not_end_the_run(amount: object) -> None:
+    """One such payment would block its partition."""
+    in_euros = load(f"{ROOT}/examples/currency.py:in_euros").target
+    result = transform(in_euros, [record({"amount": amount, "currency": "EUR"})])
+    assert [one.reason for one in result.rejected] == ["no-amount"]
