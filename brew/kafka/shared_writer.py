@@ -45,6 +45,16 @@ _DENIED = (client_errors.TopicAuthorizationFailedError, client_errors.Transactio
 _FENCED = (client_errors.ProducerFenced, client_errors.InvalidProducerEpoch)
 
 
+class InvalidRecordError(client_errors.BrokerResponseError):  # type: ignore[misc]
+    """The library knows no name for this code, and would report an unknown error."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+
+
+client_errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)
+
+
 @dataclass(slots=True)
 class Written:
     """What one task wrote: the number of acknowledged records, and their partitions."""
@@ -106,7 +116,9 @@ async def _write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way:
 def adopted(epoch: SharedEpoch) -> AIOKafkaProducer:
     """Create a producer that writes under the driver's producer id and epoch, and never requests its own."""
     producer = AIOKafkaProducer(
-        bootstrap_servers=epoch.connection.bootstrap.split(","),
+        # librdkafka and kafka-python take PLAINTEXT://host:port, too.
+        bootstrap_servers=[server.rpartition("://")[2] for server in epoch.connection.bootstrap.split(",")],
+        client_id=epoch.connection.properties.get("client.id"),
         transactional_id=epoch.transactional_id,
         transaction_timeout_ms=int(epoch.timeout_s * 1000),
         request_timeout_ms=_REQUEST_MS,

@@ -37,8 +37,17 @@ FENCE_S = 60.0
 _DESCRIBE_S = 30.0
 
 
-_TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "MessageSizeTooLarge")
-"""The brokers' refusal by librdkafka's name and by aiokafka's."""
+_FINAL = {
+    ("MSG_SIZE_TOO_LARGE", "MessageSizeTooLarge"): (
+        "a record, or where rows name their topics a record batch of up to 1 MB, is larger than max.message.bytes of "
+        "its topic: raise that"
+    ),
+    ("INVALID_RECORD", "InvalidRecord"): "a topic with cleanup.policy=compact takes no row without a key",
+    ("INVALID_TRANSACTION_TIMEOUT", "InvalidTransactionTimeout"): (
+        "transaction_timeout_s is larger than the brokers' transaction.max.timeout.ms: lower it"
+    ),
+}
+"""The brokers' refusals that each attempt would get again, by librdkafka's name and the Python clients', and why."""
 
 
 class Status(enum.StrEnum):
@@ -79,9 +88,8 @@ class Result:
     def of(cls, error: BrewError, steps: dict[str, float] | None = None) -> Self:
         """Classify an error: one that each attempt would repeat ends the query; otherwise the next attempt decides."""
         text = str(error)
-        too_large = any(name in text for name in _TOO_LARGE)
-        final = isinstance(error, Refused | UsageError) or denial_in(text) is Denial.RIGHT or too_large
-        advice = "; a record is larger than max.message.bytes of its topic: raise that" if too_large else ""
+        advice = next((f"; {why}" for found, why in _FINAL.items() if any(name in text for name in found)), "")
+        final = isinstance(error, Refused | UsageError) or denial_in(text) is Denial.RIGHT or advice
         status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {text}{advice}"
         return cls(Status.BEHIND if isinstance(error, PositionBehind) else status, detail=detail, steps=steps or {})
 

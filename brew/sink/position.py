@@ -24,6 +24,8 @@ class PositionBehind(Refused):
     """
 
 
+BY_HAND = '{"by":"start_at"}'
+"""The metadata of a position that `start_at` set. Consumers and kafka-consumer-groups commit empty metadata."""
 _FINGERPRINT = 16
 _START_OVER = "to start over on purpose, use a new name and a new checkpoint"
 
@@ -47,16 +49,16 @@ class PositionMetadata:
     @classmethod
     def parse(cls, text: str) -> PositionMetadata | None:
         """
-        Parse the metadata; None for an offset that was set by hand, without metadata.
+        Parse the metadata; None for a position that `start_at` set.
 
         Raises:
             ValueError: another program wrote it.
         """
-        if not text:
-            return None
         try:
             # librdkafka may append stray bytes to the metadata that it returns (its issue 4649).
             found, _ = json.JSONDecoder().raw_decode(text)
+            if found == json.loads(BY_HAND):
+                return None
             query, offsets, topic_id = found["query"], found["offsets"], found["topic"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"not the metadata of a sink: {text!r}") from error
@@ -117,7 +119,8 @@ def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int
             raise Refused(_rolled_back(batch, committed, batch.batch_id))
         return False
     ahead = stands > batch.batch_id
-    relation = "an older copy of the checkpoint was restored" if ahead else "the position was moved back"
+    behind = "the position was moved back, or the sink was not called for each batch (call it for empty ones, too)"
+    relation = "an older copy of the checkpoint was restored" if ahead else behind
     raise (Refused if ahead else PositionBehind)(
         f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {stands} ({batch.place}): {relation}; "
         f"restore the checkpoint that belongs to batch {stands}, or call start_at({batch.batch_id}) on the sink if you "
@@ -149,7 +152,9 @@ def _metadata_of(batch: Batch, committed: Committed) -> PositionMetadata | None:
     except ValueError as error:
         raise Refused(
             f"sink {batch.sink!r}: the offset {committed.offset} in {batch.place} was committed by another program "
-            f"({error}); a sink needs a group of its own: give it another name"
+            f"({error}), such as a consumer of that group; a sink needs a group of its own: give the other program "
+            f"another one, then call start_at({batch.batch_id}) on the sink if the batches below it are out "
+            "and none above; or give the sink another name"
         ) from error
 
 

@@ -184,6 +184,13 @@ def is_narrow(df: DataFrame) -> bool:
     return not any("Exchange" in plan.executedPlan().toString() for plan in plans)
 
 
+def is_stopping(df: DataFrame) -> bool:
+    """Return whether `stop` was called on the query of this thread; it waits until foreachBatch returns."""
+    session: Any = df.sparkSession
+    query = session.sparkContext.getLocalProperty(_QUERY_ID)
+    return query is not None and not _execution(session, query).isActive()
+
+
 def _execution(session: Any, query: str) -> Any:
     """Return the running query; the session of foreachBatch is a clone, whose own list of queries is empty."""
     key = session.sparkContext._jvm.java.util.UUID.fromString(query)  # noqa: SLF001

@@ -18,20 +18,21 @@ from brew.acl import advice
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, Refused, UsageError
-from brew.kafka.clients import BATCH_BYTES
+from brew.kafka.clients import BATCH_BYTES, reach
 from brew.kafka.sink_transaction import SinkTransaction, check_brokers, described, max_batch_bytes
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, checked_topic
 from brew.observability.status import Status as SinkStatus
 from brew.sasl import GSSAPI
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
-from brew.sink.position import Batch, PositionMetadata, fingerprint
+from brew.sink.position import BY_HAND, Batch, PositionMetadata, fingerprint
 from brew.sink.query import (
     batch_source,
     check_batch_job,
     check_session,
     driver_processes,
     in_few_tasks,
+    is_stopping,
     tasks_of,
     wake_workers,
 )
@@ -221,7 +222,7 @@ class ExactlyOnceSink:
         settings = TransactionSettings(self.connection, self.name, self.timeout_s)
         kafka = SinkTransaction(settings, self.position_topic)
         try:
-            transact(kafka, lambda _: Write(lambda _: None, lambda: batch_id, "", deadline), deadline)
+            transact(kafka, lambda _: Write(lambda _: None, lambda: batch_id, BY_HAND, deadline), deadline)
         finally:
             kafka.close()
 
@@ -270,6 +271,7 @@ class ExactlyOnceSink:
         if self._checked:
             return
         deadline = Deadline(_DESCRIBE_S)
+        reach(self.connection, deadline)  # its error names the servers, and a refused login
         self._topic_id = described(self.connection, self.position_topic, deadline).topic_id
         if self.topic is not None and self.topic != self.position_topic:
             described(self.connection, self.topic, deadline)
@@ -300,12 +302,14 @@ class ExactlyOnceSink:
             if result.status is Status.REFUSED or (result.status is Status.BEHIND and number == self.attempts):
                 raise Refused(result.detail.partition(": ")[2])
             job = job.first_attempt()
+            if number < self.attempts and is_stopping(frame):
+                break
             if number < self.attempts:
                 # The holder of the id, or an unavailable broker, needs time; two holders must get out of step.
                 time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - a pause, not a secret
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
         raise Abortable(
-            f"sink {self.name!r}: batch {batch_id} was not written in {self.attempts} attempts, the last one: "
+            f"sink {self.name!r}: batch {batch_id} was not written in {number} attempts, the last one: "
             f"{result.detail if result else ''}; nothing of it is visible; where it takes longer than "
             f"transaction_timeout_s ({self.timeout_s:g}), raise that, or make batches smaller (maxOffsetsPerTrigger)"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
@@ -14,15 +14,19 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.sinks import SinkStage
 from harness.transactions import STEP_S
+from harness.waiting import until
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+import brew
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
+from brew.kafka.clients import READ_COMMITTED, TopicPartition, consumer
 from brew.kafka.group_requests import delete_group
 from brew.sink import sink as sinks
+from brew.sink.batch import Result, Status
 
 
 @pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
@@ -125,6 +129,44 @@ def test_the_topic_of_the_rows_tells_that_a_position_elsewhere_expired(it: SinkS
     with pytest.raises(Refused, match="the topic holds its records up to batch 1"):
         it.sink(**elsewhere).write(rows(it, 0, 10), 1)
     assert it.values() == each(10)
+
+
+def test_the_offset_of_a_consumer_whose_group_has_the_sinks_name_is_not_its_position(it: SinkStage) -> None:
+    """One that reads the output and commits stands at 2 after a row and its marker, which said that batch 1 is out."""
+    sink = it.sink()
+    assert sink.write(rows(it, 0, 10), 0)
+    reader = consumer(it.stage.connection, it.name, READ_COMMITTED)
+    reader.commit(offsets=[TopicPartition(it.stage.names.output, 0, 2)], asynchronous=False)
+    reader.close()
+    with pytest.raises(Refused, match=r"committed by another program .*such as a consumer of that group"):
+        sink.write(rows(it, 10, 10), 1)
+    sink.start_at(1)
+    assert sink.write(rows(it, 10, 10), 1)
+    assert it.values() == each(20)
+
+
+@TASKS
+def test_a_query_that_is_stopped_makes_no_further_attempt(it: SinkStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stop` waits for foreachBatch: for minutes while a broker is away."""
+    tried, numbers, stopped = Event(), list[int](), Event()
+
+    def failing(*_: object) -> Result:
+        numbers.append(1)
+        tried.set()
+        assert stopped.wait(30)
+        return Result(Status.FAILED, detail="Fenced: x")
+
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", failing)
+    writer = it.copied().writeStream.foreachBatch(it.sink(attempts=50)).option("checkpointLocation", str(it.checkpoint))
+    query = writer.start()
+    assert tried.wait(60)
+    stopping = Thread(target=query.stop)
+    stopping.start()
+    until(lambda: not query.isActive, "the query to be stopping")
+    stopped.set()
+    stopping.join(30)
+    assert not stopping.is_alive()
+    assert len(numbers) == 1
 
 
 @TASKS

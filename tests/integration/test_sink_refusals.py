@@ -146,6 +146,7 @@ NOWHERE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
     "partition": ([("a", 2), ("b", 3)], "value string, partition int", r"partition 3 of topic .* \(0 to 2\)"),
     "topic": ([("a", "no-such-topic")], "value string, topic string", "topic 'no-such-topic' does not exist"),
     "too-large": ([("a" * 30_000, 0)], "value string, partition int", "larger than max.message.bytes of its topic"),
+    "no-key": ([("a", 0)], "value string, partition int", "cleanup.policy=compact takes no row without a key"),
 }
 
 
@@ -162,6 +163,9 @@ def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path
 def test_a_row_that_no_attempt_can_write_ends_the_query_at_the_first_one(empty: SinkStage, case: str) -> None:
     """An `Abortable` would mean that it was repeated until the attempts were used up."""
     rows, schema, said = NOWHERE[case]
+    if case == "no-key":
+        compact = ("--topic", empty.stage.names.output, "--add-config", "cleanup.policy=compact")
+        empty.stage.tool("kafka-configs", "--alter", *compact)
     topic = None if case == "topic" else empty.stage.names.output
     sink = empty.sink(topic=topic, position_topic=empty.stage.names.output)
     with pytest.raises(Refused, match=said):

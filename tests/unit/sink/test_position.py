@@ -14,7 +14,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.offsets import committed
 from brew.offsets import Committed
-from brew.sink.position import Batch, PositionBehind, PositionMetadata, fingerprint, is_new
+from brew.sink.position import BY_HAND, Batch, PositionBehind, PositionMetadata, fingerprint, is_new
 
 QUERY, OTHER = "06bb0441-3498-4f6f-9b79-0f2cdb9bce3a", "73cff32c-a5e0-4566-9e0d-caac10aadf12"
 TOPIC_ID = "vJ3bWcVYQbeYtDcy9mXq1A"
@@ -94,7 +94,7 @@ def test_a_checkpoint_restored_from_an_old_copy_or_a_position_that_was_moved_bac
     assert not isinstance(refused.value, PositionBehind), "asking again would not help"
     text = refusal(batch(2), position(1))
     assert "Kafka's position is batch 1" in text
-    assert "the position was moved back" in text
+    assert "the position was moved back, or the sink was not called for each batch" in text
     with pytest.raises(PositionBehind):  # a coordinator may tell an old one, so it is asked again
         is_new(batch(2), position(1), lambda: None)
 
@@ -110,12 +110,12 @@ def test_a_batch_that_is_out_but_covered_other_offsets_is_refused() -> None:
 
 
 def test_a_position_set_by_hand_is_believed() -> None:
-    assert is_new(batch(2), Committed(2, ""), none)
-    assert not is_new(batch(1), Committed(2, ""), none)
-    assert "Kafka's position is batch 2" in refusal(batch(0), Committed(2, ""))
+    assert is_new(batch(2), Committed(2, BY_HAND), none)
+    assert not is_new(batch(1), Committed(2, BY_HAND), none)
+    assert "Kafka's position is batch 2" in refusal(batch(0), Committed(2, BY_HAND))
 
 
-@pytest.mark.parametrize("metadata", ["x", "{}", "[]", '{"query":"a"}', "null", "7"])
+@pytest.mark.parametrize("metadata", ["", "x", "{}", "[]", '{"query":"a"}', "null", "7"])
 def test_an_offset_of_another_program_is_refused(metadata: str) -> None:
     text = refusal(batch(2), Committed(2, metadata))
     assert f"was committed by another program (not the metadata of a sink: {metadata!r})" in text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import brew
-from brew.errors import Abortable, Refused, UsageError
+from brew.errors import Abortable, Refused, Unreachable, UsageError
 from brew.sink import sink as sinks
 from brew.sink.batch import BatchJob, Result, Status
 from brew.sink.position import Batch, PositionMetadata
@@ -58,6 +58,7 @@ def test_two_sinks_of_one_name_pause_differently_and_never_for_long(monkeypatch:
     """With equal pauses they would fence each other at each attempt."""
     pauses = list[float]()
     monkeypatch.setattr(sinks.time, "sleep", pauses.append)
+    monkeypatch.setattr(sinks, "is_stopping", lambda _: False)
     monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: Result(Status.FAILED, detail="Fenced: "))
     for _ in range(2):
         with pytest.raises(Abortable, match="was not written in 8 attempts"):
@@ -80,6 +81,7 @@ def test_a_position_behind_the_checkpoint_is_asked_for_again_before_it_is_refuse
     """A coordinator that is cut off from the other brokers tells an old one; one that was moved back stays there."""
     left = [*answers]
     monkeypatch.setattr(sinks, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(sinks, "is_stopping", lambda _: False)
     monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: left.pop(0))
     writing = sink(attempts=3)
     if written:
@@ -96,6 +98,14 @@ def test_a_sink_shows_no_secret() -> None:
 
 def test_rows_may_name_their_topics_if_the_position_has_one() -> None:
     assert sink(topic=None, position_topic="positions").position_topic == "positions"
+
+
+def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query's error said only that the topic could not be described."""
+    monkeypatch.setattr(sinks, "_DESCRIBE_S", 0.5)
+    away = brew.ExactlyOnceSink("127.0.0.1:1", name="revenue", topic="out")
+    with pytest.raises(Unreachable, match=r"no Kafka broker answered at '127\.0\.0\.1:1'"):
+        away._check_cluster()
 
 
 def test_a_frame_of_spark_connect_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.connection import Connection
-from brew.errors import Abortable, Denied, Fenced, Refused
+from brew.errors import Abortable, Denied, Fatal, Fenced, Refused
 from brew.kafka import oauth
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
@@ -65,6 +65,18 @@ def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest
         oauth.forget()
 
 
+def test_an_adopted_producer_takes_servers_and_client_id_as_librdkafka_does() -> None:
+    """Quotas and brokers' metrics go by the id; most of a sink's traffic is that of its tasks."""
+    connection = Connection("PLAINTEXT://one:1, two:2,[::1]:3", {"client.id": "revenue"})
+
+    async def look() -> tuple[str, list[tuple[str, int]]]:
+        producer = adopted(replace(EPOCH, connection=connection))
+        producer._closed = True
+        return str(producer.client._client_id), sorted((host, port) for host, port, _ in producer.client.hosts)
+
+    assert asyncio.run(look()) == ("revenue", [("::1", 3), ("one", 1), ("two", 2)])
+
+
 def wrote(*partitions: str) -> Result:
     return Result(Status.WRITTEN, len(partitions), partitions=[*partitions])
 
@@ -103,6 +115,8 @@ def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
         (PositionBehind("an old answer"), Status.BEHIND),
         (Fenced("c"), Status.FAILED),
         (Abortable("d"), Status.FAILED),
+        (Fatal("fence: InvalidTransactionTimeoutError for transactional id x"), Status.REFUSED),
+        (Fatal("fence: larger than the maximum value (INVALID_TRANSACTION_TIMEOUT)"), Status.REFUSED),
     ],
 )
 def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, status: Status) -> None:
