@@ -13,7 +13,6 @@ from proof.checking.input_partition import BrokerFacts, Headers, InputPartition,
 from proof.findings import Findings, Name
 from proof.oracle import Profiles, appended, unjustified, wrong_enrichment
 
-
 ExactMatch = Callable[[Row, Row], bool]
 
 
