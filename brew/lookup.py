@@ -12,6 +12,9 @@ A row is in force from its own timestamp until the next row of its key; a tombst
 deterministic, whenever it is called, as long as no rows with past timestamps are written and no rows that older records
 still need are removed (`retention.ms=-1` and `cleanup.policy=delete`, not `compact`).
 
+Write each row some seconds before its timestamp. The clocks of machines differ, and a row that is visible later than
+its timestamp may be missed by a record of the same second, and found by `brew verify`.
+
 Each process reads the topic once, and again up to its end when asked about a later time.
 """
 

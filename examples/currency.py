@@ -5,14 +5,14 @@ Convert amounts to euros at the rate in force when the payment was made; rates c
     brew run --transform examples/currency.py:in_euros --input payments --output payments.eur
 
 A rate is a record whose key is the currency and whose value is the price of one unit in euros (`USD` -> `0.92`), in
-force from its timestamp on. Publish a rate before it is needed, and keep old ones (`retention.ms=-1`,
+force from its timestamp on. Publish a rate some seconds before that, and keep old ones (`retention.ms=-1`,
 `cleanup.policy=delete`): a payment is then always converted at the same rate, and `brew verify` can look it up again.
 """
 
 from __future__ import annotations
 
 import os
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 from typing import Any
 
 import brew
@@ -28,12 +28,16 @@ def in_euros(payment: Any, record: brew.Record) -> dict[str, Any]:
     """Add the amount in euros and the rate, as strings because JSON numbers would round them."""
     try:
         amount, currency = Decimal(str(payment["amount"])), str(payment["currency"])
-    except (TypeError, KeyError, InvalidOperation) as error:
+    except (TypeError, KeyError, DecimalException) as error:
         raise brew.Reject("no-amount", "a payment has an amount and a currency") from error
     if not amount.is_finite():
         raise brew.Reject("no-amount", f"{amount} is not an amount")
     rate = Decimal(1) if currency == "EUR" else _rate(currency, record.timestamp)
-    return {**payment, "eur": str((amount * rate).quantize(CENT)), "rate": str(rate)}
+    try:
+        euros = (amount * rate).quantize(CENT)
+    except DecimalException as error:
+        raise brew.Reject("no-amount", f"{amount} has too many digits") from error
+    return {**payment, "eur": str(euros), "rate": str(rate)}
 
 
 def _rate(currency: str, timestamp: int) -> Decimal:

@@ -27,7 +27,6 @@ from brew.names import ExitCode
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
-_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 _SIZE = 16
 _SUFFIX = ".parsed"
 
@@ -107,14 +106,14 @@ class Program:
             raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_output()}; see {self._err}")
         return self.printed()
 
-    def report(self, deadline: Deadline) -> dict[str, Any]:
-        """Wait for the end, with a verdict as exit code; return the JSON printed, or raise `ProgramFailedError`."""
+    def report(self, deadline: Deadline, *also: ExitCode) -> dict[str, Any]:
+        """Return the JSON printed; raise `ProgramFailedError` without it, or unless the code is 0, 1 or in ``also``."""
         code = self.wait(deadline)
         try:
             report: dict[str, Any] = json.loads(self.printed())
         except ValueError:
             report = {}
-        if not report or code not in _VERDICTS:
+        if not report or code not in {ExitCode.DONE, ExitCode.VIOLATION, *also}:
             raise ProgramFailedError(f"{self.name} ended with {code} and gave no report: {self.last_output()}")
         return report
 

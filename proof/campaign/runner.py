@@ -57,6 +57,7 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
     began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
         cluster.restore(Deadline(_WHOLE_S))
+        began = datetime.now(UTC)
         found = cell.experiment(cluster.bootstrap, seed, settings.kills)
         return Result(**{**_about(cell, seed, began), "bound_s": cell.bound_s, "expected": cell.expected, **found})
     folder = settings.folder / f"{cell.name}-{seed}"

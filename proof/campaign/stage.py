@@ -22,7 +22,7 @@ from brew.kafka import cluster_admin, offsets, topics
 from brew.kafka.clients import KafkaException, Producer, producer
 from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import Row, scan_rows
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, ExitCode
 from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, PROVEN, Cell, Names
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
@@ -270,7 +270,7 @@ class CellEnvironment:
     def verified(self, *options: str) -> dict[str, Any]:
         """Let `proof verify` compare the cell's logs; return its report."""
         words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options(), "--json", *options)
-        return self.other("verify", "proof", *words).report(Deadline(_READ_S))
+        return self.other("verify", "proof", *words).report(Deadline(_READ_S), ExitCode.REFUSED)
 
     def _reading(self) -> list[str]:
         asked = ["--topic", self.names.output, "--topic", self.names.dead_letter]

@@ -149,10 +149,10 @@ class ClaimsFollower(Background):
         deadline = Deadline(_READ_S)
         return sum(entry.key == b"Snapshot" for entry in self._log.history(self._log.bounds(deadline), deadline))
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         with contextlib.suppress(BrewError):
-            if kind is None:
+            if raised[0] is None:
                 self._take({0: self._log.bounds(Deadline(_READ_S))[0][1]})
         self._log.close()
 

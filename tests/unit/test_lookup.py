@@ -6,10 +6,13 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from harness.pages import ROOT
 from harness.records import FakeRecord as Record
 
 from brew import lookup
+from brew.load import load
 from brew.lookup import Rows, Table
+from brew.testing import record, transform
 
 
 class Topic:
@@ -80,3 +83,11 @@ def test_a_table_travels_as_values_and_refuses_a_key_of_text() -> None:
         Table("rates").at("USD", 1)  # type: ignore[arg-type]
     table = Table("rates", bootstrap="k:1")
     assert pickle.loads(pickle.dumps(table)) == table
+
+
+@pytest.mark.parametrize("amount", ["1e30", 1e30, "-9e999999", "Infinity", "NaN", True, None])
+def test_an_amount_that_the_example_can_not_convert_is_rejected_and_does_not_end_the_run(amount: object) -> None:
+    """One such payment would block its partition."""
+    in_euros = load(f"{ROOT}/examples/currency.py:in_euros").target
+    result = transform(in_euros, [record({"amount": amount, "currency": "EUR"})])
+    assert [one.reason for one in result.rejected] == ["no-amount"]

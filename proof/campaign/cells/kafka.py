@@ -182,27 +182,25 @@ def _joined(stranger: Consumer) -> bool:
 
 
 @overflow(
-    *("F28-33000-transactions", "33,000 transactions on one id", "producer epoch"),
-    needed={"transactions": _FENCED_FAST},
-    limit_s=1800.0,
-)
-def epochs(stage: CellEnvironment) -> None:
-    """33,000 transactions under one id: the epoch overflows, and the id continues with another producer id."""
-    stage.orders(_FENCED_FAST)
-    stage.drain("--max-records-per-transaction", "1")
-    stage.fire("transactions", stage.commits())
-
-
-@overflow(
-    *("F28-overflow-short", "32,000 fences and 600 transactions on one id", "producer epoch"),
+    *("F28-overflow-short", "32,000 fences and 600 transactions on one id", "producer epoch", _EPOCHS - 300, 600),
     needed={"transactions": 600},
     limit_s=300.0,
 )
-def epochs_short(stage: CellEnvironment) -> None:
-    """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""
-    stage.orders(1)
-    stage.drain()
-    take_id(stage, stage.names.transactional_id(0), _EPOCHS - 300)
-    stage.orders(600)
+@overflow(
+    *("F28-33000-transactions", "33,000 transactions on one id", "producer epoch", 0, _FENCED_FAST),
+    needed={"transactions": _FENCED_FAST},
+    limit_s=1800.0,
+)
+def epochs(fences: int, transactions: int, stage: CellEnvironment) -> None:
+    """
+    The epoch of one id overflows, and the id continues with another producer id.
+
+    Either by 33,000 transactions, or most epochs are used up by ``fences``, and few transactions cross the overflow.
+    """
+    if fences:
+        stage.orders(1)
+        stage.drain()
+        take_id(stage, stage.names.transactional_id(0), fences)
+    stage.orders(transactions)
     stage.drain("--max-records-per-transaction", "1")
     stage.fire("transactions", stage.commits())

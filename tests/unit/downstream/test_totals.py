@@ -402,7 +402,9 @@ def test_the_end_is_asked_of_brokers_every_ten_seconds(store: MemoryStore, monke
     left = [log(4), log(5), log(6)]
     monkeypatch.setattr(stages, "log_offsets", lambda *given: asked.append(given) or {0: left.pop(0)})
     adding = aggregate(store)
-    for at, (now[0], unasked) in enumerate(((0.0, [log(5), log(6)]), (9.9, [log(5), log(6)]), (10.0, [log(6)])), 2):
+    rounds = [(0.0, [log(5), log(6)]), (9.9, [log(5), log(6)]), (10.0, [log(6)])]
+    for at, (now_s, unasked) in enumerate(rounds, 2):
+        now[0] = now_s
         produced(adding, at, b"a")
         adding.committed()
         assert left == unasked

@@ -142,10 +142,12 @@ def test_loopback_is_told_from_what_others_reach(host: str, own: bool) -> None:
 def test_addresses_and_numbers_are_refused_with_their_setting() -> None:
     assert checked_address("http://h:3000") == "http://h:3000/status"
     assert checked_address("https://h/x/status?y=1") == "https://h/x/status"
-    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999", "http://user:canary-7@h:3000"):
-        with pytest.raises(UsageError, match="--status-url is") as refused:
+    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999"):
+        with pytest.raises(UsageError, match="--status-url is"):
             checked_address(url)
-        assert "canary-7" not in str(refused.value)
+    with pytest.raises(UsageError) as refused:
+        checked_address("http://user:canary-7@h:3000")
+    assert "canary-7" not in str(refused.value)
     run = PipelineSettings(Connection("k:1"), "in", "out", "dead", "g")
     wrong = {"--interval": {"interval_s": 0.0}, "--tail": {"tail": 0}, "--patience": {"patience_s": 999}}
     for setting, given in wrong.items():
