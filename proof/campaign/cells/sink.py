@@ -163,8 +163,8 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
     conf = repeated("--conf", {**SPECULATION, "spark.speculation.task.duration.threshold": "1s"})
     with standalone(stage) as cluster, sink_on(stage, writers, feed=_FEED) as experiment:
         # A copy with tasks waits for half of the time-out before it ends the batch.
-        options = ("--master", cluster.url, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20", *experiment.events.options)
-        program, hold = experiment.held(CrashPoint.MID_PRODUCE, *options)
+        options = ("--master", cluster.url, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20")
+        program, hold = experiment.held(CrashPoint.MID_PRODUCE, *options, *experiment.events.options)
         since = time.time()
         experiment.recovered(since)
         hold.release()
