@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
 MADE_LATER = (".venv/", ".jvm/", ".sandbox/", "build/", "dist/", "brew.toml")
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -5,44 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import click
 import pytest
-from harness.pages import ROOT
+from harness.commands import PROGRAMS, below, command_of
+from harness.pages import PACKAGES, ROOT
 
 import brew
 from brew import errors
 from brew.__main__ import COMMANDS, LEFT_OUT, SECTIONS, BrewGroup, cli
 from brew.cli import CONTEXT, LazyGroup, _is_read_only, as_called, exit_code_of
 from brew.errors import Refused
-from downstream.__main__ import downstream
-from pipeline.__main__ import cli as pipeline
-from proof.__main__ import proof
 from sandbox.__main__ import cli as sandbox
 
-PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof}
+LISTED = [name for name in PROGRAMS if name != "sandbox"]
 CLIENTS = ("confluent_kafka", "kafka", "pyspark", "psycopg", "redis", "rocksdict", "pyarrow", "pandas", "starlette")
-APPLICATIONS = ("pipeline", "operations", "downstream", "proof", "sandbox")
+APPLICATIONS = PACKAGES[1:]
 
 
 @pytest.fixture(autouse=True)
 def _typed_as_brew(monkeypatch: pytest.MonkeyPatch) -> None:
     """As pip's console script starts it."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/brew"])
-
-
-def _of(program: click.Group, name: str) -> click.Command:
-    found = program.get_command(click.Context(program), name)
-    assert found is not None
-    return found
-
-
-def _below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            yield from _below(f"{path} {name}", _of(command, name))
 
 
 def _python(code: str, **environment: str) -> str:
@@ -56,7 +40,7 @@ def _python(code: str, **environment: str) -> str:
 # Which commands there are.
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", LISTED)
 def test_every_command_of_a_program_is_reachable_or_left_out_with_a_reason(name: str) -> None:
     """It is the program's own command: the same callback, whatever its help is worded like."""
     program = PROGRAMS[name]
@@ -64,29 +48,23 @@ def test_every_command_of_a_program_is_reachable_or_left_out_with_a_reason(name:
     reachable = {command for command, listed in COMMANDS.items() if listed.program == name}
     left_out = {command for command, (whose, why) in LEFT_OUT.items() if whose == name and why}
     assert (reachable | left_out, reachable & left_out) == (own, set())
-    assert all(_of(cli, command).callback is _of(program, command).callback for command in reachable)
+    assert all(command_of(cli, command).callback is command_of(program, command).callback for command in reachable)
 
 
-def test_the_sandbox_is_a_group_with_all_of_its_commands() -> None:
-    """As many levels deep as the program itself."""
-    assert [path for path, _ in _below("sandbox", _of(cli, "sandbox"))] == [p for p, _ in _below("sandbox", sandbox)]
-
-
-def test_a_name_that_two_programs_share_is_resolved_on_purpose() -> None:
-    """`setup` is the only one: Spark's jars at the top level, a broker below `sandbox`."""
-    names = {name: {*group.list_commands(click.Context(group))} for name, group in PROGRAMS.items()}
-    names["sandbox"] = set(sandbox.commands)
+def test_the_sandbox_is_a_group_and_the_only_name_that_it_shares_is_resolved_on_purpose() -> None:
+    """`setup`: Spark's jars at the top level, a broker below `sandbox`."""
+    group = command_of(cli, "sandbox")
+    assert isinstance(group, click.Group)
+    assert [path for path, _ in below("sandbox", group)] == [path for path, _ in below("sandbox", sandbox)]
+    names = {name: {*program.list_commands(click.Context(program))} for name, program in PROGRAMS.items()}
     shared = {one for name, own in names.items() for other in names if other != name for one in own & names[other]}
     assert shared == {"setup"}
     assert COMMANDS["setup"].program == "pipeline"
-    group = _of(cli, "sandbox")
-    assert isinstance(group, click.Group)
     assert group.commands["setup"].callback is sandbox.commands["setup"].callback
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_listed_in_one_line_of_80_columns(name: str) -> None:
-    """A whole sentence, and not the beginning of one."""
     told = cli.get_help(click.Context(cli, info_name="brew", terminal_width=80, **CONTEXT))
     line = next(line for line in told.splitlines() if line.startswith(f"  {name} "))
     assert line.endswith(COMMANDS[name].help)
@@ -115,7 +93,6 @@ def test_every_program_that_runs_on_takes_follow_from_the_same_variable() -> Non
 
 
 def test_help_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the order of work, and with the examples of `brew` itself."""
     assert exit_code_of(cli, "brew", ["-h"]) == 0
     told = capsys.readouterr().out
     places = [told.index(f"\n{section}:\n") for section in SECTIONS]
@@ -128,19 +105,14 @@ def test_help_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[s
 
 def test_no_help_names_another_program_for_what_brew_can_do() -> None:
     """Examples and options of every command, at every level; a command that `brew` has not keeps its own name."""
-    told = {path: command.get_help(click.Context(command, info_name=path)) for path, command in _below("brew", cli)}
-    others = tuple(f"{before}{name} " for before in ("python -m ", "`") for name in (*PROGRAMS, "sandbox"))
+    told = {path: command.get_help(click.Context(command, info_name=path)) for path, command in below("brew", cli)}
+    others = tuple(f"{before}{name} " for before in ("python -m ", "`") for name in PROGRAMS)
     assert [(path, other) for path, text in told.items() for other in others if other in text] == []
     assert "  brew lag --watch" in told["brew lag"]
     assert "  brew sandbox up --brokers 3" in told["brew sandbox"]
     assert "  brew dlq replay" in told["brew dlq"]
-
-
-def test_the_programs_keep_their_own_names() -> None:
-    """What `brew` shows are copies."""
-    for name in COMMANDS:
-        _of(cli, name)
-    assert "python -m pipeline lag --watch" in str(_of(pipeline, "lag").help)
+    # What `brew` shows are copies: the programs keep their own names.
+    assert "python -m pipeline lag --watch" in str(command_of(PROGRAMS["pipeline"], "lag").help)
     assert "python -m sandbox up" in str(sandbox.commands["up"].help)
 
 
@@ -184,13 +156,11 @@ def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
     """Advice about missing rights goes by whose command it is, not by the program that the user typed."""
 
     def read_only(name: str) -> bool:
-        return _is_read_only(click.Context(_of(cli, name), info_name=name, parent=click.Context(cli, info_name="brew")))
+        brew = click.Context(cli, info_name="brew")
+        return _is_read_only(click.Context(command_of(cli, name), info_name=name, parent=brew))
 
-    assert [name for name in ("verify", "end-offsets", "lag", "call", "run") if read_only(name)] == [
-        "verify",
-        "end-offsets",
-        "lag",
-    ]
+    commands = {"verify": True, "end-offsets": True, "lag": True, "call": False, "run": False}
+    assert {name: read_only(name) for name in commands} == commands
 
 
 @pytest.mark.parametrize(
@@ -226,7 +196,6 @@ def test_usage_names_a_script_by_its_file(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_program_without_other_names_says_what_it_said() -> None:
-    """Outside of a command, and in the other programs, nothing is reworded."""
     assert as_called("`pipeline lag`") == "`pipeline lag`"
     assert LazyGroup("pipeline", later={}).as_called("`pipeline lag`") == "`pipeline lag`"
 
@@ -247,7 +216,6 @@ _COMPLETE = "import sys; sys.argv[:] = ['brew']\nfrom brew.__main__ import cli\n
     ids=["library", "help", "version"],
 )
 def test_no_client_and_no_application_is_loaded_for(code: str) -> None:
-    """Neither by `import brew` nor to list the commands."""
     loaded = _python(f"{code}\n{_LOADED}").splitlines()[-1].split()
     assert "brew" in loaded
     assert [name for name in (*CLIENTS, *APPLICATIONS) if name in loaded] == []
@@ -256,10 +224,8 @@ def test_no_client_and_no_application_is_loaded_for(code: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("brew la", ["lag"]),
-        ("brew see", ["seed", "seed-customers"]),
-        ("brew ", list(COMMANDS)),
-        ("brew --he", ["--help"]),
+        *(("brew la", ["lag"]), ("brew see", ["seed", "seed-customers"])),
+        *(("brew ", list(COMMANDS)), ("brew --he", ["--help"])),
     ],
 )
 def test_commands_are_completed_without_being_loaded(typed: str, completed: list[str]) -> None:
@@ -279,8 +245,7 @@ def test_what_is_below_a_command_is_completed() -> None:
 # The library's public face.
 
 
-def test_the_errors_that_callers_catch_are_the_librarys_own() -> None:
-    """The same classes under shorter names, each told in a sentence."""
+def test_the_librarys_public_face_is_its_errors_its_version_and_nothing_that_it_has_not() -> None:
     assert 4 <= len(brew.__all__) <= 12
     public = {name: getattr(brew, name) for name in brew.__all__}
     assert all(one.__doc__ for one in public.values())
@@ -291,9 +256,6 @@ def test_the_errors_that_callers_catch_are_the_librarys_own() -> None:
             continue
         assert error is getattr(errors, name)
         assert issubclass(error, brew.BrewError)
-
-
-def test_the_library_tells_its_version_and_nothing_that_it_has_not() -> None:
     assert brew.__version__[0].isdigit()
     with pytest.raises(AttributeError, match="module 'brew' has no attribute 'nothing'"):
         _ = brew.nothing  # type: ignore[attr-defined]

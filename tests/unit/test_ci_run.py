@@ -68,11 +68,14 @@ def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_th
 
 
 def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Path) -> None:
+    """No time for the other cells is no failure, and is told; a step that fails is."""
     late = SCRIPT.read_text().replace("last_begins_s=1050", "last_begins_s=0")
+    (tmp_path / "late").mkdir()
     code, calls, said = _run(tmp_path / "late", script=late)
     assert (code, len(calls)) == (0, 4)
     assert "no time is left for the other cells" in said
     for step in ("setup", "lint", "test"):
+        (tmp_path / step).mkdir()
         assert _run(tmp_path / step, make=f"[[ $1 != {step} ]]")[0] != 0
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from harness.commands import PROGRAMS, below, command_of, script
 from harness.pages import ROOT
 
 from brew import config_file
@@ -18,8 +16,6 @@ from brew.__main__ import cli
 from brew.cli import exit_code_of
 from brew.config_file import variables
 from brew.errors import UsageError
-from pipeline.__main__ import cli as pipeline
-from sandbox.__main__ import cli as sandbox
 
 FILE = """
 [common]
@@ -43,7 +39,7 @@ brokers = 3
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a brew.toml, without the variables of whoever runs the tests."""
-    for command in _below(cli):
+    for _, command in below("brew", cli):
         for option in command.params:
             for name in variables(option):
                 monkeypatch.delenv(name, raising=False)
@@ -54,15 +50,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _below(command: click.Command) -> Iterator[click.Command]:
-    yield command
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            yield from _below(found)
-
-
 def _values(program: click.Group, *words: str) -> dict[str, object]:
     """What the options of a call would be."""
     ctx = click.Context(program, info_name="brew")
@@ -70,15 +57,12 @@ def _values(program: click.Group, *words: str) -> dict[str, object]:
     rest = list(words)
     while isinstance(command, click.Group):
         name = rest.pop(0)
-        found = command.get_command(ctx, name)
-        assert found is not None
-        command = found
+        command = command_of(command, name)
         ctx = click.Context(command, parent=ctx, info_name=name) if isinstance(command, click.Group) else ctx
     return command.make_context(name, rest, parent=ctx).params
 
 
 def test_the_command_line_goes_before_the_environment_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One option, four places."""
     found = [_values(cli, "run", "--config", "/dev/null")["input"]]
     found.append(_values(cli, "run")["input"])
     monkeypatch.setenv("INPUT_TOPIC", "of-environment")
@@ -91,12 +75,8 @@ def test_a_setting_that_commands_share_reaches_each_by_its_own_name() -> None:
     """`--topic` of seed is the input; the group of the ledger is no pipeline's."""
     (Path("brew.toml")).write_text('[common]\ninput = "orders"\ngroup = "g"\n')
     assert _values(cli, "seed", "--count", "1")["topic"] == "orders"
-    assert [_values(cli, name)["group"] for name in ("run", "lag", "verify", "ledger")] == [
-        "g",
-        "g",
-        "g",
-        "brew-ledger",
-    ]
+    groups = [_values(cli, name)["group"] for name in ("run", "lag", "verify", "ledger")]
+    assert groups == ["g", "g", "g", "brew-ledger"]
 
 
 @pytest.mark.parametrize("name", ["run", "preflight", "submit", "verify", "explain", "ui", "top"])
@@ -112,31 +92,24 @@ def test_a_runs_outputs_and_function_reach_whoever_looks_at_them(name: str, monk
     assert tuple(_values(cli, name, *words)["also_output"]) == ("late",)
 
 
-def test_a_run_is_checked_and_submitted_with_its_own_table() -> None:
-    """`[preflight]` goes before `[run]`, that before `[common]`."""
+def test_a_run_is_checked_and_submitted_with_its_own_table_and_a_groups_command_has_one_within_it() -> None:
     found = [_values(cli, name) for name in ("run", "preflight", "submit")]
     assert [one["lanes"] for one in found] == [3, 4, 3]
     assert [one["follow"] for one in found] == [True, True, True]
     assert found[0]["allow"] == ("foreign-member",)
-
-
-@pytest.mark.parametrize("program", [sandbox, cli], ids=["sandbox", "brew sandbox"])
-def test_a_command_of_a_group_has_a_table_within_the_groups(program: click.Group) -> None:
-    words = ["up"] if program is sandbox else ["sandbox", "up"]
-    assert _values(program, *words)["brokers"] == 3
+    assert _values(PROGRAMS["sandbox"], "up")["brokers"] == _values(cli, "sandbox", "up")["brokers"] == 3
 
 
 def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Wherever the command is called; the file is named by option or variable."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert _values(pipeline, "run")["lanes"] == 2
+    assert _values(PROGRAMS["pipeline"], "run")["lanes"] == 2
     monkeypatch.setenv("BREW_CONFIG", "../brew.toml")
-    assert _values(pipeline, "run")["lanes"] == 3
+    assert _values(PROGRAMS["pipeline"], "run")["lanes"] == 3
     (folder / "client.properties").unlink()
     with pytest.raises(UsageError, match=r"\.\./client\.properties"):
-        _values(pipeline, "run")
+        _values(PROGRAMS["pipeline"], "run")
 
 
 @pytest.mark.parametrize(
@@ -156,43 +129,32 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
     ],
 )
 def test_what_cannot_be_is_refused_with_file_and_key(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As wrong usage, in one line, before anything is done."""
     Path("brew.toml").write_text(text)
     assert exit_code_of(cli, "brew", ["run"]) == 64
     said = capsys.readouterr().err
     assert told in said
     assert said.count("\n") == 1
+    assert exit_code_of(cli, "brew", ["run", "--help"]) == 0, "whoever mends the file needs the options' names"
 
 
 def test_a_file_that_is_named_has_to_be_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """One of the working directory need not."""
     assert exit_code_of(cli, "brew", ["run", "--config", "nowhere.toml"]) == 64
     assert "is 'nowhere.toml': there is no such file" in capsys.readouterr().err
     Path("brew.toml").unlink()
     assert _values(cli, "run")["lanes"] == 2
 
 
-def test_help_is_shown_beside_a_file_that_is_refused() -> None:
-    """Whoever mends the file needs the names of the options."""
-    Path("brew.toml").write_text("[run")
-    assert exit_code_of(cli, "brew", ["run", "--help"]) == 0
-
-
-def test_config_show_tells_each_value_and_its_place(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For programs as a document; a password within a URL is masked."""
+def test_config_show_tells_value_and_place(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("READER", "connector")
     assert exit_code_of(cli, "brew", ["config", "show", "--json"]) == 0
     found = {one["option"]: one for one in json.loads(capsys.readouterr().out)["options"]}
-    assert [
-        (found[name]["value"], found[name]["source"]) for name in ("--lanes", "--input", "--reader", "--output")
-    ] == [
-        (3, "brew.toml, [run]"),
-        ("orders", "brew.toml, [common]"),
-        ("connector", "environment, READER"),
-        ("brew.orders.enriched", "default"),
-    ]
+    wanted = {
+        "--lanes": (3, "brew.toml, [run]"),
+        "--input": ("orders", "brew.toml, [common]"),
+        "--reader": ("connector", "environment, READER"),
+        "--output": ("brew.orders.enriched", "default"),
+    }
+    assert {name: (found[name]["value"], found[name]["source"]) for name in wanted} == wanted
     monkeypatch.setenv("DATABASE_URL", "postgresql://brew:sesame@db/brew")
     assert exit_code_of(cli, "brew", ["config", "show", "ledger"]) == 0
     told = capsys.readouterr().out
@@ -219,21 +181,21 @@ def test_config_show_masks_a_secret_wherever_it_is(value: object, shown: object)
     assert config_file._shown(value) == shown
 
 
-def test_config_show_checks_the_tables_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also those that were not asked for."""
-    Path("brew.toml").write_text("[sandbox.up]\nbrokrs = 3\n")
-    assert exit_code_of(cli, "brew", ["config", "show"]) == 64
-    assert "[sandbox.up] has no option 'brokrs'; did you mean 'brokers'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["nothing"], ["sandbox"]])
-def test_config_show_names_what_it_cannot_show(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        # The tables of all commands are checked, also of those that were not asked for.
+        ("[sandbox.up]\nbrokrs = 3\n", [], "[sandbox.up] has no option 'brokrs'; did you mean 'brokers'?"),
+        *((FILE, ["nothing"], "nothing"), (FILE, ["sandbox"], "sandbox")),
+    ],
+)
+def test_show_refuses_by_name(text: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("brew.toml").write_text(text)
     assert exit_code_of(cli, "brew", ["config", "show", *words]) == 64
-    assert " ".join(words) in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 def test_the_file_on_the_page_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    """As it stands there."""
     page = (ROOT / "docs/guide/settings.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 1
@@ -264,21 +226,14 @@ _OWN_GROUPS = {"ledger", "receive", "totals", "call"}
 
 def test_programs_read_the_variables_that_make_passes() -> None:
     """The same name means the same with and without make; a group of one's own is no GROUP_ID."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts/reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    reference = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = reference
-    spec.loader.exec_module(reference)
+    reference = script("reference")
     lost = []
     for recipe in reference.recipes((ROOT / "Makefile").read_text()):
         for words in recipe.commands():
             program, name = words.split()
             if program not in reference.PROGRAMS:
                 continue
-            group = reference.PROGRAMS[program]
-            command = group.get_command(click.Context(group), name)
-            assert command is not None, words
+            command = command_of(reference.PROGRAMS[program], name)
             options = {one.opts[0]: one for one in command.params if isinstance(one, click.Option)}
             for option, variable in recipe.passed().items():
                 own = option == "--group" and name in _OWN_GROUPS

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from harness import pages
-from harness.pages import ROOT, column, named_tests, tables, unknown_targets, unknown_variables
+from harness.pages import PACKAGES, ROOT, column, named_tests, tables, unknown_targets, unknown_variables
 
 from brew import names, offsets, orders, records
 from brew.claims import messages
@@ -32,7 +32,6 @@ from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
 
 PROTOCOL = (ROOT / "docs/PROTOCOL.md").read_text()
 DESIGN = (ROOT / "docs/DESIGN.md").read_text()

@@ -28,10 +28,7 @@ def record(value: bytes | None, headers: Headers = ()) -> Record:
 
 
 def test_a_function_takes_and_returns_objects_and_keeps_key_headers_and_time() -> None:
-    @formats.json()
-    def upper(click: dict[str, str]) -> dict[str, str]:
-        return {"url": click["url"].upper()}
-
+    upper = formats.json()(lambda click: {"url": click["url"].upper()})
     (out,) = upper(record(b'{"url":"a"}', (("h", b"1"),)))
     assert out == Record("clicks", 0, 7, b"k", b'{"url":"A"}', (("h", b"1"),), 1)
 
@@ -72,10 +69,7 @@ def test_a_decorated_function_looks_like_one_of_a_record() -> None:
 
 
 def test_one_format_in_and_another_one_out() -> None:
-    @formats.using(input=AVRO, output=formats.json())
-    def as_json(click: dict[str, str]) -> dict[str, str]:
-        return click
-
+    as_json = formats.using(input=AVRO, output=formats.json())(lambda click: click)
     (out,) = as_json(record(AVRO.write({"url": "a"}, None)))
     assert out.value == b'{"url":"a"}'
 
@@ -87,35 +81,24 @@ def test_what_does_not_fit_is_rejected_with_a_reason() -> None:
 
     good = AVRO.write({"url": "abc"}, None)
     told = {
-        "no-value": None,
-        "no-schema-id": b'{"url":"a"}',
-        "unknown-schema": b"\0\0\0\3\xe7abc",
-        "schema-mismatch": good[:-1],
-        "output-schema-mismatch": AVRO.write({"url": "bad"}, None),
+        "no-value": (same, None),
+        "no-schema-id": (same, b'{"url":"a"}'),
+        "unknown-schema": (same, b"\0\0\0\3\xe7abc"),
+        "schema-mismatch": (same, good[:-1]),
+        "output-schema-mismatch": (same, AVRO.write({"url": "bad"}, None)),
+        "not-json": (formats.json()(lambda value: value), b"{"),
+        "output-not-json": (formats.json()(lambda value: {value}), b"1"),
     }
-    for reason, value in told.items():
-        answer = apply(same, record(value))
+    for reason, (function, value) in told.items():
+        answer = apply(function, record(value))
         assert isinstance(answer, Reject), reason
         assert answer.reason == reason
     assert apply(same, record(good)) == (record(good),)
 
-    @formats.json()
-    def bad(value: Any) -> Any:
-        return {value}
-
-    for value, reason in ((b"{", "not-json"), (b"1", "output-not-json")):
-        answer = apply(bad, record(value))
-        assert isinstance(answer, Reject)
-        assert answer.reason == reason
-
 
 def test_the_id_of_the_inputs_schema_does_not_travel_with_the_output() -> None:
     """A reader of the output would look for its schema there first."""
-
-    @formats.json()
-    def same(value: Any) -> Any:
-        return value
-
+    same = formats.json()(lambda value: value)
     (out,) = same(record(b"1", (("a", b"1"), ("__value_schema_id", b"\1" + bytes(16)))))
     assert out.headers == (("a", b"1"),)
 
@@ -124,11 +107,7 @@ def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
     """Also where exceptions become dead letters: else an hour without registry would be an hour of them."""
     away = formats.avro(registry={"url": "http://127.0.0.1:9", "max.retries": 0}, output="o", schema=CLICK)
     transformation = FunctionTransformation("f", frozenset({"o"}), 1000, OnError.DEAD_LETTER)
-
-    @formats.using(input=formats.json(), output=away)
-    def written(value: Any) -> Any:
-        return value
-
+    written = formats.using(input=formats.json(), output=away)(lambda value: value)
     with pytest.raises(RegistryUnreachable, match=r"127\.0\.0\.1:9 does not answer"):
         transformation._answer(written, record(b"{}"))
 

@@ -10,20 +10,17 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-FILE = """
-import threading, pytest
-
-@pytest.mark.longest(1)
-def test_hangs():
-    threading.Event().wait()
-
+BEHIND_IT = """
 @pytest.mark.parametrize("number", range(5))
 def test_behind_it(number):
     assert number >= 0
 """
+HANGS = """
+@pytest.mark.longest(1)
+def test_hangs():
+    threading.Event().wait()
+"""
 FAILS_FIRST = """
-import threading, pytest
-
 @pytest.fixture
 def held():
     yield
@@ -32,43 +29,26 @@ def held():
 @pytest.mark.longest(1)
 def test_hangs(held):
     assert held is not None
-
-@pytest.mark.parametrize("number", range(5))
-def test_behind_it(number):
-    assert number >= 0
 """
 HANGS_ONCE = """
-import pathlib, threading, pytest
-
 @pytest.mark.longest(2)
 def test_hangs():
     if not (once := pathlib.Path(__file__).with_name("once")).exists():
         once.touch()
         threading.Event().wait()
-
-@pytest.mark.parametrize("number", range(5))
-def test_behind_it(number):
-    assert number >= 0
 """
 
 
-def ran(folder: Path, file: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "test_it.py").write_text(file)
+def ran(folder: Path, hangs: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(f"import pathlib, threading, pytest\n{hangs}{BEHIND_IT}")
     words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n1", "-c", "/dev/null"]
-    return subprocess.run(
-        [*words, *options, "--rootdir", str(folder), str(folder)],
-        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words += [*options, "--rootdir", str(folder), str(folder)]
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize(("file", "failed", "where"), [(FILE, 1, "in test_hangs"), (FAILS_FIRST, 2, "in held")])
-def test_a_test_that_hangs_is_ended_with_its_stacks_and_the_others_go_on(
-    tmp_path: Path, file: str, failed: int, where: str
-) -> None:
+@pytest.mark.parametrize(("file", "failed", "where"), [(HANGS, 1, "in test_hangs"), (FAILS_FIRST, 2, "in held")])
+def test_a_hung_test_ends_with_its_stacks_and_others_go_on(tmp_path: Path, file: str, failed: int, where: str) -> None:
     """Also in a fixture's end behind a failure: pytest calls `faulthandler`'s timer off there."""
     found = ran(tmp_path, file)
     assert found.returncode == 1, found.stdout + found.stderr

@@ -12,45 +12,26 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from harness.pages import ROOT
 
 from brew.names import ExitCode
 
-ROOT = Path(__file__).resolve().parents[2]
 _SERVER = "127.0.0.77"
 """Other clients don't come here: one that lost its broker on 127.0.0.1 could be taken for the program under test."""
 _START_S = 30.0
 _END_S = 5.0
-_COMMANDS = [
-    "pipeline run --master none",
-    "pipeline run",
-    "pipeline run --stand-by",
-    "pipeline run --share",
-    "pipeline lag",
-    "pipeline lag --watch",
-    "pipeline explain gold-000017",
-    "pipeline doctor",
-    "pipeline preflight",
-    "pipeline ui --port 0",
-    "pipeline top",
-    "pipeline xray",
-    "pipeline dlq list",
-    "pipeline dlq inspect 0/1",
-    "downstream count",
-    "downstream call --url http://127.0.0.1:1/",
-    "downstream totals --store memory",
-    "downstream claims status",
-    "proof topics",
-    "proof seed --count 3",
-    "proof seed-customers --customers 3",
-    "proof end-offsets",
-    "proof group-describe",
-    "proof verify",
-    "proof read --journal journals",
-    "brew run --master none",
-    "brew lag",
-    "brew count",
-    "brew verify",
-]
+_COMMANDS = {
+    "pipeline": (
+        *("run --master none", "run", "run --stand-by", "run --share", "lag", "lag --watch", "explain gold-000017"),
+        *("doctor", "preflight", "ui --port 0", "top", "xray", "dlq list", "dlq inspect 0/1"),
+    ),
+    "downstream": ("count", "call --url http://127.0.0.1:1/", "totals --store memory", "claims status"),
+    "proof": (
+        *("topics", "seed --count 3", "seed-customers --customers 3", "end-offsets", "group-describe", "verify"),
+        "read --journal journals",
+    ),
+    "brew": ("run --master none", "lag", "count", "verify"),
+}
 
 
 @contextmanager
@@ -79,13 +60,12 @@ def waiting(words: str, place: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(program: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
-    """Its exit code and its words after a signal to its group, as a terminal sends it."""
     os.killpg(program.pid, number)
     said, _ = program.communicate(timeout=_END_S)
     return program.returncode, said
 
 
-@pytest.mark.parametrize("words", _COMMANDS)
+@pytest.mark.parametrize("words", [f"{program} {rest}" for program, words in _COMMANDS.items() for rest in words])
 def test_an_interrupted_command_ends_in_one_line_with_128_and_the_signals_number(words: str, tmp_path: Path) -> None:
     """Nothing has been begun: there is nothing to wait for."""
     with waiting(words, tmp_path) as one, waiting(words, tmp_path) as other:

@@ -15,16 +15,13 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from dockerfile_parse import DockerfileParser
-from harness.pages import ROOT, tables
+from harness.commands import PROGRAMS, executable, script
+from harness.pages import PACKAGES, ROOT, tables
 
-import downstream.__main__
 import pipeline.__main__
-import proof.__main__
-import sandbox.__main__
 from brew.cli import exit_code_of
 from brew.errors import Refused
 from brew.jvm import dependencies
@@ -35,13 +32,13 @@ from brew.spark import session
 from pipeline.__main__ import settings_of
 from pipeline.submit import spark_submit
 
+reference = script("reference")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 JARS = {"a-1.jar": b"one", "b-2.jar": b"two"}
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of jars that are those of the list."""
     folder = tmp_path / "source"
     folder.mkdir()
     for name, content in JARS.items():
@@ -52,33 +49,28 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _program(place: Path, text: str) -> Path:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(f"#!{sys.executable}\n{text}")
-    place.chmod(0o755)
-    return place
-
-
 # Jars.
 
 
-def test_jars_from_a_folder_are_taken_once(source: Path, tmp_path: Path) -> None:
+def test_jars_from_a_folder_are_taken_once_and_again_where_they_are_damaged(source: Path, tmp_path: Path) -> None:
     """What is no jar of the list stays behind; the second call finds all there, without the folder, too."""
     (source / "foreign.jar").touch()
     place = tmp_path / "deep" / "place"
     assert fetch(Part.SPARK, place, source)
     assert [jar.name for jar in dependencies.jars(Part.SPARK, place)] == sorted(JARS)
     assert not fetch(Part.SPARK, place, tmp_path / "nowhere")
+    (place / "spark" / "a-1.jar").write_bytes(b"rot")
+    with pytest.raises(Refused, match="damaged"):
+        dependencies.check(Part.SPARK, place / "spark")
+    assert fetch(Part.SPARK, place, source)
+    dependencies.check(Part.SPARK, place / "spark")
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [(b"twp", "b-2.jar has the SHA-256 .*, this version needs"), (None, "b-2.jar is not in .*1 of 2 jars missing")],
 )
-def test_a_jar_that_is_not_the_lists_changes_nothing(
-    source: Path, tmp_path: Path, content: bytes | None, sentence: str
-) -> None:
-    """A damaged or missing one is named with what to do; what was there stays, and no half of the new is left."""
+def test_a_jar_of_no_list_changes_nothing(source: Path, tmp_path: Path, content: bytes | None, sentence: str) -> None:
     place = tmp_path / "place"
     (place / "spark").mkdir(parents=True)
     (place / "spark" / "old.jar").touch()
@@ -89,16 +81,6 @@ def test_a_jar_that_is_not_the_lists_changes_nothing(
         fetch(Part.SPARK, place, source)
     assert "brew-pipeline setup" in str(refusal.value)
     assert [jar.name for jar in place.rglob("*.jar")] == ["old.jar"]
-
-
-def test_a_jar_that_was_damaged_later_is_fetched_again(source: Path, tmp_path: Path) -> None:
-    """The set-up compares what is there, too."""
-    fetch(Part.SPARK, tmp_path, source)
-    (tmp_path / "spark" / "a-1.jar").write_bytes(b"rot")
-    with pytest.raises(Refused, match="damaged"):
-        dependencies.check(Part.SPARK, tmp_path / "spark")
-    assert fetch(Part.SPARK, tmp_path, source)
-    dependencies.check(Part.SPARK, tmp_path / "spark")
 
 
 def test_ivy_fetches_what_no_folder_brings(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +97,7 @@ assert sys.argv[sys.argv.index("-confs") + 1] == "spark" and "-ivy" in sys.argv
 folder = pathlib.Path(sys.argv[sys.argv.index("-retrieve") + 1].replace("[conf]", "spark")).parent
 shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
 """
-    _program(tmp_path / "home/bin/java", ivy)
+    executable(tmp_path / "home/bin/java", ivy)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     with pytest.raises(Refused, match="--from to their directory\nunresolved dependency: a-1"):
         fetch(Part.SPARK, tmp_path / "place")
@@ -126,14 +108,13 @@ shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
 
 @pytest.mark.parametrize(("told", "sentence"), [("11.0.2", "is version 11"), ("", "is version unknown")])
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, sentence: str) -> None:
-    _program(tmp_path / "bin/java", f"import sys; print('openjdk version \"{told}\"', file=sys.stderr)")
+    executable(tmp_path / "bin/java", f"import sys; print('openjdk version \"{told}\"', file=sys.stderr)")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(Refused, match=f"Java 17 or later is needed .*{sentence}"):
         java()
 
 
 def test_the_list_names_the_connector_of_pysparks_version() -> None:
-    """Ivy's file, the checksums and the requirement move together; both parts are listed."""
     pyspark = next(one.partition("==")[2] for one in PROJECT["dependencies"] if one.startswith("pyspark=="))
     assert f'name="spark-sql-kafka-0-10_2.13" rev="{pyspark}"' in dependencies.IVY.read_text()
     assert f"spark-sql-kafka-0-10_2.13-{pyspark}.jar" in dependencies.checksums(Part.SPARK)
@@ -143,18 +124,14 @@ def test_the_list_names_the_connector_of_pysparks_version() -> None:
 
 @pytest.mark.parametrize(("version", "part"), dependencies.KAFKAS.items())
 def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -> None:
-    """By Ivy's file and by its checksums, and it is the command with that version that fetches it."""
     assert f'name="kafka_2.13" rev="{version}" conf="{part}->default"' in dependencies.IVY.read_text()
     assert f"kafka_2.13-{version}.jar" in dependencies.checksums(part)
     said = str(dependencies.missing_jars(part, Path("place")))
-    assert ("make setup" in said, f"sandbox setup --kafka {version}" in said) == (
-        part is Part.KAFKA,
-        part is not Part.KAFKA,
-    )
+    usual = part is Part.KAFKA
+    assert ("make setup" in said, f"sandbox setup --kafka {version}" in said) == (usual, not usual)
 
 
 def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given, then the variable, then a checkout, then a folder per version in the user's cache."""
     monkeypatch.delenv(dependencies.VARIABLE, raising=False)
     assert dependencies.home() == ROOT / ".jvm"
     monkeypatch.setattr(dependencies, "_CHECKOUT", tmp_path)
@@ -191,28 +168,14 @@ def test_the_executors_python_is_that_of_the_setting(monkeypatch: pytest.MonkeyP
 
 # Programs.
 
-PROGRAMS = {
-    "pipeline": pipeline.__main__.cli,
-    "downstream": downstream.__main__.downstream,
-    "proof": proof.__main__.proof,
-    "sandbox": sandbox.__main__.cli,
-}
 
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_is_a_console_script(name: str) -> None:
-    """It is made from a line of pyproject.toml, which has to lead somewhere."""
-    module, _, function = PROJECT["scripts"][f"brew-{name}"].partition(":")
-    assert callable(getattr(importlib.import_module(module), function))
-    assert module == f"{name}.__main__"
-
-
-def test_the_one_command_is_a_console_script() -> None:
-    """It stands beside the script of each program."""
-    assert set(PROJECT["scripts"]) == {"brew", *(f"brew-{name}" for name in PROGRAMS)}
-    module, _, function = PROJECT["scripts"]["brew"].partition(":")
-    assert callable(getattr(importlib.import_module(module), function))
-    assert module == "brew.__main__"
+def test_brew_and_each_program_are_console_scripts() -> None:
+    scripts = {"brew": "brew", **{f"brew-{name}": name for name in PROGRAMS}}
+    assert PROJECT["scripts"].keys() == scripts.keys()
+    for script_name, package in scripts.items():
+        module, _, function = PROJECT["scripts"][script_name].partition(":")
+        assert module == f"{package}.__main__"
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 @pytest.mark.parametrize(
@@ -222,15 +185,9 @@ def test_the_one_command_is_a_console_script() -> None:
 def test_usage_names_the_program_as_its_user_calls_it(
     called: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who copies the line that a mistake prints gets the help."""
     monkeypatch.setattr(sys, "argv", [called])
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", ["run", "--lanes", "x"]) == 64
     assert f"Try '{told} run --help'" in capsys.readouterr().err
-
-
-def test_every_package_carries_its_types() -> None:
-    """Without the marker, type checkers take nothing from an installed package."""
-    assert all((ROOT / package / "py.typed").exists() for package in PROGRAMS)
 
 
 @pytest.mark.parametrize("shipped", [False, True])
@@ -265,7 +222,7 @@ def test_the_set_up_command_tells_what_it_did(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As JSON for scripts, and as one line for people; Spark's launcher is asked how it starts Java."""
-    _program(
+    executable(
         tmp_path / "home/bin/java",
         """
 import sys
@@ -285,12 +242,10 @@ print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\
 
 
 TEXT = (ROOT / "Dockerfile").read_text()
-IGNORE = (ROOT / ".dockerignore").read_text()
 Steps = list[tuple[str, str]]
 
 
 def stages(text: str) -> list[Steps]:
-    """Each stage's instructions, the first of them its FROM."""
     found: list[Steps] = []
     for one in DockerfileParser(fileobj=io.BytesIO(text.encode())).structure:
         if one["instruction"] == "FROM":
@@ -301,7 +256,6 @@ def stages(text: str) -> list[Steps]:
 
 
 def copied(text: str) -> set[str]:
-    """What is copied from the repository, not from another stage."""
     values = [value.split() for stage in stages(text) for name, value in stage if name == "COPY"]
     return {word for words in values if not words[0].startswith("--from") for word in words[:-1]}
 
@@ -309,8 +263,7 @@ def copied(text: str) -> set[str]:
 def faults(text: str) -> list[str]:
     """What would make the image unsafe, or deaf to signals; pure, so that it can be shown to fail."""
     last = stages(text)[-1]
-    names = [name for name, _ in last]
-    said = dict(last)
+    names, said = [name for name, _ in last], dict(last)
     user = said.get("USER", "root")
     found = [f"{word} is not in the repository" for word in copied(text) if not (ROOT / word).exists()]
     found += [f"{stage[0][1]} has no version" for stage in stages(text) if not re.match(r"[\w./-]+:\d", stage[0][1])]
@@ -318,16 +271,14 @@ def faults(text: str) -> list[str]:
         found.append(f"runs as {user}; Kubernetes' runAsNonRoot needs a number that is not 0")
     if "USER" in names and "RUN" in names[names.index("USER") :]:
         found.append("runs a step of the build after USER")
-    found += [
-        f"{name} is a shell's, which keeps signals to itself" for name in ("ENTRYPOINT", "CMD") if not words(said[name])
-    ]
+    shells = [name for name in ("ENTRYPOINT", "CMD") if not words(said[name])]
+    found += [f"{name} is a shell's, which keeps signals to itself" for name in shells]
     if "latest" in text or "ADD" in names:
         found.append("takes what it can't know")
     return found
 
 
 def words(value: str) -> Sequence[str]:
-    """The words of an instruction in exec form; none for a shell's line."""
     try:
         found = json.loads(value)
     except ValueError:
@@ -355,20 +306,16 @@ def test_a_dockerfile_that_is_wrong_is_caught(right: str, wrong: str, found: str
     assert [one for one in faults(TEXT.replace(right, wrong, 1)) if found in one]
 
 
-def test_the_builds_context_holds_what_is_copied_and_nothing_else() -> None:
+def test_every_package_of_the_wheel_is_copied_and_the_builds_context_holds_nothing_else() -> None:
     """No state, no secret and no test of this folder gets into a layer."""
-    lines = [line for line in IGNORE.splitlines() if line and not line.startswith("#")]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name.rstrip("*") for name in packages} <= copied(TEXT)
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == copied(TEXT)
 
 
-def test_every_package_of_the_wheel_is_copied() -> None:
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert {name.rstrip("*") for name in found} <= copied(TEXT)
-
-
 def test_signals_health_and_jars_meet_the_programs() -> None:
-    """An init hands signals on, the probe asks where a program answers, the jars are where it looks."""
     last = stages(TEXT)[-1]
     said = dict(last)
     tini, separator, program = words(said["ENTRYPOINT"])
@@ -386,18 +333,16 @@ def test_signals_health_and_jars_meet_the_programs() -> None:
     assert int(major[1]) >= 17
 
 
-def _image(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), **environment}
-    return subprocess.run(
-        [str(ROOT / "scripts/image.sh"), *arguments], env=given, capture_output=True, text=True, check=False, timeout=60
-    )
+def _image(tmp_path: Path, engine: str) -> subprocess.CompletedProcess[str]:
+    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENGINE": engine}
+    line = [str(ROOT / "scripts/image.sh")]
+    return subprocess.run(line, env=given, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
     """One that is there and does not answer is none either."""
-    (tmp_path / "deaf").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "deaf").chmod(0o755)
-    ran = _image(tmp_path, ENGINE="deaf no-such-engine")
+    executable(tmp_path / "deaf", "exit 1", "/bin/sh")
+    ran = _image(tmp_path, "deaf no-such-engine")
     assert ran.returncode == 3
     assert "no container engine responds (tried: deaf no-such-engine)" in ran.stderr
     assert f"docker build --tag brew:{PROJECT['version']} ." in ran.stderr
@@ -406,14 +351,12 @@ def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
 def test_an_engine_that_answers_builds_and_tries_the_image(tmp_path: Path) -> None:
     """Tagged with the version, then asked for it; in the format of Docker, which keeps the health check."""
     calls = tmp_path / "calls"
-    engine = f"""#!{sys.executable}
-import json, os, sys
+    engine = f"""import json, os, sys
 told = [*sys.argv[1:], os.environ.get("BUILDAH_FORMAT")]
 open({str(calls)!r}, "a").write(json.dumps(told) + "\\n")
 """
-    (tmp_path / "engine").write_text(engine)
-    (tmp_path / "engine").chmod(0o755)
-    ran = _image(tmp_path, ENGINE="engine")
+    executable(tmp_path / "engine", engine)
+    ran = _image(tmp_path, "engine")
     assert ran.returncode == 0, ran.stderr
     *before, (*built, form), (*tried, _) = map(json.loads, calls.read_text().splitlines())
     name = f"brew:{PROJECT['version']}"
@@ -423,26 +366,14 @@ open({str(calls)!r}, "a").write(json.dumps(told) + "\\n")
     assert tried == ["run", "--rm", name, "--version"]
 
 
-PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
-
-
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    """scripts/reference.py, which is no module of a package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "scripts")
-        return importlib.import_module("reference")
-
-
 # The configuration reference.
 
 
-def test_the_reference_says_what_the_programs_say(reference: ModuleType) -> None:
-    """After a change of options: make reference."""
+def test_the_reference_says_what_the_programs_say() -> None:
     assert reference.PAGE.read_text() == reference.page(), "run `make reference` and look at what changed"
 
 
-def test_an_option_is_told_with_limits_variables_and_default(reference: ModuleType) -> None:
+def test_an_option_is_told_with_limits_variables_and_default() -> None:
     """Limits are those that the settings hold, found by asking them for too much."""
     rows = {row[0]: row[1:] for row in tables(reference.page(), "pipeline run")[0]}
     assert rows["--lanes"][:2] == ["integer, 1 to 64", "2"]
@@ -453,8 +384,7 @@ def test_an_option_is_told_with_limits_variables_and_default(reference: ModuleTy
     assert rows["--crash-point"][3] == "CRASH_POINT"
 
 
-def test_each_command_of_brew_is_told_with_its_long_name(reference: ModuleType) -> None:
-    """In the order of the sections; those that `brew` has not are told, too."""
+def test_each_command_of_brew_is_told_with_its_long_name() -> None:
     rows = tables(reference.page(), "brew")[0]
     pairs = [pair for _, short, long in rows for pair in zip(_words(short), _words(long), strict=False)]
     assert [short for short, _ in pairs if short] == [f"brew {name}" for name in reference.BREW]
@@ -481,17 +411,13 @@ def _names_asked_for(source: str) -> Iterator[str]:
                 yield name
 
 
-def test_every_variable_that_the_code_asks_for_is_told(reference: ModuleType) -> None:
+def test_every_variable_that_the_code_or_make_asks_for_is_told_in_words() -> None:
     """What Spark and its driver say to each other is nobody's setting."""
     sources = [file.read_text() for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
     asked = {name for source in sources for name in _names_asked_for(source)}
     told = {row[0] for row in tables(reference.page(), "Environment")[0]}
     assert {name for name in asked if not name.startswith("PYSPARK_GATEWAY_")} - told == set()
     assert set(reference.ENVIRONMENT) <= asked
-
-
-def test_every_make_variable_is_told_in_words(reference: ModuleType) -> None:
-    """One that no program's option explains needs a line of its own."""
     rows = {row[0]: row[1] for row in tables(reference.page(), "Make variables")[0]}
     assert [name for name, words in rows.items() if not words.strip()] == []
     assert set(reference.MAKE) <= set(rows)
@@ -501,9 +427,8 @@ def test_every_make_variable_is_told_in_words(reference: ModuleType) -> None:
 
 
 def _site(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(root / "scripts/docs.sh"), str(out)], capture_output=True, text=True, check=False, timeout=120
-    )
+    line = [str(root / "scripts/docs.sh"), str(out)]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_site_holds_every_page_and_asks_no_network(tmp_path: Path) -> None:
@@ -516,14 +441,12 @@ def test_the_site_holds_every_page_and_asks_no_network(tmp_path: Path) -> None:
     assert sorted(map(str, wanted - built)) == []
     index = (tmp_path / "index.html").read_text()
     assert "docs/reference/configuration.html" in index
-    loaded = re.compile(
-        r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|<link[^>]*href=["']?https?://[^>]*stylesheet"""
-    )
+    sources = r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//"""
+    loaded = re.compile(sources + r"""|<link[^>]*href=["']?https?://[^>]*stylesheet""")
     assert [name for name in built if loaded.search((tmp_path / name).read_text())] == []
 
 
 def test_a_dead_link_ends_the_build(tmp_path: Path) -> None:
-    """A copy of the pages, with one link that leads nowhere."""
     copy = tmp_path / "copy"
     for folder in ("docs/decisions", "benchmarks", "models"):
         (copy / folder).mkdir(parents=True)

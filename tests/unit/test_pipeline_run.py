@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,28 +21,19 @@ from brew.outcome import Outcome, Status
 from brew.settings import PipelineSettings
 
 
-class _Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 def settings(**changes: Any) -> PipelineSettings:
     return replace(PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group"), **changes)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    clock = _Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Seconds that pass when the test says so."""
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(patiences, "time", clock)
     return clock
 
 
-def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock) -> None:
+def test_patience_counts_from_the_first_failure_in_a_row_and_being_held_back_ends_too(clock: SimpleNamespace) -> None:
     """An hour behind somebody's open transaction is not an hour of failing."""
     patience = GiveUpPolicy(settings(patience_s=60, blocked_patience_s=7200))
     clock.now += 3600
@@ -52,9 +44,15 @@ def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock) -> None:
     clock.now += 2
     with pytest.raises(Refused, match="no progress for 61 s"):
         patience.failed("survey", "over")
+    held_back = GiveUpPolicy(settings(blocked_patience_s=30))
+    clock.now += 29
+    held_back.blocked([3])
+    clock.now += 2
+    with pytest.raises(Refused, match=r"partitions \[3\] .* for 31 s"):
+        held_back.blocked([3])
 
 
-def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
+def test_a_good_survey_ends_the_row_of_failures(clock: SimpleNamespace) -> None:
     patience = GiveUpPolicy(settings(patience_s=60))
     patience.failed("survey", "once")
     clock.now += 59
@@ -64,15 +62,6 @@ def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
     clock.now += 59
     patience.failed("survey", "within the new row's patience")
     assert patience.failures == 2
-
-
-def test_being_held_back_ends_as_well(clock: _Clock) -> None:
-    patience = GiveUpPolicy(settings(blocked_patience_s=30))
-    clock.now += 29
-    patience.blocked([3])
-    clock.now += 2
-    with pytest.raises(Refused, match=r"partitions \[3\] .* for 31 s"):
-        patience.blocked([3])
 
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +82,7 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
                 self._everything.running[1] = OffsetRange("in", 1, 0, 10)
                 running_now.set()
                 self._everything.stop.wait()
-                threading.Event().wait(0.2)  # a transaction that is longer than the grace of a stop
+                threading.Event().wait(0.05)  # a transaction that is longer than the grace of a stop
                 finished.set()
                 self._everything.running.clear()
                 threading.Event().wait(60)  # what the lane does next is nobody's business any more

@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -90,20 +91,10 @@ def test_the_page_has_the_rows_that_are_granted() -> None:
     assert acl.extra_rights_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
 
 
-class _Session:
-    """As much of pytest's configuration as a record looks at."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.pluginmanager = path, self
-
-    def register(self, plugin: object, name: str) -> None: ...
-
-    def getoption(self, _name: str) -> str:
-        return str(self.path)
-
-
 def _told(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None = None) -> Any:
-    record = Record(cast("pytest.Config", _Session(path)))
+    manager = SimpleNamespace(register=lambda *_: None)
+    config = SimpleNamespace(pluginmanager=manager, getoption=lambda _name: str(path))
+    record = Record(cast("pytest.Config", config))
     record.left_out(out or {})
     for nodeid, outcome in outcomes.items():
         report: dict[str, Any] = {"nodeid": f"tests/{nodeid}", "outcome": outcome, "longrepr": None}

@@ -43,10 +43,7 @@ def test_a_record_takes_bytes_texts_and_objects() -> None:
 
 
 def test_a_function_of_batches_is_called_as_a_run_calls_it() -> None:
-    @brew.batches
-    def even(batch: Any) -> Any:
-        return batch.filter([number % 2 == 0 for number in range(batch.num_rows)])
-
+    even = brew.batches(lambda batch: batch.filter([number % 2 == 0 for number in range(batch.num_rows)]))
     result = testing.transform(even, [testing.record(n, offset=n) for n in range(4)])
     assert [one.json() for one in result.outputs] == [0, 2]
     assert [one.offset for one in result.dropped] == [1, 3]
@@ -54,12 +51,7 @@ def test_a_function_of_batches_is_called_as_a_run_calls_it() -> None:
 
 def test_records_of_a_batch_without_offsets_are_told_apart() -> None:
     """All records that `record` makes have the offset 0; each of them got the results of all."""
-
-    @brew.batches
-    def without_the_first(batch: Any) -> Any:
-        return batch.slice(1)
-
-    result = testing.transform(without_the_first, [testing.record(n) for n in range(3)])
+    result = testing.transform(brew.batches(lambda batch: batch.slice(1)), [testing.record(n) for n in range(3)])
     assert [one.json() for one in result.outputs] == [1, 2]
     assert [one.json() for one in result.dropped] == [0]
 

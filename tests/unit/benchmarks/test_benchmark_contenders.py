@@ -27,34 +27,27 @@ from pipeline.enrichment import enricher
 
 PLACE = RunTopics("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")
-MEMBERS = (*PEERS, "quix")
 
 
 def _options(command: list[str]) -> dict[str, str]:
-    """Option -> the word behind it."""
     return {word: command[at + 1] for at, word in enumerate(command[:-1]) if word.startswith("--")}
 
 
 @pytest.mark.parametrize("name", [name for name in CONTENDERS if not name.startswith("spark-sink")])
 def test_every_contender_works_on_the_same_topics(name: str) -> None:
-    """Same input, output, dead letters and group, so that the same proof can judge it."""
     given = _options(CONTENDERS[name].command(PLACE, Setup(), False))
     wanted = {"--bootstrap": "b:1", "--input": "in", "--output": "out", "--dead-letter": "dead", "--group": "group"}
     assert {option: given[option] for option in wanted} == wanted
 
 
 def test_our_sink_differs_from_sparks_own_in_who_writes_alone() -> None:
-    """Same query, same JVM options, same topics."""
-    spark, one, tasks = (
-        CONTENDERS[name].command(PLACE, Setup(), False)
-        for name in ("spark-sink-tuned", "spark-sink-brew-one", "spark-sink-brew-tasks")
-    )
-    assert [_options(command)["--sink"] for command in (spark, one, tasks)] == ["spark", "one", "tasks"]
-    assert len({tuple(word for word in c if word not in {"spark", "one", "tasks"}) for c in (spark, one, tasks)}) == 1
+    sinks = {"spark": "spark-sink-tuned", "one": "spark-sink-brew-one", "tasks": "spark-sink-brew-tasks"}
+    commands = [CONTENDERS[name].command(PLACE, Setup(), False) for name in sinks.values()]
+    assert [_options(command)["--sink"] for command in commands] == list(sinks)
+    assert len({tuple(word for word in command if word not in sinks) for command in commands}) == 1
 
 
 def test_the_direct_reader_is_the_pipeline_with_another_reader() -> None:
-    """Everything else is equal, and both take our own options and follow."""
     setup = Setup("local[3]", ["spark.a=b"], ["--lanes", "4"])
     direct, pipeline = (CONTENDERS[name].command(PLACE, setup, True) for name in ("direct", "pipeline"))
     assert (_options(direct)["--reader"], _options(pipeline)["--reader"]) == ("direct", "connector")
@@ -65,7 +58,7 @@ def test_the_direct_reader_is_the_pipeline_with_another_reader() -> None:
     assert "--follow" not in CONTENDERS["direct"].command(PLACE, setup, False)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", [*PEERS, "quix"])
 def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
     """A static member is the peer's better case after a kill; the default of its library is a contender, too."""
     static = CONTENDERS[name].command(PLACE, Setup(), False)
@@ -84,9 +77,14 @@ def test_flink_has_one_state_directory_for_all_starts_and_no_membership() -> Non
     assert (flink.endless, flink.exactly_once, flink.ours) == (True, True, False)
 
 
+def test_the_untuned_peer_has_none_of_our_java_options_and_the_tuned_one_all() -> None:
+    given = "-Dsome=thing -XX:+UseSerialGC -XX:Tier4InvocationThreshold=100000 -Xshare:auto"
+    assert contenders.java_options(given, tuned=False) == "-Dsome=thing -Xshare:auto"
+    assert contenders.java_options(given, tuned=True) == given
+
+
 @pytest.mark.parametrize("name", ["streams", "flink"])
 def test_peers_in_java_ask_for_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    """Before a broker is started; the others don't."""
     monkeypatch.setattr(contenders, name.upper(), tmp_path)
     monkeypatch.setitem(CONTENDERS, name, replace(CONTENDERS[name], needs=tmp_path))
     monkeypatch.setattr("shutil.which", lambda _name: None)
@@ -95,7 +93,6 @@ def test_peers_in_java_ask_for_java(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Never a silent skip."""
     for name in ("loop", "franz"):
         monkeypatch.setitem(CONTENDERS, name, replace(CONTENDERS[name], needs=tmp_path / name))
     (tmp_path / "loop").touch()
@@ -109,18 +106,11 @@ def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest
     [
         b'{"customer_id":"c","total_cents":980,"more":[1.5,null]}',
         b'{"customer_id":"c","loyalty_tier":"old"}',
-        b'{"customer_id":7}',
-        b'{"customer_id":""}',
-        b'{"customer_id":null}',
-        b"{}",
-        b"[]",
-        b"{",
-        None,
+        *(b'{"customer_id":7}', b'{"customer_id":""}', b'{"customer_id":null}', b"{}", b"[]", b"{", None),
     ],
 )
 @pytest.mark.parametrize("key", [b"gold-1", b"tin-1", None])
 def test_the_loop_enriches_as_the_pipeline_does(key: bytes | None, value: bytes | None) -> None:
-    """Value for value, and reason for reason."""
     ours = enricher(Limits())(key, value)
     assert loop.enrich(key, value) == (ours.reason if isinstance(ours, Reject) else ours)
 
@@ -136,9 +126,7 @@ def test_the_loop_has_one_transactional_producer_and_reads_committed() -> None:
 
 
 @pytest.mark.parametrize(("name", "rule"), [("direct", "--strict"), ("franz", "--no-strict")])
-def test_every_output_is_proven_and_no_order_may_be_missing(
-    monkeypatch: pytest.MonkeyPatch, name: str, rule: str
-) -> None:
+def test_every_output_is_proven_and_no_order_is_missing(monkeypatch: pytest.MonkeyPatch, name: str, rule: str) -> None:
     """A fast wrong run is no result; only ours has to use a producer epoch once."""
     asked: list[str] = []
 
@@ -186,7 +174,6 @@ def test_only_what_a_contender_does_not_promise_is_forgiven(
 
 
 def test_a_verdict_other_than_proven_stops_the_benchmark() -> None:
-    """The checker says it with its exit code; only who asks for that code gets the text."""
     failing = ["timeit", "-n1", "-r1", "print('violated'); raise SystemExit(1)"]
     with pytest.raises(Refused, match=r"ended with 1: violated"):
         program(*failing)
@@ -214,19 +201,18 @@ def _plan(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, A
     return done.exit_code, done.output, seen.plan
 
 
-def test_a_single_pair_can_be_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first name is the one that others are compared with; sizes are sorted, `_` may stand in them."""
+def test_a_pair_can_be_run_alone_and_the_default_is_ours_beside_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The first name is the one that others are compared with; sizes are sorted, `_` may stand in them.
+
+    Peers are those that users would pick: Spark's own sink, a hand-written loop, Kafka Streams and franz-go.
+    """
     given = ["--orders", "4_000_000,1000000", "--contenders", "direct,franz", "--repeat", "3", "--paired"]
     _, _, plan = _plan(monkeypatch, *given)
-    assert plan.names == ["direct", "franz"]
-    assert plan.counts == [1_000_000, 4_000_000]
+    assert (plan.names, plan.counts) == (["direct", "franz"], [1_000_000, 4_000_000])
     assert (plan.repeat, plan.paired) == (3, True)
-
-
-def test_the_default_runs_ours_beside_the_peers_that_users_would_pick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's own sink, a hand-written loop, Kafka Streams and franz-go; `0` orders leaves the drains out."""
     _, _, plan = _plan(monkeypatch, "--orders", "0")
-    assert plan.counts == []
+    assert plan.counts == [], "no drains"
     assert {"pipeline", "spark-sink", *PEERS} <= set(plan.names)
 
 
@@ -240,7 +226,6 @@ def test_the_default_runs_ours_beside_the_peers_that_users_would_pick(monkeypatc
     ],
 )
 def test_a_wrong_option_is_told(monkeypatch: pytest.MonkeyPatch, given: list[str], told: str) -> None:
-    """Before a broker is started."""
     code, output, plan = _plan(monkeypatch, *given)
     assert code != 0
     assert told in " ".join(output.split())

@@ -6,7 +6,6 @@ import mmap
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +16,8 @@ import environment as memory
 import psutil
 import pytest
 from checker import sizes_of, summed
-from contenders import java_options
 from growth import longest_pause_s, median_ratio
+from harness.pages import ROOT
 from harness.waiting import await_ends, until
 from measure import roles
 from micro_batches import committed
@@ -30,8 +29,6 @@ from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.journal import Entry, Phase, Step
-
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 @pytest.mark.parametrize(
@@ -76,20 +73,12 @@ def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) ->
     assert lines(replace(results, runs=runs[:3]), 1000)[0] == ["measure", "direct"], "alone: no ratio"
 
 
-def test_the_choice_of_compilers_replaces_the_pipelines_own() -> None:
-    """The untuned peer has none of our flags, the tuned one has all; everything else stays."""
-    given = "-Dsome=thing -XX:+UseSerialGC -XX:Tier4InvocationThreshold=100000 -Xshare:auto"
-    assert java_options(given, tuned=False) == "-Dsome=thing -Xshare:auto"
-    assert java_options(given, tuned=True) == given
-
-
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 _LOSES_A_CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {_BURN!r}])"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a process adopt orphans")
 def test_the_cpu_of_an_orphan_is_counted(tmp_path: Path) -> None:
-    """A child that outlives its parent, unwaited for, burns 0.3 s: the sum holds them."""
     with Tree([sys.executable, "-c", _LOSES_A_CHILD], tmp_path) as tree:
         usage = tree.wait(Deadline(20))
     assert usage.orphans_adopted
@@ -98,7 +87,6 @@ def test_the_cpu_of_an_orphan_is_counted(tmp_path: Path) -> None:
 
 
 def test_killing_a_tree_leaves_none_of_it(tmp_path: Path) -> None:
-    """A grandchild in a session of its own goes too."""
     script = "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True).wait()"
     with Tree([sys.executable, "-c", script], tmp_path) as tree:
         until(lambda: len(tree.processes()) == 2, "two processes", 10)
@@ -107,17 +95,10 @@ def test_killing_a_tree_leaves_none_of_it(tmp_path: Path) -> None:
     assert not [p for p in found if _lives(p)]
 
 
-@pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Tree]:
-    """A driver that reports that it stands by and is warm, and waits."""
+def test_the_standby_is_the_one_that_says_so_whichever_was_started_first(tmp_path: Path) -> None:
     script = "import time\nprint('b stands by, a works')\nprint('b is warm', flush=True)\ntime.sleep(60)"
-    with Tree([sys.executable, "-c", script], tmp_path / "waiting") as tree:
-        yield tree
-
-
-def test_the_standby_is_the_one_that_says_so(waiting: Tree, tmp_path: Path) -> None:
-    """Whichever instance was started first."""
-    with Tree(["sleep", "60"], tmp_path / "active") as active:
+    standby = Tree([sys.executable, "-c", script], tmp_path / "waiting")
+    with standby as waiting, Tree(["sleep", "60"], tmp_path / "active") as active:
         assert roles(active, waiting) == (active, waiting)
         assert roles(waiting, active) == (active, waiting)
 
@@ -141,7 +122,7 @@ def _lives(process: psutil.Process) -> bool:
 def test_a_tree_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     """The launcher's input ends, as when the benchmark is killed: the command is killed too."""
     launcher = subprocess.Popen(
-        [sys.executable, str(BENCHMARKS / "measured.py"), str(tmp_path / "usage.json"), "sleep", "60"],
+        [sys.executable, str(ROOT / "benchmarks/measured.py"), str(tmp_path / "usage.json"), "sleep", "60"],
         stdin=subprocess.PIPE,
     )
     assert launcher.stdin is not None
@@ -153,7 +134,6 @@ def test_a_tree_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
 
 
 def test_a_failed_command_is_refused_with_its_last_words(tmp_path: Path) -> None:
-    """Numbers of a run that failed are no result."""
     command = [sys.executable, "-c", "raise SystemExit('no such topic')"]
     with Tree(command, tmp_path) as tree, pytest.raises(Refused, match=r"ended with 1.*\n.*no such topic"):
         tree.wait(Deadline(20))
@@ -207,7 +187,6 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 
 
 def test_the_start_falls_out_of_the_price_of_one_more_record() -> None:
-    """3 s of start, then 5 us a record: 8 s for a million and 23 s for four."""
     assert marginal((1_000_000, 8.0), (4_000_000, 23.0)) == pytest.approx(5e-6)
     with pytest.raises(ValueError, match="more records than 4000"):
         marginal((4000, 1.0), (4000, 2.0))
@@ -249,26 +228,21 @@ RESULTS = Results(
 
 
 def test_each_measure_has_a_panel_and_the_best_stands_first() -> None:
-    """The larger backlog comes first; the price of a record needs two backlogs, so only one contender has it."""
+    """
+    The larger backlog comes first; the price of a record needs two backlogs, so only one contender has it.
+
+    What was not measured has no panel: an empty frame would look like a zero.
+    """
     shown = {panel.title: [bar.name for bar in panel.bars] for panel in panels(RESULTS)}
-    assert shown == {
+    rates = {
         "3,000 orders, tuned broker: records/s": ["direct"],
         "1,000 orders, tuned broker: records/s": ["a<b&c", "direct"],
         "CPU per record, µs": ["direct"],
-        "Latency at 1,000 records/s, ms": ["direct"],
-        "Start to first commit, s": ["direct"],
-        "Restart after kill -9, s": ["direct"],
     }
-
-
-def test_what_was_not_measured_has_no_panel() -> None:
-    """An empty frame would look like a zero."""
-    shown = panels(replace(RESULTS, restarts=[], latencies=[]))
-    assert [panel.title for panel in shown] == [
-        "3,000 orders, tuned broker: records/s",
-        "1,000 orders, tuned broker: records/s",
-        "CPU per record, µs",
-    ]
+    others = ("Latency at 1,000 records/s, ms", "Start to first commit, s", "Restart after kill -9, s")
+    assert shown == rates | {title: ["direct"] for title in others}
+    only_rates = panels(replace(RESULTS, restarts=[], latencies=[]))
+    assert [panel.title for panel in only_rates] == list(rates)
     assert ET.fromstring(draw(replace(RESULTS, runs=[], restarts=[], latencies=[]))).findall(f"{_SVG}rect") == []
 
 
@@ -285,7 +259,7 @@ def test_brokers_are_compared_with_their_like_only() -> None:
     ]
 
 
-def test_bars_are_to_scale_and_lines_span_the_rounds() -> None:
+def test_bars_are_to_scale_lines_span_the_rounds_and_nothing_leaves_the_picture() -> None:
     """350 beside 700 is half as long; its line goes from 300 to 400; a single round has none; ours are marked."""
     svg = ET.fromstring(draw(replace(RESULTS, runs=RESULTS.runs[:4], restarts=[], latencies=[])))
     peer, mine = svg.findall(f"{_SVG}rect")
@@ -296,10 +270,6 @@ def test_bars_are_to_scale_and_lines_span_the_rounds() -> None:
     span = [float(line.attrib[name]) - float(mine.attrib["x"]) for name in ("x1", "x2")]
     assert span == pytest.approx([300 * unit, 400 * unit], abs=0.2)
     assert "a<b&c" in [text.text for text in svg.iter(f"{_SVG}text")]
-
-
-def test_nothing_leaves_the_picture() -> None:
-    """Every bar, line and word begins inside of the frame."""
     svg = ET.fromstring(draw(RESULTS))
     _, _, width, height = map(float, svg.attrib["viewBox"].split())
     for shape in svg.iter():
@@ -307,23 +277,18 @@ def test_nothing_leaves_the_picture() -> None:
             assert 0 <= float(shape.attrib.get(name, 0)) <= limit
 
 
-def test_files_are_taken_together_with_rounds_of_their_own(tmp_path: Path) -> None:
-    """Rounds of two files are no pair; a file comes back as it was written."""
-    one, two = tmp_path / "one.json", tmp_path / "two.json"
-    save(RESULTS, one)
-    save(replace(RESULTS, contenders={"franz": "a peer"}, ours=[], runs=[_run("franz", 1000, 1, 9.0)]), two)
-    assert load([one]) == RESULTS
-    both = load([one, two])
+def test_a_page_is_put_together_from_several_files_with_rounds_of_their_own(tmp_path: Path) -> None:
+    """Rounds of two files are no pair; a file comes back as it was written, and the twins stand beside the page."""
+    one, two, three, page = (tmp_path / name for name in ("one.json", "two.json", "three.json", "PAGE.md"))
+    first = replace(RESULTS, command="first command")
+    save(first, one)
+    save(replace(RESULTS, command="second command", runs=[_run("direct", 7_654_321, 1, 9.0)]), two)
+    save(replace(RESULTS, contenders={"franz": "a peer"}, ours=[], runs=[_run("franz", 1000, 1, 9.0)]), three)
+    assert load([one]) == first
+    both = load([one, three])
     assert both.names(1000) == ["direct", "a<b&c", "franz"]
     assert both.by_round("franz", 1000, lambda run: run.records_per_s) == {4: 9.0}
     assert both.ratio("direct", "franz", 1000, lambda run: run.records_per_s) is None
-
-
-def test_a_page_is_put_together_from_several_files(tmp_path: Path) -> None:
-    """Each command stands in it, numbers of each file, and the twins beside it."""
-    one, two, page = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "PAGE.md"
-    save(replace(RESULTS, command="first command"), one)
-    save(replace(RESULTS, command="second command", runs=[_run("direct", 7_654_321, 1, 9.0)]), two)
     assert exit_code_of(together, "results", [str(one), str(two), "--out", str(page)]) == 0
     text = page.read_text()
     assert all(told in text for told in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
@@ -333,7 +298,6 @@ def test_a_page_is_put_together_from_several_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"runs": []}', '{"format": 1}'])
 def test_a_file_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
-    """Its numbers would mean something else."""
     file = tmp_path / "old.json"
     file.write_text(text)
     with pytest.raises(Refused, match=r"old\.json: "):
@@ -358,7 +322,6 @@ def outcome(at: float, pid: int = 7) -> Entry:
     ids=["apart", "overlapping", "ended-before-its-fence"],
 )
 def test_the_longest_time_between_two_transactions_of_one_process_counts(lines: list[Entry], longest: float) -> None:
-    """Time before the first and behind the last is none; nor is that of another process."""
     assert longest_pause_s(lines) == longest
 
 
@@ -375,7 +338,6 @@ def faults() -> int:
 
 
 def test_each_page_is_touched_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more than half of what is available is taken."""
     before, own = faults(), psutil.Process().memory_info().rss
     assert memory.touch(SIZE) > 0
     assert faults() - before >= SIZE // mmap.PAGESIZE

@@ -7,12 +7,11 @@ import socket
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import psutil
 import pytest
@@ -202,16 +201,9 @@ class _MadeUp:
         self.names = SimpleNamespace(topics=lambda: ["in", "out"])
         self.sandbox = SimpleNamespace(heal=lambda: None)
         self.cluster = SimpleNamespace(restore=lambda *_: None)
-        self.rounds, self.rounds_left, self.held = rounds, rounds, list[int]()
-
-    @contextmanager
-    def feeding(self) -> Iterator[None]:
-        yield
-
-    def orders(self, *_: object) -> None: ...
-
-    def writer(self, *_: object, **__: object) -> Any:
-        return SimpleNamespace(code=lambda: None)
+        self.feeding, self.orders = nullcontext, lambda *_: None
+        self.writer = lambda *_, **__: SimpleNamespace(code=lambda: None)
+        self.rounds_left, self.held = rounds, list[int]()
 
     def recovered(self, _since: float) -> None:
         _transactions(self._journal)

@@ -64,9 +64,7 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -
             programs.start("slow", "sleep", "600").wait(Deadline(0.05))
 
 
-def test_no_other_process_is_taken_for_a_program_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_process_is_taken_for_a_program_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number is its group's: free again, it is some other group's within minutes, which was then killed."""
     with Programs(tmp_path) as programs:
         program = programs.start("brief", "sh", "-c", "exit 5")

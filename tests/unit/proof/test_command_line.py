@@ -7,52 +7,35 @@ import subprocess
 import sys
 
 import pytest
+from harness.commands import PROGRAMS
 
 from brew.cli import exit_code_of
 from brew.names import ExitCode
-from downstream.__main__ import downstream
 from proof import commands
-from proof.__main__ import COMMANDS, proof
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Help costs no broker and shows how to call."""
-    assert exit_code_of(proof, "proof", [command, "--help"]) == ExitCode.DONE
-    assert f"python -m proof {command}" in capsys.readouterr().out
+from proof.__main__ import proof
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        ["seed", "--count", "many"],
-        ["seed"],
-        ["seed", "--count", "5", "--markers-only-partition", "1"],
-        ["seed", "--count", "5", "--topic", "no/name"],
-        ["seed", "--count", "5", "--abort-every", "1"],
-        ["topics", "--partitions", "0"],
-        ["verify", "--nonsense"],
-        ["nothing"],
+        *("proof seed --count many", "proof seed", "proof seed --count 5 --markers-only-partition 1"),
+        *("proof seed --count 5 --topic no/name", "proof seed --count 5 --abort-every 1"),
+        *("proof topics --partitions 0", "proof verify --nonsense", "proof nothing"),
+        "downstream count --isolation maybe",
     ],
-    ids=" ".join,
 )
-def test_wrong_usage_exits_64_with_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Before any broker is asked."""
-    assert exit_code_of(proof, "proof", arguments) == ExitCode.USAGE
-    assert capsys.readouterr().err.strip()
+def test_wrong_usage_exits_64_with_a_sentence(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *arguments = words.split()
+    assert exit_code_of(PROGRAMS[name], name, arguments) == ExitCode.USAGE
+    told = capsys.readouterr().err.strip()
+    assert "read_committed" in told if name == "downstream" else told
 
 
-def test_wrong_usage_of_downstream_exits_64_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both programs tell usage from refusal."""
-    assert exit_code_of(downstream, "downstream", ["count", "--isolation", "maybe"]) == ExitCode.USAGE
-    assert "read_committed" in capsys.readouterr().err
-
-
-def test_who_asked_for_json_is_refused_in_json(
+def test_a_refusal_is_one_sentence_or_for_who_asked_for_json_one_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On stderr, one object: whoever parses stdout never takes a refusal for an answer."""
-    monkeypatch.setattr(commands, "REACH_S", 0.3)
+    """On stderr: whoever parses stdout never takes a refusal for an answer. Both say what to do."""
+    monkeypatch.setattr(commands, "REACH_S", 0.1)
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--json"]) == ExitCode.REFUSED
     refused = capsys.readouterr()
     told = json.loads(refused.err)
@@ -61,23 +44,15 @@ def test_who_asked_for_json_is_refused_in_json(
     assert exit_code_of(proof, "proof", ["verify", "--nonsense", "--json"]) == ExitCode.USAGE
     told = json.loads(capsys.readouterr().err)
     assert ("--nonsense" in told["error"], told["next"]) == (True, "see --help")
-
-
-def test_an_unreachable_broker_is_refused_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence, exit code 3."""
-    monkeypatch.setattr(commands, "REACH_S", 0.3)
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1"]) == ExitCode.REFUSED
-    told = capsys.readouterr().err
-    assert "localhost:1" in told
-    assert "make up" in told
-    assert len(told.strip().splitlines()) == 1
+    sentence = capsys.readouterr().err
+    assert "localhost:1" in sentence
+    assert "make up" in sentence
+    assert len(sentence.strip().splitlines()) == 1
 
 
-def test_the_modules_run_as_programs() -> None:
-    """`python -m proof nonsense` ends with 64 and no stack trace."""
-    for module in ("proof", "downstream"):
-        ended = subprocess.run([sys.executable, "-m", module, "nonsense"], capture_output=True, text=True, check=False)
-        assert ended.returncode == ExitCode.USAGE
-        assert "Traceback" not in ended.stderr
+@pytest.mark.parametrize("module", ["proof", "downstream"])
+def test_the_modules_run_as_programs(module: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", module, "nonsense"], capture_output=True, text=True, check=False)
+    assert ended.returncode == ExitCode.USAGE
+    assert "Traceback" not in ended.stderr

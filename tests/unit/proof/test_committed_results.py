@@ -117,9 +117,7 @@ def _client(door: ReplyDroppingProxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), 5)
 
 
-def test_only_replies_to_a_commit_are_lost_and_the_next_ends_the_time_without_an_answer(
-    server: socket.socket,
-) -> None:
+def test_only_replies_to_a_commit_are_lost_and_the_next_ends_the_time_without_an_answer(server: socket.socket) -> None:
     """Everything before the commit passes; then the client reads the end of its connection, and makes another one."""
     url = f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew"
     with ReplyDroppingProxy(url, 1.0, random.Random(1)) as door:

@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from harness.histories import batch
 
 import brew
-from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.cluster import OffsetBatch, OffsetCommit
 from brew.offsets import LogOffsets, SourcePosition
 from brew.record import Function
 from brew.record import Record as Given
@@ -50,6 +51,7 @@ class Logs:
 
     came: list[Record]
     committed: int | None = None
+    made: Function = function
     rows: dict[str, list[Record]] = field(default_factory=lambda: {OUT: [], ALSO: [], DEAD: []})
 
     def add(self, topic: str, source: Record, value: bytes | None, index: int = 0, reason: str = "") -> None:
@@ -68,7 +70,7 @@ class Logs:
 
 
 def right(came: list[Record], made: Function = function) -> Logs:
-    logs = Logs(came)
+    logs = Logs(came, made=made)
     for one in came:
         given = Given(IN, one.partition, one.offset, one.key, one.value, tuple(one.headers), one.created or 0)
         try:
@@ -85,7 +87,7 @@ def right(came: list[Record], made: Function = function) -> Logs:
 
 def judged(
     logs: Logs,
-    made: Function = function,
+    made: Function | None = None,
     *,
     late: bool = False,
     together: bool = False,
@@ -96,10 +98,10 @@ def judged(
     before: Callable[[Checker], None] = lambda _checker: None,
 ) -> Report:
     """
-    ``late``: outputs are read before their inputs, and these one by one; ``together``: what is read first is not told
-    to have ended before the other has; ``first``: offset of the input's first record; ``end``: its end.
+    Judge a run whose outputs are read before their inputs, and these one by one (``late``).
 
-    ``partitions`` of the input, ``outputs`` of each topic behind it; ``before``: what the checker takes in first.
+    ``together``: neither log is told to have ended before both were read; ``first`` and ``end`` of the input;
+    ``partitions`` of it, ``outputs`` of each topic behind it; ``before``: what the checker takes in first.
     """
     logs.renumber()
     ends = [end or sum(one.partition == p for one in logs.came) for p in range(partitions)]
@@ -110,7 +112,7 @@ def judged(
         for name, rows in logs.rows.items()
     }
     facts = BrokerFacts(IN, OUT, DEAD, known, committed, outputs, downstream=downstream, also_output=(ALSO,))
-    checker = Checker(facts, None, Oracle("clicks:f", made))
+    checker = Checker(facts, None, Oracle("clicks:f", made or logs.made))
     before(checker)
     came = [one for one in logs.came if one.offset >= first]
     pieces = [[one] for one in came] if late else [came]
@@ -124,10 +126,9 @@ def judged(
         checker.output(logs.rows[ALSO], ALSO)
         checker.dead_letters(logs.rows[DEAD])
 
-    first_of, second = (read_input, checker.input_ended), (read_outputs, checker.downstream_ended)
-    if late:
-        first_of, second = second, first_of
-    for step in (first_of[0], *second, first_of[1]) if together else (*first_of, *second):
+    sides = [(read_input, checker.input_ended), (read_outputs, checker.downstream_ended)]
+    (read, end_it), second = reversed(sides) if late else sides
+    for step in (read, *second, end_it) if together else (read, end_it, *second):
         step()
     checker.finish()
     return checker.report()
@@ -139,7 +140,6 @@ NUMBERS = (1, 0, 2, 4, 5, 6, 3, 0, 1)
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_right_run_is_proven_and_everything_is_counted(late: bool, together: bool) -> None:
-    """Inputs = transformed + dead letters + dropped, whichever log is read first, and whichever ends first."""
     report = judged(right(inputs(*NUMBERS)), late=late, together=together)
     assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
     assert (report.inputs, report.outputs, report.dead_letters) == (9, 8, 2)
@@ -150,8 +150,6 @@ Spoil = Callable[[Logs], object]
 
 
 def _change(topic: str, **fields: Any) -> Spoil:
-    """The first record there is another one."""
-
     def spoil(logs: Logs) -> None:
         logs.rows[topic][0] = logs.rows[topic][0]._replace(**fields)
 
@@ -226,9 +224,7 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(spoil: Spoil, name: Name, 
 
 
 @pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose(OUT), 0, "offset-gap"), (_lose(DEAD), 4, "torn-txn")])
-def test_a_lost_input_is_told_with_its_place_and_by_what_its_transaction_lacks(
-    spoil: Spoil, offset: int, also: str
-) -> None:
+def test_a_lost_input_is_told_with_place_and_what_its_transaction_lacks(spoil: Spoil, offset: int, also: str) -> None:
     """The offset behind it is committed: a record in front is a gap, one amid the others a tear."""
     logs = right(inputs(*NUMBERS))
     spoil(logs)
@@ -239,24 +235,20 @@ def test_a_lost_input_is_told_with_its_place_and_by_what_its_transaction_lacks(
 
 def _commits(checker: Checker, until: int, records: int) -> None:
     """One transaction, of so many records in the output, that moves the offset."""
-
-    def raw(count: int, marker: str | None = None, at: int = 0) -> RawBatch:
-        return RawBatch(at, at + count - 1, count, 7, 3, 0, True, marker is not None, marker, 0)
-
+    key = (7, 3)
+    commit = OffsetBatch(batch(0, 1, key), (OffsetCommit(0, until),))
     checker.offsets.begin(0)
-    checker.offsets.take([OffsetBatch(raw(1), (OffsetCommit(0, until),)), OffsetBatch(raw(1, "commit", 1))])
-    checker.batches(OUT, 0, [raw(records), raw(1, "commit", records)])
+    checker.offsets.take([commit, OffsetBatch(batch(1, 1, key, "commit"))])
+    checker.batches(OUT, 0, [batch(0, records, key), batch(records, 1, key, "commit")])
 
 
 def test_what_is_out_above_the_committed_offset_is_told() -> None:
+    """What is out twice is a duplicate, too."""
     logs = right(inputs(1, 2, 1))
     logs.committed = 1
     report = judged(logs)
     assert report.totals == {"offset-behind": 3}
     assert (report.inputs, report.backlog) == (1, 2)
-
-
-def test_what_is_out_twice_above_the_committed_offset_is_a_duplicate_too() -> None:
     logs = right(inputs(1, 1))
     logs.rows[OUT].append(logs.rows[OUT][1])
     logs.committed = 1
@@ -286,7 +278,6 @@ def test_outputs_of_records_that_retention_took_are_counted_apart(late: bool) ->
 
 
 def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_committed() -> None:
-    """The evidence names all of them, those above the offset, too."""
     logs = right(inputs(1, 2, 1))
     logs.committed = 1
     report = judged(logs, before=lambda checker: _commits(checker, 1, 4))
@@ -304,10 +295,6 @@ def test_a_source_at_the_inputs_end_is_a_phantom_whatever_the_group_has_committe
     assert report.findings[0].evidence == "its source in[0] offset 2 is not visible (LSO 2)"
 
 
-def _to_the_other(logs: Logs, topic: str) -> None:
-    logs.rows[topic][0] = logs.rows[topic][0]._replace(partition=1 - logs.rows[topic][0].partition)
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_many(late: bool) -> None:
     """Another key decides on its own, and so does one where the topics differ in shape."""
@@ -316,7 +303,7 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
     assert (report.verdict, report.inputs) == (Verdict.PROVEN, 4)
     for topic in (OUT, ALSO):
         logs = right(came)
-        _to_the_other(logs, topic)
+        _change(topic, partition=1 - logs.rows[topic][0].partition)(logs)
         report = judged(logs, late=late, partitions=2, outputs=2)
         assert report.totals == {"corrupt-output": 1}
         assert "it belongs in partition 0, to keep the order of its key" in report.findings[0].evidence
@@ -325,12 +312,10 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
         rows[:] = [row._replace(partition=0) for row in rows]
     assert judged(logs, late=late, partitions=2, outputs=1).verdict is Verdict.PROVEN
 
-    def other_key(record: brew.Record) -> brew.Record:
-        return record.with_key(b"new")
+    logs = right(came, lambda record: record.with_key(b"new"))
 
-    logs = right(came, other_key)
     logs.rows[OUT] = [row._replace(key=b"new", partition=1 - row.partition) for row in logs.rows[OUT]]
-    assert judged(logs, other_key, late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
+    assert judged(logs, late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
 
 
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
@@ -353,13 +338,9 @@ def test_a_dead_letter_for_its_size_stands_for_all_outputs_of_its_input(kept: in
     logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
     report = judged(logs, late=late)
     assert (report.verdict, report.notes) == (Verdict.VIOLATED, [])
-    told = f"rejected as too-large, but the function returns 2 records, the first with {_first(2)}, and 1 came out"
+    first = repr(b'{"copy":0}')
+    told = f"rejected as too-large, but the function returns 2 records, the first with {first}, and 1 came out"
     assert (told in str(report.findings[0])) is (kept == 1)
-
-
-def _first(number: int) -> str:
-    (answer, *_) = brew.record.apply(function, Given(value=orjson.dumps({"n": number})))
-    return repr(answer.value)
 
 
 def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carried() -> None:
@@ -374,46 +355,34 @@ def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carri
 
 def test_a_function_is_given_each_record_as_it_came() -> None:
     """Where the broker set its time, 0."""
-
-    def telling(record: brew.Record) -> brew.Record:
-        return record.with_value(repr(record).encode())
-
     came = inputs(1, 1, 1)
     came[1] = came[1]._replace(created=None)
-    assert judged(right(came, telling), telling).verdict is Verdict.PROVEN
+    assert judged(right(came, lambda record: record.with_value(repr(record).encode()))).verdict is Verdict.PROVEN
 
 
 def test_the_time_that_a_function_gives_is_the_outputs() -> None:
-    def timed(record: brew.Record) -> brew.Record:
-        return dataclasses.replace(record, timestamp=555)
-
-    logs = right(inputs(1), timed)
-    assert "timestamp is 100, should be 555" in judged(logs, timed).findings[0].evidence
+    logs = right(inputs(1), lambda record: dataclasses.replace(record, timestamp=555))
+    assert "timestamp is 100, should be 555" in judged(logs).findings[0].evidence
     logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=555)
-    assert judged(logs, timed).verdict is Verdict.PROVEN
+    assert judged(logs).verdict is Verdict.PROVEN
 
 
 # What is not deterministic.
 
 
-def _random_like() -> Callable[[brew.Record], brew.Record]:
-    counting = itertools.count()
-    return lambda record: record.with_json(next(counting))
-
-
 def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_is_claimed() -> None:
-    """Outputs that differ for that reason are no violation; the verdict is that nobody can tell."""
-    random_like = _random_like()
-    report = judged(right(inputs(1, 1, 1), random_like), random_like)
+    """Outputs that differ for that reason are no violation: nobody can tell. Doubled ones are."""
+    counting = itertools.count()
+    logs = right(inputs(1, 1, 1), lambda record: record.with_json(next(counting)))
+    report = judged(logs)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     (doubt,) = report.doubts
     assert "clicks:f is not deterministic: called twice for in[0] offset 0, it returned b'" in doubt
     assert "; 3 records can't be verified" in doubt
-
-
-def test_what_can_not_be_told_of_a_function_stands_beside_what_else_is_in_doubt() -> None:
-    report = judged(Logs(inputs(1, 1), committed=1), _random_like())
-    backlog, differs = report.doubts
+    logs.rows[OUT].insert(1, logs.rows[OUT][0])
+    report = judged(logs)
+    assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"duplicate-output": 1})
+    backlog, differs = judged(Logs(inputs(1, 1), committed=1, made=logs.made)).doubts
     assert backlog.startswith("1 visible input not yet processed")
     assert differs.startswith("clicks:f is not deterministic")
 
@@ -421,12 +390,8 @@ def test_what_can_not_be_told_of_a_function_stands_beside_what_else_is_in_doubt(
 def test_one_that_drops_by_chance_is_noticed_too() -> None:
     """Records seem lost, and others seem to come from nowhere."""
     dice = itertools.cycle([True, False, False])
-
-    def dropping(record: brew.Record) -> brew.Record | None:
-        return record if next(dice) else None
-
     logs = right(inputs(*[1] * 20), lambda record: record)
-    report = judged(logs, dropping)
+    report = judged(logs, lambda record: record if next(dice) else None)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     assert "; 13 records can't be verified" in report.doubts[0]
 
@@ -440,20 +405,12 @@ def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() 
         seen.add(record.offset)
         return record if new else None
 
-    report = judged(Logs(inputs(1, 1, 1, 1)), once)
+    report = judged(Logs(inputs(1, 1, 1, 1), made=once))
     assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"lost-output": 1})
     assert "; 3 records can't be verified" in report.doubts[0]
 
 
-def test_a_doubled_output_is_a_violation_whatever_the_function_does() -> None:
-    random_like = _random_like()
-    logs = right(inputs(1, 1, 1), random_like)
-    logs.rows[OUT].insert(1, logs.rows[OUT][0])
-    report = judged(logs, random_like)
-    assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"duplicate-output": 1})
-
-
-def test_one_that_depends_on_where_batches_end_is_noticed() -> None:
+def test_one_that_depends_on_where_batches_end_is_noticed_and_one_that_is_right_is_proven() -> None:
     """A running number over the rows of a batch is another one in the next attempt."""
 
     @brew.batches
@@ -461,21 +418,13 @@ def test_one_that_depends_on_where_batches_end_is_noticed() -> None:
         values = [str(i).encode() for i in range(batch.num_rows)]
         return pa.RecordBatch.from_pydict({"offset": batch["offset"], "value": values})
 
-    report = judged(right(inputs(1, 1, 1), numbered), numbered)
+    report = judged(right(inputs(1, 1, 1), numbered))
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "called alone and in a batch for in[0] offset 1," in report.doubts[0]
-
-
-def test_a_function_of_batches_that_is_right_is_proven() -> None:
-    @brew.batches
-    def same(batch: Any) -> Any:
-        return batch.slice(0)
-
-    assert judged(right(inputs(1, 2, 3), same), same).verdict is Verdict.PROVEN
+    assert judged(right(inputs(1, 2, 3), brew.batches(lambda batch: batch.slice(0)))).verdict is Verdict.PROVEN
 
 
 def test_the_first_thousand_are_asked_for_twice_and_then_each_hundredth() -> None:
-    """However the records are cut into batches."""
     asked: list[int] = []
 
     def noting(record: brew.Record) -> None:
@@ -518,27 +467,23 @@ def test_two_answers_that_differ_are_told_in_short_the_first_time(answers: list[
     assert oracle.differs == f"called twice for in[3] offset 7, it returned {said}"
 
 
-def test_a_function_that_ends_with_an_exception_rejects_with_its_words() -> None:
-    def failing(_record: brew.Record) -> None:
-        raise SystemExit(3)
-
-    (answer,) = Oracle("f", failing).answers([Given(value=b"1")])
-    assert isinstance(answer, brew.Reject)
-    assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
-
-
 def test_values_are_shown_whole_up_to_a_line() -> None:
-    """80 bytes; of longer ones the beginning and how many there are."""
     assert _shown(None) == "none"
     assert _shown(b"x" * 80) == repr(b"x" * 80)
     assert _shown(b"x" * 81) == f"{b'x' * 77!r}... (81 bytes)"
 
 
-def test_what_a_function_needs_and_does_not_get_is_no_answer() -> None:
+def test_an_exception_is_a_rejection_with_its_words_and_what_a_function_does_not_get_is_no_answer() -> None:
     """Else a Schema Registry that is away would make a violation of every record."""
 
-    def needs_registry(_record: brew.Record) -> None:
-        raise brew.Refused("the registry does not answer")
+    def raising(error: BaseException) -> Oracle:
+        def failing(_record: brew.Record) -> None:
+            raise error
 
+        return Oracle("f", failing)
+
+    (answer,) = raising(SystemExit(3)).answers([Given(value=b"1")])
+    assert isinstance(answer, brew.Reject)
+    assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
     with pytest.raises(brew.Refused, match="does not answer"):
-        Oracle("f", needs_registry).answers([Given(value=b"1")])
+        raising(brew.Refused("the registry does not answer")).answers([Given(value=b"1")])

@@ -151,9 +151,7 @@ def test_a_server_ends_when_its_starter_is_killed_unless_it_is_detached(tmp_path
     assert not detached.alive()
 
 
-def test_a_stopped_process_stands_still_when_the_signal_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_process_stands_still_when_a_signal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads work on until the one that got the signal has a processor: under load a paused broker answered."""
     looks, real = list[bool](), process._all_threads_stopped
 

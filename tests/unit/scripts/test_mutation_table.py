@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from harness.commands import script
 from harness.pages import ROOT
 
-
-@pytest.fixture(scope="module")
-def mutation() -> ModuleType:
-    return script("mutation")
+mutation = script("mutation")
 
 
-def test_every_module_and_test_file_of_the_table_exists(mutation: ModuleType) -> None:
+def test_every_module_and_test_file_of_the_table_exists() -> None:
     areas = mutation.Area.all()
     paths = [path for area in areas for path in (*area.modules, *area.tests)]
     assert [path for path in paths if not any(ROOT.glob(path))] == []
@@ -28,7 +24,7 @@ def test_every_module_and_test_file_of_the_table_exists(mutation: ModuleType) ->
         assert [name for name in area.leave if f"{name}(" not in text and f"class {name}:" not in text] == []
 
 
-def test_the_committed_scores_are_those_of_modules_in_the_table(mutation: ModuleType) -> None:
+def test_the_committed_scores_are_those_of_modules_in_the_table() -> None:
     """A row of a module that moved or was merged says nothing of today's code: measure it again, or drop it."""
     modules = {module for area in mutation.Area.all() for module in area.modules}
     committed = json.loads(mutation.RESULTS.read_text(encoding="utf-8"))
@@ -37,7 +33,7 @@ def test_the_committed_scores_are_those_of_modules_in_the_table(mutation: Module
 
 
 def test_measured_rows_replace_their_own_and_those_of_vanished_modules_are_dropped(
-    mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(mutation, "RESULTS", tmp_path / "mutation.json")
     monkeypatch.setattr(mutation, "PAGE", tmp_path / "mutation.md")
@@ -51,7 +47,7 @@ def test_measured_rows_replace_their_own_and_those_of_vanished_modules_are_dropp
     assert "Not measured yet: `new.py`." in page
 
 
-def test_a_run_begins_anew_or_goes_on(mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_begins_anew_or_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`--again` keeps mutmut's verdicts and brings today's tests; a plain run knows nothing of the last one."""
     monkeypatch.setattr(mutation, "WORK", tmp_path)
     area = mutation.Area("one", ("brew/deadline.py",), ("tests/unit/scripts/test_mutation_table.py",))
@@ -64,7 +60,7 @@ def test_a_run_begins_anew_or_goes_on(mutation: ModuleType, monkeypatch: pytest.
         assert (verdicts.exists(), test.exists()) == (kept, True)
 
 
-def test_every_explanation_names_a_module_of_the_table_and_says_why(mutation: ModuleType) -> None:
+def test_every_explanation_names_a_module_of_the_table_and_says_why() -> None:
     """An explanation of a module that moved is found before its survivors come back unexplained."""
     modules = {module for area in mutation.Area.all() for module in area.modules}
     for entry in mutation.Explained.all():
@@ -77,7 +73,7 @@ MUTANT = {"module": "a.py", "function": "f", "was": "return x < 1", "now": "retu
 REASON = ("a.py", "f", "return x <= 1", "x is never 1")
 
 
-def test_an_explanation_fits_the_changed_line_of_its_function_alone(mutation: ModuleType) -> None:
+def test_an_explanation_fits_the_changed_line_of_its_function_alone() -> None:
     explained = mutation.Explained(*REASON)
     assert explained.covers(MUTANT)
     for other in ({"module": "b.py"}, {"function": "g"}, {"now": "return x < 2"}):
@@ -91,7 +87,7 @@ def test_an_explanation_fits_the_changed_line_of_its_function_alone(mutation: Mo
     + [(status, False, False) for status in ("survived", "no tests", "suspicious", "not checked")],
 )
 def test_a_survivor_without_an_explanation_fails_its_module(
-    mutation: ModuleType, capsys: pytest.CaptureFixture[str], status: str, explained: bool, passes: bool
+    capsys: pytest.CaptureFixture[str], status: str, explained: bool, passes: bool
 ) -> None:
     """A mutant that no test calls counts as a survivor, too."""
     mutants = [MUTANT | {"status": "killed"}] * 19 + [MUTANT | {"status": status}]
@@ -101,14 +97,12 @@ def test_a_survivor_without_an_explanation_fails_its_module(
 
 
 @pytest.mark.parametrize(("survivors", "passes"), [(11, False), (10, True)])
-def test_a_module_below_90_of_100_fails_even_when_every_survivor_is_explained(
-    mutation: ModuleType, survivors: int, passes: bool
-) -> None:
+def test_a_module_below_90_of_100_fails_even_when_every_survivor_is_explained(survivors: int, passes: bool) -> None:
     mutants = [MUTANT] * survivors + [MUTANT | {"status": "killed"}] * (100 - survivors)
     assert mutation.print_score("a.py", mutation.score("a.py", mutants, [mutation.Explained(*REASON)]), []) is passes
 
 
-def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -> None:
+def test_a_property_becomes_a_method_that_can_be_mutated() -> None:
     source = (
         "class A:\n    x: int = 3\n\n    @property\n    def twice(self) -> int:\n"
         '        """Two."""\n        y = self.x\n\n        return 2 * y\n\n    def one(self):\n        return 1\n'
@@ -125,7 +119,7 @@ def test_a_property_becomes_a_method_that_can_be_mutated(mutation: ModuleType) -
     assert mutation.unfolded(stub) == stub
 
 
-def test_what_is_left_alone_stands_between_two_comments(mutation: ModuleType) -> None:
+def test_what_is_left_alone_stands_between_two_comments() -> None:
     source = "class A:\n    x = 1\n\n\ndef f(\n    x: int,\n) -> int:\n    return x\n\n\nclass B:\n    x = 2\n"
     start, end = "# pragma: no mutate start\n", "# pragma: no mutate end\n"
     kept = mutation.excluded(source, ["f", "B"])
