@@ -49,6 +49,7 @@ def given(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
 def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
     submitted = Path(sys.executable).with_name("spark-submit")
     words = ["--master", "local[2]", "--driver-class-path", class_path(), "--conf", "spark.sql.shuffle.partitions=2"]
+    words += ["--conf", "spark.ui.enabled=false"]
     done = subprocess.run(
         [str(submitted), *words, f"examples/{example}"],
         cwd=ROOT,
@@ -106,7 +107,7 @@ def test_the_notebook_runs_and_a_batch_that_is_repeated_is_there_once(
 ) -> None:
     """Its own assertion compares what readers see before and behind the repetition."""
     sell(stage)
-    submit_args = f"--master local[2] --driver-class-path {class_path()} pyspark-shell"
+    submit_args = f"--master local[2] --driver-class-path {class_path()} --conf spark.ui.enabled=false pyspark-shell"
     variables = {"SALES": stage.names.input, "REVENUE": stage.names.output, "PYSPARK_SUBMIT_ARGS": submit_args}
     for name, value in given(stage, tmp_path, **variables).items():
         if os.environ.get(name) != value:
