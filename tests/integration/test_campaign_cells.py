@@ -74,7 +74,8 @@ def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_p
 
 def test_a_cell_whose_fault_is_taken_away_is_inconclusive(broker: Broker, tmp_path: Path) -> None:
     """Everything came out once, and that shows nothing about crashes."""
-    found = run(replace(CRASH, function=_drain_only), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=2))
+    settings = RunSettings(tmp_path, kills=2)
+    found = run(replace(CRASH, function=_drain_only), 1, ExternalCluster(broker.bootstrap), settings)
     assert (found.verdict, found.anomalies) == ("inconclusive", [])
     assert [doubt for doubt in found.doubts if "silent-fault: kills 0 of 2" in doubt]
 

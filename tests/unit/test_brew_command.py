@@ -83,7 +83,7 @@ def test_every_program_that_runs_on_takes_follow_from_the_same_variable() -> Non
         command: option.envvar
         for command, listed in COMMANDS.items()
         if listed.program in {"pipeline", "downstream"} and command != "show"
-        for option in _of(PROGRAMS[listed.program], command).params
+        for option in command_of(PROGRAMS[listed.program], command).params
         if option.name == "follow"
     }
     assert following == dict.fromkeys(("run", "submit", "preflight", "ledger", "receive", "totals", "call"), "FOLLOW")
