@@ -348,11 +348,6 @@ def _facts(table: Table) -> object:
 @given(_log)
 def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: Steps) -> None:
     """At each log position at most one owner, and no write without the current token touches anything."""
-    assert _check(steps) == len(steps)
-
-
-def _check(steps: Steps) -> int:
-    """How many entries were judged."""
     shared, view = _written(steps), ClaimsView([Table()])
     for entry in shared.entries[0]:
         before = copy.deepcopy(view.tables[0].owners)
@@ -378,7 +373,7 @@ def _check(steps: Steps) -> int:
         if answer in {RecordEffect.LATE, RecordEffect.HELD, RecordEffect.PAUSED, RecordEffect.BEHIND}:
             after = {p: (o.client_id, o.token, o.position) for p, o in view.tables[0].owners.items()}
             assert after == {p: (o.client_id, o.token, o.position) for p, o in before.items()}
-    return len(shared.entries[0])
+    assert len(shared.entries[0]) == len(steps)
 
 
 @_quick

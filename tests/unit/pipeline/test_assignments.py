@@ -9,7 +9,6 @@ from harness.lease_play import run_context
 
 from brew.connection import Connection
 from brew.driver.leases import Assignments
-from brew.driver.run_context import ProgressView
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
@@ -20,19 +19,9 @@ GOAL = 100
 LINE: Any = None
 
 
-class View(ProgressView):
-    """Keeps what is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[int, list[Outcome], float]] = []
-
-    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
-        self.shown.append((lane, outcomes, seconds))
-
-
 def unsurveyed(goals: dict[int, int] | None) -> Assignments:
     settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-    return Assignments(run_context(settings, view=View(), goals=goals))
+    return Assignments(run_context(settings, goals=goals))
 
 
 def assignments(goals: dict[int, int] | None, *positions: int | None, complete: bool = True) -> Assignments:
@@ -151,7 +140,7 @@ def test_what_came_back_can_be_called_back_again(died: bool) -> None:
     assert (one.releasing, one.held) == (set(), {})
 
 
-def test_commits_that_follow_each_other_are_told_as_one_range_with_their_sums_and_once() -> None:
+def test_commits_that_follow_each_other_are_told_as_one_range_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A range that somebody else did stays a gap, a failure a range of its own."""
     one = unsurveyed(None)
     outcomes = [
@@ -166,11 +155,12 @@ def test_commits_that_follow_each_other_are_told_as_one_range_with_their_sums_an
     ]
     for outcome in outcomes:
         one.outcome(outcome)
+    shown = list[tuple[int, list[Outcome], float]]()
+    monkeypatch.setattr(one._shared.view, "cycle", lambda *told: shown.append(told))
     one.report()
     one.report()
     joined = Outcome(0, 0, 30, Status.COMMITTED, 0, 27, 3, 3.5, dropped=5, written=17)
-    view: Any = one._shared.view
-    assert view.shown == [(0, [joined, *outcomes[3:7], outcomes[1], outcomes[7]], 3.75)]
+    assert shown == [(0, [joined, *outcomes[3:7], outcomes[1], outcomes[7]], 3.75)]
 
 
 def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_goal() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -87,11 +88,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_range_is_written_and_its_transaction_closed(world: World) -> None:
-    """
-    The outcome tells when the attempt began and how long it took; the steps are parts of it.
-
-    The transaction has its own time-out as deadline; the whole is watched for twice that, as all waits end within it.
-    """
+    """The outcome tells when the attempt began and how long it took; the steps are parts of it."""
     before, began = time.time(), time.monotonic()
     outcome = attempt(TRACED_SPEC, [ROWS], JOB)
     took = time.monotonic() - began
@@ -102,6 +99,7 @@ def test_a_range_is_written_and_its_transaction_closed(world: World) -> None:
     assert 0 < outcome.seconds <= took
     assert {"fence", "locate", "commit"} <= outcome.steps.keys()
     assert 0 < sum(outcome.steps.values()) <= took
+    # The transaction has its own time-out as deadline; the whole is watched for twice that, as its waits end within it.
     assert [kafka.budget_s for kafka in world.made] == [30.0]
     assert world.watched == [(str(TRACED_SPEC.offered), 60.0)]
 
@@ -227,6 +225,8 @@ def test_the_journal_has_every_step_and_the_outcome_with_the_range_and_the_group
     steps = [Step.FENCE, Step.LOCATE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.OUTCOME]
     assert [one.step for one in lines][::2] == steps
     assert all(PLACE.items() <= one.fields.items() for one in lines)
+    located = [one.fields["position"] for one in lines if (one.step, one.phase) == (Step.LOCATE, Phase.DONE)]
+    assert located == [-1], "there is no position"
     told = {"status": "committed", "position": -1, "detail": "", "enriched": 1, "rejected": 1}
     assert lines[-1].fields == PLACE | told
 
@@ -347,24 +347,10 @@ def test_a_failed_attempt_tells_its_times_and_what_its_step_failed_with(world: W
     ]
 
 
-class Recorded:
-    """Keeps each call of the port with what it was given."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[object, ...]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*given: object) -> object:
-            self.calls.append((name, *given))
-            return Committed(3, "") if name == "locate" else name
-
-        return call
-
-
 @pytest.mark.parametrize("kind", ["timed", "journaled"])
 def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tmp_path: Path) -> None:
     """The deadline, too: without it a step would wait for ever."""
-    inner: Any = Recorded()
+    inner = Mock(locate=Mock(return_value=Committed(3, "")))
     offered, deadline = OffsetRange("in", 4, 5, 8), Deadline(5)
     kafka: Any = TimedTransaction(inner) if kind == "timed" else journaled(inner, str(tmp_path), offered, "group")
     calls = [
@@ -373,9 +359,9 @@ def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tm
         *[("commit", deadline), ("commit_without_waiting",), ("abort", deadline)],
     ]
     answers = {name: getattr(kafka, name)(*given) for name, *given in calls}
-    assert inner.calls == calls
+    assert [(name, *given) for name, given, _ in inner.mock_calls] == calls
     told = {name: answer for name, answer in answers.items() if answer is not None}
-    assert told == {"produce": "produce", "mapped": "mapped", "locate": Committed(3, "")}
+    assert told == {name: getattr(inner, name).return_value for name in ("produce", "mapped", "locate")}
     if kind == "timed":
         assert list(kafka.steps) == ["fence", "locate", "begin", "produce", "send-offsets", "commit", "abort"]
         return
@@ -385,13 +371,6 @@ def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tm
     sent = next(fields for step, fields in done if step is Step.SEND_OFFSETS)
     assert (sent["offset"], sent["until"]) == (9, 9)
     assert journaled(inner, None, offered, "group") is inner
-
-
-def test_without_a_position_the_journal_says_minus_one(tmp_path: Path) -> None:
-    kafka = journaled(FakeTransaction(Broker()), str(tmp_path), OffsetRange("in", 4, 5, 8), "group")
-    kafka.fence(Deadline(5))
-    kafka.locate(Deadline(5))
-    assert [*entries(tmp_path)][-1].fields["position"] == -1
 
 
 def test_each_process_writes_a_journal_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -124,11 +124,7 @@ _styles = st.tuples(st.sampled_from(_commas), st.sampled_from([":", ": ", " :", 
 @example(order={"a": {"x": 1}}, again={"a": 2}, style=(",", ":"), ascii_only=False, around=("", ""))
 @example(order={"loyalty_tier": 1}, again={}, style=(",", ":"), ascii_only=False, around=("", ""))
 def test_however_an_order_is_written_its_values_stay_and_no_name_stands_twice(
-    order: dict[str, object],
-    again: dict[str, object],
-    style: tuple[str, str],
-    ascii_only: bool,
-    around: tuple[str, str],
+    order: dict, again: dict, style: tuple[str, str], ascii_only: bool, around: tuple[str, str]
 ) -> None:
     """Spaces, escapes, names that stand twice (the last one counts), our own fields, names that look like syntax."""
     inside = [{**order, "customer_id": "c"}, again]

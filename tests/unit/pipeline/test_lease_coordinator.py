@@ -68,12 +68,7 @@ def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_onc
 
 
 def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
-    """
-    After a pause, and from where the group stands by then.
-
-    Where a transaction found the group is not forgotten over an older answer: that may come from a coordinator that is
-    cut off.
-    """
+    """After a pause, and from where the group stands by then, which an older answer does not change."""
     one, _, (partition, _), _ = shared_out(play)
     for found in (Status.AHEAD, Status.ALREADY_DONE):
         play.says(one, outcome_message(Outcome(partition, 0, 50, found, 60)))
@@ -139,14 +134,11 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(plays: Plays
     assert grants(other, 1)[released].start == 30
 
 
-def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason(plays: Plays) -> None:
+def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason_or_when_patience_ends(plays: Plays) -> None:
     play = plays()
     play.workers.broken = Refused("Spark's JVM has ended by itself")
     assert play.ended()
     assert [str(error) for error in play.errors] == ["Spark's JVM has ended by itself"]
-
-
-def test_without_a_task_the_run_gives_up_when_its_patience_ends(plays: Plays) -> None:
     play = plays(patience_s=1.0, survey_s=0.05)
     assert play.ended()
     assert "no Spark task has reported" in str(play.errors[0])
@@ -169,11 +161,7 @@ def gone(play: Play, *sessions: WorkerSession) -> None:
 
 
 def test_each_grant_asks_whether_it_may_begin_anew(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A permission covers one attempt, and the survey knows which one.
-
-    Where a position is known, one that vanished since must not count as the first.
-    """
+    """A permission covers one attempt; a known position that vanished since must not count as the first time."""
     cluster, asked = Cluster(None, 0, None, 7), list[int]()
     known = cluster.first_attempt
     monkeypatch.setattr(cluster, "first_attempt", lambda fact: asked.append(fact.partition) or known(fact))

@@ -17,7 +17,7 @@ from brew.errors import Fatal, Unreachable
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
 from brew.readers.direct import worker
-from brew.readers.direct.messages import Grant, MessageConnection, WorkerSettings, grant_message
+from brew.readers.direct.messages import Grant, MessageConnection, grant_message
 from brew.readers.direct.worker import ConcurrencyLimit, SharedLimits
 from brew.settings import DirectSettings
 from brew.transaction_sizing import TransactionSize
@@ -42,16 +42,7 @@ class Work:
     now: int = 0
     most: int = 0
 
-    def __call__(
-        self,
-        given: Grant,
-        _terms: WorkerSettings,
-        share: int,
-        begun: Callable[[], None],
-        report: Callable[[Outcome], None],
-        stop: threading.Event,
-        session: SharedLimits,
-    ) -> int:
+    def __call__(self, given: Grant, _terms: Any, share: int, begun: Any, report: Any, stop: Any, session: Any) -> int:
         self.now += 1
         self.most = max(self.most, self.now)
         self.shares.append(share)
@@ -267,11 +258,7 @@ def test_a_partition_that_fails_is_left_with_its_reason_alone(work: Work, error:
 
 @pytest.mark.parametrize("status", Status)
 def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
-    """
-    Who hears first that it was left would plan from what is known without the outcome.
-
-    One that crashed on purpose is not left, as if it had died: nobody gets it, and the run ends with it.
-    """
+    """Who hears first that it was left would plan from what is known without the outcome."""
 
     def act(report: Callable[[Outcome], None], *_: object) -> int:
         report(Outcome(0, 100, 105, status))
@@ -281,6 +268,7 @@ def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: 
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == status
+        # One that crashed on purpose is not left, as if it had died: nobody gets it.
         if status is Status.CRASHED:
             driver.connection.send({"renew": True})
             assert driver.hears() == {"alive": True}, "nothing in between"

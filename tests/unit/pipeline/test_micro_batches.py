@@ -158,15 +158,12 @@ def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(monkey
 
 
 def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: Run) -> None:
-    """
-    What was committed is not offered a second time, and the scout hears of every end.
-
-    Only what the scout allows is offered as a first time: a position that vanished since must not count as the first.
-    """
+    """What was committed is not offered a second time, and the survey hears of every end."""
     run.survey.first = {1}
     run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
+    # What it does not allow is not offered as a first time: a position that vanished since must not count as that.
     assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
     told = sorted((one.partition, one.status.value) for one in run.survey.heeded)
     assert told == [(0, "committed"), (0, "failed"), (1, "committed")]

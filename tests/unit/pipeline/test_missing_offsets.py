@@ -201,9 +201,8 @@ def test_only_partitions_without_a_position_and_with_records_are_decided_on(brok
     assert not [did for did in brokers.did if did[0] == "fence"]
     brokers.output = {"out": [[record(3, partition=1), record(3, partition=2)]]}
     assert resolve(SETTINGS, fact(0), fact(1, committed=4), fact(2, first=50)) == {0}
-
-
-def test_to_start_over_is_the_operators_word_and_asks_nobody(brokers: Brokers) -> None:
+    # To start over is the operator's word, and asks nobody.
+    brokers.did.clear()
     brokers.output = {"out": [[record(3)]]}
     assert resolve(START_OVER, fact(0), fact(1, committed=3)) == {0}
     assert brokers.did == []
@@ -211,19 +210,13 @@ def test_to_start_over_is_the_operators_word_and_asks_nobody(brokers: Brokers) -
 
 def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_are_fenced(brokers: Brokers) -> None:
     """Whose it is can't be seen; a dead run's ends with a fence, a rival's by itself."""
-    brokers.output, brokers.open_end = {"out": [[record(3, topic="another")]]}, {"out": 2}
-    with pytest.raises(HiddenOutputError, match=r"hides output in out\[0\]"):
-        resolve(SETTINGS, fact(0), others=[fact(1, committed=4)])
-    assert ("fence", 1) in brokers.did
-    assert not [did for did in brokers.did if did[0] == "scan"], "it would not see everything"
-
-
-def test_a_rivals_next_transaction_hides_nothing_that_has_to_be_seen(brokers: Brokers) -> None:
-    """The ends of the first look count for the later ones."""
     settling = OutputWait(Deadline(30))
     brokers.output, brokers.open_end = {"out": [[record(3, topic="another")]]}, {"out": 2}
-    with pytest.raises(HiddenOutputError):
-        resolve(SETTINGS, fact(0), settling=settling)
+    with pytest.raises(HiddenOutputError, match=r"hides output in out\[0\]"):
+        resolve(SETTINGS, fact(0), others=[fact(1, committed=4)], settling=settling)
+    assert ("fence", 1) in brokers.did
+    assert not [did for did in brokers.did if did[0] == "scan"], "it would not see everything"
+    # A rival's next transaction hides nothing that has to be seen: the ends of the first look count for the later ones.
     brokers.output["out"].append([record(4, topic="another"), record(5, topic="another")])
     assert resolve(SETTINGS, fact(0), settling=settling) == {0}
 

@@ -251,15 +251,12 @@ def test_what_is_done_already_is_passed_and_the_lease_goes_on(leased: Leased) ->
 def test_only_the_first_transaction_of_a_lease_may_find_no_position_or_be_exempt_from_a_crash(
     leased: Leased, first_time: bool, exempt: bool, first: Status
 ) -> None:
-    """
-    Behind it the group stands somewhere; an offset that vanishes later must not count as a first time.
-
-    A run whose workers die of the first one could not heal; one that is always exempt would never crash.
-    """
+    """Behind it the group stands somewhere; an offset that vanishes later must not count as a first time."""
     certain = {"crash": CrashSettings(probability=1.0)}
     lease = leased({"first_time": first_time, "exempt_from_crash": exempt}, certain, firsts=THREE, statuses=(first,))
     lease.work()
     assert [one.first_time for one in lease.offers] == [first_time, False, False]
+    # A run whose workers die of the first one could not heal; one that is always exempt would never crash.
     assert [one.crash is None for one in lease.offers] == [exempt, False, False]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -144,11 +145,7 @@ def test_who_may_begin_is_asked_about_again_only_when_somebody_else_had_it_meanw
 
 
 def test_others_are_fenced_in_what_is_ours_only_and_not_where_this_run_is_at_work(run: Run) -> None:
-    """
-    Another driver's transaction hides output, too, and is that driver's.
-
-    A first transaction may outlast the next look; partitions at work end no rival's transaction either.
-    """
+    """Another driver's transaction is that driver's; a first transaction of ours may outlast the next look."""
     assert run.attempt()
     assert run.cluster.resolved[-1][1] == {1}
     run.shared.running[0] = OffsetRange("in", 0, 0, 10)
@@ -304,20 +301,10 @@ def test_who_has_joined_ends_the_run_by_name() -> None:
 
 def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lanes look a second apart; what one was told counts for both."""
-    scene, asked = Scene(), list[float]()
-
-    class Away:
-        def __init__(self, _settings: PipelineSettings) -> None:
-            self.groups = self
-
-        def now(self, _group: str, _deadline: Deadline) -> GroupFacts:
-            asked.append(scene.now)
-            return GroupFacts("empty", ())
-
-        def input_topic(self, _deadline: Deadline) -> None:
-            raise Retriable("no more than that")
-
-    monkeypatch.setattr(partitions, "OffsetsClient", Away)
+    scene, asked, away = Scene(), list[float](), Mock()
+    away.groups.now.side_effect = lambda *_: asked.append(scene.now) or GroupFacts("empty", ())
+    away.input_topic.side_effect = Retriable("no more than that")
+    monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: away)
     shared = run_context(SETTINGS, member_check_due=scene.every)
     lanes = [PartitionSurvey(shared), PartitionSurvey(shared)]
     for _ in range(11):
@@ -395,11 +382,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def test_the_log_is_asked_behind_the_position_so_that_a_busy_group_is_never_ahead_of_it(brokers: Brokers) -> None:
-    """
-    The other way round what is written and committed in between looks like a truncated log, and is refused.
-
-    Also behind the second and third question for a position.
-    """
+    """The other way round what is written and committed in between looks like a truncated log, and is refused."""
     brokers.grows = 10
     for _ in range(3):
         brokers.facts({})
@@ -410,15 +393,12 @@ def test_the_log_is_asked_behind_the_position_so_that_a_busy_group_is_never_ahea
 
 @pytest.mark.parametrize("hint", [None, 4])
 def test_a_commit_whose_marker_is_on_its_way_is_waited_for(brokers: Brokers, hint: int | None) -> None:
-    """
-    To plan from behind it would read its rows twice; without a position at all it would look like a first time.
-
-    Pending offsets are waited for only where this run knows better: a hint that is not behind is enough.
-    """
+    """To plan from behind it would read its rows twice; without a position at all it would look like a first time."""
     brokers.position, brokers.end = {0: 7, 1: 9}, 9
     assert brokers.facts({0: 7}) == {0: 7, 1: 9}
     brokers.told = {0: {0: hint}}
     assert brokers.facts({0: 7, 1: 9}) == {0: 7, 1: 9}
+    # A hint that is not behind is enough: pending offsets are waited for only where this run knows better.
     hinted = [(READ_UNCOMMITTED, 0, [0, 1]), ("log",)]
     assert brokers.asked == [*hinted, (READ_UNCOMMITTED, 0, [0, 1]), (READ_COMMITTED, 1, [0]), ("log",)]
 
@@ -439,11 +419,8 @@ def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
     assert brokers.surveyor.facts(SOURCE, [], Deadline(5), {}) == brokers.asked == []
     brokers.position, brokers.end, brokers.slow = {0: 4, 1: 9}, 9, {READ_COMMITTED}
     assert brokers.facts({0: 7}) == {0: 4, 1: 9}
-
-
-def test_a_position_that_is_gone_is_told_as_gone_whatever_was_known(brokers: Brokers) -> None:
-    brokers.position, brokers.end = {0: None, 1: 9}, 9
-    assert brokers.facts({0: 7}) == {0: None, 1: 9}
+    brokers.position, brokers.slow = {0: None, 1: 9}, set()
+    assert brokers.facts({0: 7}) == {0: None, 1: 9}, "a position that is gone is told as gone, whatever was known"
 
 
 def test_a_surveyor_closes_the_clients_that_it_has_by_then(brokers: Brokers) -> None:

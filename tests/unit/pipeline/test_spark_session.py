@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.pipeline import run_command, settings_of
@@ -152,46 +153,27 @@ def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
         assert len(caplog.records) == kept
 
 
-class Context:
-    """Ends as pyspark's own does: its server first, if it still has one."""
-
-    def __init__(self, server: Any) -> None:
-        self._accumulatorServer = server
-        self._gateway = SimpleNamespace(proc=None)
-        self.stopped = False
-
-    def stop(self) -> None:
-        if self._accumulatorServer:
-            self._accumulatorServer.shutdown()
-        self.stopped = True
-
-
-class Slow:
-    """A server that ends once it is let."""
-
-    def __init__(self) -> None:
-        self.let, self.asked, self.ended = threading.Event(), threading.Event(), False
-
-    def shutdown(self) -> None:
-        self.asked.set()
-        self.let.wait(10)
-        self.ended = True
-
-
 def test_spark_ends_before_its_server_of_accumulators_has() -> None:
     """It looks once a second; each run paid up to that at its end. A context without one ends too."""
-    server = Slow()
-    for one in (server, None):
-        context: Any = Context(one)
+    let, asked, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def shutdown() -> None:
+        asked.set()
+        let.wait(10)
+        ended.set()
+
+    for server in (SimpleNamespace(shutdown=shutdown), None):
+        context: Any = SimpleNamespace(_accumulatorServer=server, _gateway=SimpleNamespace(proc=None))
+        # As pyspark's own does: its server first, if it still has one.
+        context.stop = Mock(
+            side_effect=lambda one=context: one._accumulatorServer and one._accumulatorServer.shutdown()
+        )
         session.end(context)
-        assert context.stopped
-    assert server.asked.wait(10), "left running"
-    assert not server.ended
-    server.let.set()
-
-
-def test_pyspark_still_waits_for_it_by_itself() -> None:
-    """The names are private: under others the run would wait again, and nobody would see it."""
+        assert context.stop.called
+    assert asked.wait(10), "left running"
+    assert not ended.is_set()
+    let.set()
+    # The names are private: under others the run would wait again, and nobody would see it.
     assert "self._accumulatorServer.shutdown()" in inspect.getsource(SparkContext.stop)
     assert issubclass(AccumulatorTCPServer, socketserver.BaseServer)
 

@@ -79,15 +79,12 @@ def broker() -> Broker:
 
 
 def test_the_six_steps_happen_in_their_order(broker: Broker) -> None:
-    """
-    Fence comes before locate, and offsets travel inside the transaction, before its commit.
-
-    The offset behind the range is committed, not that of the last row: markers and aborted records count as read.
-    """
+    """Fence comes before locate, and offsets travel inside the transaction, before its commit."""
     kafka = FakeTransaction(broker)
     outcome = run(kafka, [rows(0, 3)], first_time=True)
     assert kafka.steps == ["fence", "locate", "begin", "produce", "produce", "flush", "send-offsets", "commit"]
     assert (outcome.status, outcome.enriched) == (Status.COMMITTED, 2)
+    # Not the offset behind the last row: markers and aborted records at the end of a range count as read.
     assert broker.committed == Committed(10, "topic-id=x")
 
 

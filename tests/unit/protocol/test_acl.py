@@ -68,10 +68,6 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rig
     assert told.startswith("User:me lacks ")
 
 
-def test_who_only_looks_at_a_position_needs_less() -> None:
-    assert "Describe on group g: " in told_to_me("locate: x (GROUP_AUTHORIZATION_FAILED)", read_only=True)
-
-
 def test_what_a_command_writes_is_named_where_the_brokers_name_nothing() -> None:
     names = {"input": "in", "dead_letter": "in.dlq", "written0": "in", "written1": "in.dlq.replayed", "group": "g"}
     told = told_to_me("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", names)
@@ -145,6 +141,8 @@ def test_a_right_tells_the_command_that_grants_it() -> None:
         "kafka-acls --add --allow-principal User:u --operation Write --resource-pattern-type prefixed "
         "--transactional-id g:"
     )
+    looking = told_to_me("locate: x (GROUP_AUTHORIZATION_FAILED)", read_only=True)
+    assert "Describe on group g: " in looking, "who only looks at a position needs less"
 
 
 def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:

@@ -14,11 +14,7 @@ from brew.kafka.transaction import AuthorizationFailures
 
 
 def test_a_fence_that_strikes_while_the_client_logs_is_still_a_fence() -> None:
-    """
-    The client calls the logger with its exception pending; Python makes a SystemError of that (seen in `flush`).
-
-    A SystemError of somebody else stays what it is.
-    """
+    """The client calls the logger with its exception pending; Python makes a SystemError of that (seen in `flush`)."""
     fenced = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance", True))
     with pytest.raises(Fenced), mapped("produce"):
         raise SystemError("LogRecord returned a result with an exception set") from fenced

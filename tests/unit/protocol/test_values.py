@@ -100,11 +100,7 @@ def test_names_that_kafka_refuses_are_refused_first(name: str) -> None:
 
 
 def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
-    """
-    A negative one blocks the client library for ever.
-
-    The clock may pass the end between two lines: who asks for a part then is told of the time, in the step's words.
-    """
+    """A negative one blocks the client library for ever."""
     clock = [0.0]
     deadline = Deadline(10.0, now=lambda: clock[0])
     assert deadline.part(3.0).remaining_s() == 3.0
@@ -116,6 +112,7 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
     assert deadline.remaining_s() == 0.0
     with pytest.raises(DeadlineExceeded, match="commit: no end within 10 s"):
         deadline.check("commit")
+    # The clock may pass the end between two lines: who asks then is told of the time, in the step's words.
     part = deadline.part(3.0)
     assert 0 < part.remaining_s() < 0.1
     clock[0] = 12.0
