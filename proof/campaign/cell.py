@@ -207,15 +207,26 @@ class Names:
     """Names of a cell's topics and group, never used before."""
 
     stem: str
-    input: str
-    output: str
-    dead_letter: str
-    group: str
 
     @classmethod
     def fresh(cls, cell: str, seed: int) -> Self:
-        stem = f"cell-{cell}-s{seed}-{uuid.uuid4().hex[:6]}"
-        return cls(stem, *(f"{stem}.{what}" for what in ("in", "out", "dlq", "group")))
+        return cls(f"cell-{cell}-s{seed}-{uuid.uuid4().hex[:6]}")
+
+    @property
+    def input(self) -> str:
+        return f"{self.stem}.in"
+
+    @property
+    def output(self) -> str:
+        return f"{self.stem}.out"
+
+    @property
+    def dead_letter(self) -> str:
+        return f"{self.stem}.dlq"
+
+    @property
+    def group(self) -> str:
+        return f"{self.stem}.group"
 
     def topics(self) -> list[str]:
         return [self.input, self.output, self.dead_letter]

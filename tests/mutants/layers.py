@@ -101,8 +101,8 @@ LAYER_BUGS: list[LayerBug] = [
         "duplicate-in-its-own-partition-only",
         "A duplicate counts only in the record's own output partition.",
         _COMPARISON,
-        "        self._say(Name.DUPLICATE, stream",
-        "        if record.partition == source.partition:\n            self._say(Name.DUPLICATE, stream",
+        "        self._add(Name.DUPLICATE, stream",
+        "        if record.partition == source.partition:\n            self._add(Name.DUPLICATE, stream",
         _POSITIONS + "test_a_duplicate_counts_in_whatever_output_partition_it_lies",
     ),
     LayerBug(

@@ -212,7 +212,20 @@ def test_a_groups_commit_counts_from_its_marker_on() -> None:
     assert committed_positions(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
 
 
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (Window(), (10, 100)),
+        (Window(last=30), (70, 100)),
+        (Window(20, 40), (20, 40)),
+        (Window(0, 40), (10, 40)),
+        (Window(500), (100, 100)),
+        (Window(None, 5), (5, 5)),
+        (Window(None, 40, 10), (30, 40)),
+    ],
+)
 def test_a_window_is_cut_to_the_log_or_refused(window: Window, expected: tuple[int, int]) -> None:
+    """Of a log from 10 to 100."""
     assert window.of(LogOffsets(10, 100, 100)) == expected
     with pytest.raises(UsageError, match="--from is 9 and --to is 9: the range is empty"):
         window_of(9, 9, None)
