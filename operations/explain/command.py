@@ -36,7 +36,7 @@ def document(history: OrderHistory) -> dict[str, Any]:
         "order": history.location,
         "answer": status.value,
         "why": why,
-        "group": {"committed": history.location, "view": history.group_view()},
+        "group": {"committed": history.position, "view": history.group_view()},
         "order_id": None if order is None else order.order_id,
         "replay_of": None if history.replayed_from is None else str(history.replayed_from),
         "replayed_as": list(history.replays),
