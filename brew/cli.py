@@ -22,7 +22,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
-from brew import names
+from brew import names, signals
 from brew.acl import WRITTEN, advice
 from brew.client_config import ClientConfig, load
 from brew.command import dressed
@@ -35,6 +35,7 @@ from brew.signals import Stopped, check_stopped, end_at_once, handlers_kept, rai
 STOPPED_EXIT = 128 + signal.SIGTERM
 _INTERRUPTED_EXIT = 128 + signal.SIGINT
 REACH_S = 12.0
+_THREAD_BEGINS_S = 5.0
 PACKAGE = "brew"
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 """click's context settings of every program: `-h` is short for `--help` in all commands."""
@@ -228,11 +229,20 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         if not gone and sys.stdout is stdout:
             raise
         return _reader_gone(stdout, error, name)
+    finally:
+        _let_signal_thread_begin()
     return code
 
 
 class UnfinishedError(BrokenPipeError):
     """Raised by a command that stopped before its work was done, because the reader of its output is gone."""
+
+
+def _let_signal_thread_begin() -> None:
+    """Wait until the thread that a signal started runs: Python 3.11 crashes if it ends before (exit code 139)."""
+    state = signals._signal_state  # noqa: SLF001 - here, because the kernel's hash has the text of brew.signals
+    if state is not None and state.number is not None and state._stop is not None:  # noqa: SLF001
+        state._stop.wait(_THREAD_BEGINS_S)  # noqa: SLF001
 
 
 def _reader_gone(stdout: TextIO, error: BaseException, name: str) -> int:
