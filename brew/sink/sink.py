@@ -153,8 +153,7 @@ class ExactlyOnceSink:
         self.last_batch: BatchReport | None = None
         """The last batch that was written, or found already written."""
         self._telemetry = Telemetry(name, place, self.topic, self.connection)
-        self.probes_url: str | None = None
-        """Where probes, `/metrics` and `/status` are answered."""
+        self.probes_url: str | None = None  # where probes, `/metrics` and `/status` are answered
         self._unwatch: Callable[[], object] = lambda: None
         if probe_port is not None:
             probes = self._telemetry.serve(probe_port, probe_host)

@@ -16,23 +16,16 @@ from brew.deadline import Deadline
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.names import READ_UNCOMMITTED
+from proof.campaign.cells.spark import CLUSTER_CONF
 from sandbox.spark import MASTER, SparkCluster, spark_home
 
-# A frozen executor is lost after 20 s, not two minutes; executors live for seconds and need no second compiler.
-_CONF = {
-    "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.network.timeout": "20s",
-    "spark.network.timeoutInterval": "5s",
-    "spark.executor.heartbeatInterval": "2s",
-}
 # A row at a time: the transaction of a batch is open for seconds.
 _SLOW = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
 _HELD_S, _CATCH_S = 1.0, 240.0
 
 
 def conf(**more: str) -> list[str]:
-    return [word for name, value in {**_CONF, **more}.items() for word in ("--conf", f"{name}={value}")]
+    return [word for name, value in {**CLUSTER_CONF, **more}.items() for word in ("--conf", f"{name}={value}")]
 
 
 def options(cluster: SparkCluster, reader: str, *more: str) -> Sequence[str]:

@@ -340,7 +340,7 @@ def lease_lost(stage: CellEnvironment) -> None:
 
 on_cluster = partial(CELLS, bound_s=60.0)
 # The driver declares an executor lost after 20 s of silence: the default is two minutes.
-_CONF = {
+CLUSTER_CONF = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.network.timeout": "20s",
@@ -355,7 +355,7 @@ def _on_cluster(stage: CellEnvironment) -> Iterator[SparkCluster]:
     with standalone(stage, workers=3, cores=1) as cluster, stage.feeding():
         stage.orders(2000, "--transactional")
         options = ("--follow", "--patience", "300", "--max-records-per-transaction", "200")
-        stage.writer("--master", cluster.url, *options, *repeated("--conf", _CONF))
+        stage.writer("--master", cluster.url, *options, *repeated("--conf", CLUSTER_CONF))
         stage.await_commits(4, 2 * _START_S * stage.slack)
         if stage.cell.reader == DIRECT:
             stage.fire(HOLDERS, _holders(stage, cluster))
