@@ -24,7 +24,7 @@ from click.core import ParameterSource
 
 from brew import names, signals
 from brew.acl import WRITTEN, advice
-from brew.client_config import ClientConfig, load
+from brew.client_config import ClientConfig, checked_bootstrap, load
 from brew.command import dressed
 from brew.connection import CLIENT_CONFIG, Connection
 from brew.errors import BrewError, Denied, Refused, UsageError
@@ -353,6 +353,7 @@ bootstrap_option = with_client_config(
         names.BOOTSTRAP,
         "Bootstrap servers; several separated by commas.",
         metavar="HOST:PORT",
+        callback=lambda _context, _parameter, servers: checked_bootstrap(servers),
     )
 )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from brew.connection import CERTIFICATE, FILES, KEY, MASK, MAX_BYTES, SECRETS, ConfigLine, Secret, check_together, parse
 from brew.errors import Refused, UsageError
 
+_LAST_PORT = 65_535
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -33,6 +34,23 @@ class ClientConfig:
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     source: str | None = None
     variables: frozenset[str] = frozenset()
+
+
+def checked_bootstrap(servers: str) -> str:
+    """
+    Return ``servers`` unchanged.
+
+    Raises:
+        UsageError: one of them is not host:port; the clients differ in what they make of it.
+    """
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host.strip("[]") or not (port.isascii() and port.isdecimal() and 0 < int(port) <= _LAST_PORT):
+            raise UsageError(
+                f"BOOTSTRAP (--bootstrap) {servers!r}: {server!r} is not HOST:PORT with a port of 1 to {_LAST_PORT}; "
+                "write, for example, kafka-1:9092,kafka-2:9092"
+            )
+    return servers
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> ClientConfig:
@@ -106,7 +124,8 @@ def _value(path: Path, name: str, line: ConfigLine, environ: Mapping[str, str], 
     if not value.strip():
         raise UsageError(f"{location}: {name}: ${{{kind}:{source}}} is empty")
     # A referenced value must pass the same checks as a literal one.
-    checked = value if name in SECRETS else parse(f"{name}={value}", location)[name].value
+    blank = "\n" * (line.number - 1)  # so that its messages have this line's number
+    checked = value if name in SECRETS else parse(f"{blank}{name}={value}", str(path))[name].value
     if "\n" in value or "\0" in value:
         raise UsageError(f"{location}: {name}: ${{{kind}:{source}}} holds more than one line")
     return replace(line, value=checked)

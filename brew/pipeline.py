@@ -18,7 +18,7 @@ from types import NoneType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from brew import names
-from brew.client_config import ClientConfig, load
+from brew.client_config import ClientConfig, checked_bootstrap, load
 from brew.connection import Connection
 from brew.driver.run import run
 from brew.driver.run_context import ProgressView, RunProgress
@@ -107,7 +107,7 @@ class Pipeline:
         known = ClientConfig() if client_config is None else load(Path(client_config))
         jvm_dir = str(dependencies.home(None))
         self.settings = PipelineSettings(
-            Connection(bootstrap, known.properties, known.secrets, known.source),
+            Connection(checked_bootstrap(bootstrap), known.properties, known.secrets, known.source),
             input,
             output,
             dead_letter or f"{output}.dlq",

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, checked_group, connection, named_option, option, options, with_client_config
+from brew.cli import REACH_S, bootstrap_option, checked_group, connection, named_option, option, options
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -26,11 +26,6 @@ def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> s
     return checked_topic(value, parameter.opts[0])
 
 
-bootstrap_option = with_client_config(
-    named_option(
-        "--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Bootstrap servers of the cluster; several separated by commas."
-    )
-)
 input_option = named_option("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic.", callback=_topic)
 output_option = named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Output topic.", callback=_topic)
 dead_letter_option = named_option(

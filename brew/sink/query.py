@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -156,8 +157,14 @@ def kafka_offsets(text: str) -> dict[str, dict[int, int]]:
 
 
 def tasks_of(df: DataFrame) -> int:
-    """Return the number of tasks that compute the last stage of this frame."""
-    return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001 - as `brew.readers.connector` does
+    """
+    Return the number of tasks that compute the last stage of this frame.
+
+    An adaptive plan counts as very many: Spark knows their number only once it has run all stages before the last.
+    """
+    execution = df._jdf.queryExecution()  # noqa: SLF001 - as `brew.readers.connector` does
+    adaptive = execution.executedPlan().nodeName() == "AdaptiveSparkPlan"
+    return sys.maxsize if adaptive else int(execution.toRdd().getNumPartitions())
 
 
 _TASKS_PER_SLOT = 4

@@ -96,7 +96,7 @@ class SharedWriter:
         known = {} if job.topic is None else {job.topic: job.partitions(job.topic)}
         count_of = functools.partial(_count, job, epoch, known)
         encode = functools.partial(_encode, job, count_of)
-        speculation = frame.sparkSession.sparkContext.getConf().get(_SPECULATION, "false") == "true"
+        speculation = frame.sparkSession.sparkContext.getConf().get(_SPECULATION, "false").lower() == "true"
         shuffled = self._always_shuffle or not _stays(frame)
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from brew.acl import advice
+from brew.attempt import PRODUCE
+from brew.client_config import checked_bootstrap, load
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, Refused, UsageError
@@ -55,7 +57,9 @@ _LONGEST_S = 900.0
 _PAUSE_S, _GROWTH, _LONGEST_PAUSE_S = 0.2, 3.0, 20.0
 """The pause before the second attempt at a batch, its growth factor for the next ones, and its limit."""
 _DESCRIBE_S = 30.0
-_LONGEST_NAME = 249
+_NEARLY = 0.8
+"""The part of the transaction time-out from which it may be the reason: a batch's first rows take time, too."""
+_LONGEST_NAME, _MOST_ATTEMPTS, _LAST_PORT = 249, 1_000, 65_535
 _last_calls: dict[tuple[str, str], tuple[str, int, int]] = {}
 """By a sink's name and its position's topic: the query's run, the batch, and the hash of the plan that was written."""
 _LONGEST_FRAME = 10_000
@@ -126,15 +130,11 @@ class ExactlyOnceSink:
                 "of its own; set position_topic to a topic that all batches share"
             )
         self.position_topic = checked_topic(place, "position_topic")
-        if not 1 <= transaction_timeout_s <= _LONGEST_S:
-            raise UsageError(
-                f"transaction_timeout_s is {transaction_timeout_s:g}: it has to be between 1 and {_LONGEST_S:g} (the "
-                "brokers' transaction.max.timeout.ms)"
-            )
+        _check_number("transaction_timeout_s", transaction_timeout_s, 1, _LONGEST_S)  # transaction.max.timeout.ms
         if writers not in {None, 1, "tasks"}:
             raise UsageError(f'writers is {writers!r}: it has to be 1 or "tasks"')
-        if attempts < 1:
-            raise UsageError(f"attempts is {attempts}: it has to be 1 or more")
+        _check_number("attempts", attempts, 1, _MOST_ATTEMPTS, kind=int)
+        _check_number("probe_port", probe_port or 0, 0, _LAST_PORT, kind=int)
         if source_group is not None and _checked_name(source_group, "source_group") == name:
             raise UsageError(f"source_group is {source_group!r}, the sink's own group; choose another name")
         self.connection = _connection(bootstrap, client_config)
@@ -309,8 +309,17 @@ class ExactlyOnceSink:
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
         raise Abortable(
             f"sink {self.name!r}: batch {batch_id} was not written in {number} attempts, the last one: "
-            f"{result.detail if result else ''}; nothing of it is visible; where it takes longer than "
-            f"transaction_timeout_s ({self.timeout_s:g}), raise that, or make batches smaller (maxOffsetsPerTrigger)"
+            f"{result.detail if result else ''}; nothing of it is visible; {self._next_step(result)}"
+        )
+
+    def _next_step(self, last: Result | None) -> str:
+        """Return what to do about a batch that was not written."""
+        produced_s = last.steps.get(PRODUCE, 0.0) if last else 0.0
+        if produced_s < _NEARLY * self.timeout_s:
+            return "remove the cause and start again, with this batch"
+        return (
+            f"writing it took {produced_s:.3g} s and transaction_timeout_s is {self.timeout_s:g}: raise that, or make "
+            "batches smaller (maxOffsetsPerTrigger)"
         )
 
     def _attempt(self, frame: DataFrame, job: BatchJob) -> Result:
@@ -345,6 +354,13 @@ def _task(
     return task
 
 
+def _check_number(setting: str, value: object, least: float, most: float, kind: type = float) -> None:
+    kinds = (kind,) if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        name = "a whole number" if kind is int else "a number"
+        raise UsageError(f"{setting} is {value!r}: it has to be {name} from {least:g} to {most:g}")
+
+
 def _mechanisms(connection: Connection) -> set[object]:
     settings = connection.settings()
     return {settings.get(MECHANISM), settings.get("sasl.mechanisms")}
@@ -357,9 +373,8 @@ def _checked_name(name: str, setting: str) -> str:
 
 
 def _connection(bootstrap: str, client_config: str | Path | None) -> Connection:
+    checked_bootstrap(bootstrap)
     if client_config is None:
         return Connection(bootstrap)
-    from brew.client_config import load  # noqa: PLC0415 - only if there is a file
-
     found = load(Path(client_config))
     return Connection(bootstrap, found.properties, found.secrets, found.source)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event, Thread
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
@@ -118,6 +120,28 @@ def test_one_writer_writes_the_tasks_that_came_after_it_counted_them(
     it.sink().write(it.spark.read.format("kafka").options(**options).load().select("value"), 1)
     assert added == [1]
     assert it.values() == each(2)
+
+
+def test_an_adaptive_plan_is_computed_once(it: SinkStage) -> None:
+    """Asking Spark for the number of its tasks runs all stages but the last."""
+    it.spark.conf.set("spark.sql.adaptive.enabled", "true")
+    seen = it.spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen.add(batch.num_rows)
+            yield batch
+
+    def shuffled(df: DataFrame) -> DataFrame:
+        values = df.select(sf.col("value").cast("string")).mapInArrow(counted, "value string")
+        return values.groupBy("value").count().select("value")
+
+    assert it.sink().write(shuffled(rows(it, 100, 10)), 0)
+    assert seen.value == 10
+    query_sink = it.sink(name=f"{it.name}.query")
+    it.run(it.copied(), lambda df, batch_id: query_sink(shuffled(df), batch_id))
+    assert seen.value == 40
+    assert it.values() == each(30) + each(10, start=100)
 
 
 def test_the_topic_of_the_rows_tells_that_a_position_elsewhere_expired(it: SinkStage) -> None:

@@ -15,9 +15,10 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
+import brew
 from brew import client_config
-from brew.cli import connection, with_client_config
-from brew.client_config import load
+from brew.cli import bootstrap_option, connection, with_client_config
+from brew.client_config import checked_bootstrap, load
 from brew.connection import (
     ALLOWED,
     CLIENT_CONFIG,
@@ -264,7 +265,7 @@ def test_the_file_is_named_by_what_is_refused_of_it_as_a_whole_or_by_a_value_fro
     with pytest.raises(UsageError, match=rf"^{file}:2: sasl\.username has no effect"):
         load(file)
     file.write_text(f"{BASE}sasl.password=x\n{VERIFICATION}=${{env:VERIFY}}\n")
-    with pytest.raises(UsageError, match=r"client\.properties:5:.* it has to be true"):
+    with pytest.raises(UsageError, match=r"client\.properties:5: enable\.ssl.* it has to be true"):
         load(file, {"VERIFY": "false"})
 
 
@@ -370,6 +371,24 @@ def test_the_option_and_the_variable_make_the_connection(file: Path) -> None:
 
 def _shown(file: Path) -> str:
     return f"Connection(bootstrap='h:1', source={str(file)!r})"
+
+
+@pytest.mark.parametrize("servers", ["kafka", "kafka:", ":9092", "[]:1", "a:1,b", "a:1,", "", "a:0", "a:65536", "a:9x"])
+def test_a_server_without_a_name_or_a_port_is_refused_by_every_way_in(servers: str) -> None:
+    said = rf"{re.escape(repr(servers))}.* is not HOST:PORT with a port of 1 to 65535; write, for example"
+    for way_in in (
+        checked_bootstrap,
+        lambda given: click.command()(bootstrap_option(lambda **_: None)).main(["--bootstrap", given]),
+        lambda given: brew.ExactlyOnceSink(given, name="n", topic="t"),
+        lambda given: brew.Pipeline(input="a", output="b", transform="enrich", bootstrap=given),
+    ):
+        with pytest.raises(UsageError, match=said):
+            way_in(servers)
+
+
+def test_every_form_of_a_server_is_kept() -> None:
+    for servers in ("kafka:9092", "a:1, b:65535", "[::1]:9092", "PLAINTEXT://10.0.0.1:9092"):
+        assert checked_bootstrap(servers) == servers
 
 
 def test_a_refusal_of_the_brokers_ends_with_who_lacks_what(file: Path) -> None:

@@ -26,10 +26,14 @@ def sink(**settings: Any) -> brew.ExactlyOnceSink:
         ({"name": " "}, "name is ' '"),
         ({"topic": "a b"}, "topic is 'a b'"),
         ({"topic": None}, "set position_topic"),
-        ({"transaction_timeout_s": 901}, "transaction_timeout_s is 901: it has to be between 1 and 900"),
+        ({"transaction_timeout_s": 901}, "transaction_timeout_s is 901: it has to be a number from 1 to 900"),
+        ({"transaction_timeout_s": "60"}, "transaction_timeout_s is '60': it has to be a number"),
         ({"transaction_timeout_s": 0}, "transaction_timeout_s is 0"),
         ({"writers": 2}, 'writers is 2: it has to be 1 or "tasks"'),
-        ({"attempts": 0}, "attempts is 0"),
+        ({"attempts": 0}, "attempts is 0: it has to be a whole number from 1 to 1000"),
+        ({"attempts": 2.5}, "attempts is 2.5: it has to be a whole number"),
+        ({"attempts": True}, "attempts is True"),
+        ({"probe_port": 70_000}, "probe_port is 70000: it has to be a whole number from 0 to 65535"),
         ({"source_group": "revenue"}, "the sink's own group"),
         ({"client_config": "/nowhere/at/all"}, "can't be read"),
     ],
@@ -67,6 +71,19 @@ def test_two_sinks_of_one_name_pause_differently_and_never_for_long(monkeypatch:
     assert all(one != other for one, other in zip(first, second, strict=True))
     for pause, planned in zip(first, (0.2, 0.6, 1.8, 5.4, 16.2, 20, 20), strict=True):
         assert planned / 2 <= pause <= planned * 1.5
+
+
+@pytest.mark.parametrize(
+    ("produced_s", "advised"),
+    [(48.0, r"took 48 s and transaction_timeout_s is 60: raise that"), (47.9, "remove the cause and start again")],
+)
+def test_only_a_slow_batch_is_blamed_on_the_transaction_timeout(
+    monkeypatch: pytest.MonkeyPatch, produced_s: float, advised: str
+) -> None:
+    failed = Result(Status.FAILED, detail="Fenced: ", steps={"produce": produced_s})
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: failed)
+    with pytest.raises(Abortable, match=advised):
+        sink(attempts=1)._run(NO_FRAME, JOB)
 
 
 BEHIND = Result(Status.BEHIND, detail="PositionBehind: Kafka's position is batch 1")
