@@ -58,12 +58,12 @@ fetch_jvm() {
 make_archives() {
     rm -f $archive_stamp
     .venv/bin/python -m pipeline setup --jvm-dir .jvm >/dev/null 2>&1 || true # asks this java's launcher
-    say "creating the broker's class-data archive (${SECONDS} s)"
-    .venv/bin/python -m sandbox archive >&2 || say "no archive for the broker; it starts a little slower without one"
+    say "creating the class-data archives of the broker and of Spark (${SECONDS} s)"
+    { .venv/bin/python -m sandbox archive >&2 || say "no archive for the broker; it starts a little slower without one"; } &
     if [[ -x scripts/archive.sh ]]; then
-        say "creating Spark's class-data archive (${SECONDS} s)"
         scripts/archive.sh >&2 || say "no archive for Spark; it starts a little slower without one"
     fi
+    wait
     printf '%s' "$archive_now" >$archive_stamp
 }
 
