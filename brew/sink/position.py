@@ -27,6 +27,10 @@ class PositionBehind(Refused):
 BY_HAND = '{"by":"start_at"}'
 """The metadata of a position that `start_at` set. Consumers and kafka-consumer-groups commit empty metadata."""
 _FINGERPRINT = 16
+_NOT_CALLED = (
+    "the sink was not called for each batch (call it for empty ones, too), or foreachBatch caught its error, so that "
+    "the rows of that batch are missing"
+)
 _START_OVER = "to start over on purpose, use a new name and a new checkpoint"
 
 
@@ -119,7 +123,7 @@ def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int
             raise Refused(_rolled_back(batch, committed, batch.batch_id))
         return False
     ahead = stands > batch.batch_id
-    behind = "the position was moved back, or the sink was not called for each batch (call it for empty ones, too)"
+    behind = f"the position was moved back, or {_NOT_CALLED}"
     relation = "an older copy of the checkpoint was restored" if ahead else behind
     raise (Refused if ahead else PositionBehind)(
         f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {stands} ({batch.place}): {relation}; "
@@ -141,8 +145,8 @@ def _check_first(batch: Batch, evidence: int | None) -> None:
     if batch.metadata.query is not None and batch.batch_id > 0:
         raise Refused(
             f"sink {batch.sink!r}: {batch.ours}, Kafka has no position of it ({batch.place}) and no record of it: the "
-            f"sink was renamed, its topic was deleted and created again, or the checkpoint was used with another sink; "
-            f"give the sink its former name, or {ways}"
+            f"sink was renamed, its topic was deleted and created again, the checkpoint was used with another sink, or "
+            f"{_NOT_CALLED}; give the sink its former name, or {ways}"
         )
 
 

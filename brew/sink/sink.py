@@ -222,6 +222,7 @@ class ExactlyOnceSink:
         kafka = SinkTransaction(settings, self.position_topic)
         try:
             transact(kafka, lambda _: Write(lambda _: None, lambda: batch_id, BY_HAND, deadline), deadline)
+            self._checked = False  # the topic may have been created again since
         finally:
             kafka.close()
 
@@ -369,6 +370,8 @@ def _mechanisms(connection: Connection) -> set[object]:
 def _checked_name(name: str, setting: str) -> str:
     if not name.strip() or len(name) > _LONGEST_NAME:
         raise UsageError(f"{setting} is {name!r}: it has to have 1 to {_LONGEST_NAME} characters")
+    if not (name.isascii() and name.isprintable()):  # librdkafka sends no offsets under other groups
+        raise UsageError(f"{setting} is {name!r}: it has to consist of printable ASCII characters")
     return name
 
 

@@ -91,6 +91,22 @@ def test_a_topic_that_was_created_again(it: SinkStage) -> None:
     assert "its topic was deleted and created again" in text or "it was deleted and created again" in text
 
 
+def test_the_way_out_of_a_recreated_topic_on_the_sink_that_refused(it: SinkStage) -> None:
+    """It committed the former topic's id, for which the next process refused: "it was created again"."""
+    sink = it.sink()
+    it.feed(30, start=30)
+    it.run(it.copied(), sink)
+    it.recreate(it.stage.names.output)
+    it.feed(30, start=60)
+    with pytest.raises(Refused, match="deleted and created again"):
+        it.run(it.copied(), sink)
+    sink.start_at(2)
+    it.run(it.copied(), sink)
+    it.feed(30, start=90)
+    it.run(it.copied(), it.sink())
+    assert it.values() == each(60, start=60)
+
+
 def test_a_position_that_expired_and_the_way_out(it: SinkStage) -> None:
     """Records' headers are the evidence; who knows better sets the position by hand."""
     it.stage.nothing_open(it.stage.names.output)

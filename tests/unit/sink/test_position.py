@@ -74,6 +74,12 @@ def test_an_old_checkpoint_under_a_sink_that_kafka_does_not_know_is_refused() ->
     assert "the sink was renamed, its topic was deleted and created again" in text
 
 
+def test_a_batch_whose_error_foreach_batch_caught_is_refused_as_missing() -> None:
+    """`start_at`, the way out that the text names, leaves its rows out."""
+    for text in (refusal(batch(1), None), refusal(batch(2), position(1))):
+        assert "or foreachBatch caught its error, so that the rows of that batch are missing" in text
+
+
 def test_a_deleted_checkpoint_is_refused_and_so_are_two_queries_of_one_name() -> None:
     """Both show as another query's id; the numbers of their batches may even match."""
     for number in (0, 1, 2):

@@ -24,6 +24,8 @@ def sink(**settings: Any) -> brew.ExactlyOnceSink:
     ("settings", "said"),
     [
         ({"name": " "}, "name is ' '"),
+        ({"name": "größe"}, "name is 'größe': it has to consist of printable ASCII characters"),
+        ({"source_group": "tab\t"}, "source_group is 'tab\\t': it has to consist of printable ASCII characters"),
         ({"topic": "a b"}, "topic is 'a b'"),
         ({"topic": None}, "set position_topic"),
         ({"transaction_timeout_s": 901}, "transaction_timeout_s is 901: it has to be a number from 1 to 900"),
