@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from harness import pages
+from harness import commands, pages
 from harness.pages import (
     PACKAGES,
     ROOT,
@@ -37,15 +37,11 @@ from brew.options import run_options
 from brew.outcome import Status
 from brew.planner import position_metadata
 from brew.settings import Limits
-from downstream.__main__ import downstream
-from pipeline.__main__ import cli as pipeline_cli
 from pipeline.enrichment import enricher
-from proof.__main__ import proof
 from proof.campaign.campaign import chosen
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name
-from sandbox.__main__ import cli as sandbox_cli
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -54,13 +50,7 @@ DESIGN = (ROOT / "docs/DESIGN.md").read_text()
 OPERATIONS = (ROOT / "docs/OPERATIONS.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-PROGRAMS: dict[str, click.Group] = {
-    "brew": brew_cli,
-    "pipeline": pipeline_cli,
-    "downstream": downstream,
-    "proof": proof,
-    "sandbox": sandbox_cli,
-}
+PROGRAMS = {**commands.PROGRAMS, "brew": brew_cli}
 
 
 # PROTOCOL.md against the code.
