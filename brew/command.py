@@ -79,11 +79,11 @@ _SECTIONS = {
     "Function": "also-output py-files on-error",
     "Tiers": "tiers profiles-topic profiles-timeout",
     "Direct reader": "lease transaction-bytes read-ahead-bytes",
-    "Connector": "lanes max-records-per-transaction poll-interval",
+    "Connector": "lanes poll-interval",
     "Several drivers": "claims claim-interval client-id ownership heartbeat-interval-s flow",
-    "Limits": "transaction-timeout patience patience-s blocked-patience max-record-bytes max-record-depth "
-    "max-poll-interval-s session-timeout-s timeout-s lock-timeout-s statement-timeout-s idle-timeout-s claim-s "
-    "most-uncovered attempts back-off-s most-back-off-s keep-days",
+    "Limits": "transaction-timeout max-records-per-transaction patience patience-s blocked-patience max-record-bytes "
+    "max-record-depth max-poll-interval-s session-timeout-s timeout-s lock-timeout-s statement-timeout-s "
+    "idle-timeout-s claim-s most-uncovered attempts back-off-s most-back-off-s keep-days",
     "Probes and traces": "no-probes probe-host polling-ttl consuming-ttl spans",
     "Crashes on purpose": "crash-prob crash-point crash-mode crash-how crash-in crash-seed",
     "Set-up": "jvm-dir",

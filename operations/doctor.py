@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import as_called, checked_group, option
+from brew.cli import as_called, bootstrap_option, checked_group, option
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -36,7 +36,6 @@ from operations.hanging_transactions import UNHEALTHY, AgeLimits, Diagnosis, Kin
 from operations.options import (
     advice,
     advised,
-    bootstrap_option,
     connected,
     json_option,
     print_json,

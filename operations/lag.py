@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from brew.cli import as_called, option
+from brew.cli import as_called, bootstrap_option, option
 from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -174,7 +174,7 @@ _STYLES = {State.IDLE: "dim", State.WORKING: "green", State.BLOCKED: "yellow"}  
 
 
 @click.command("lag")
-@options.bootstrap_option
+@bootstrap_option
 @options.input_option
 @options.group_option
 @option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, help="Time between two snapshots.")

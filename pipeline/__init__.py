@@ -1,1 +1,1 @@
-"""plan -> read -> enrich -> transact, chained by run: exactly once from one topic to another."""
+"""The orders application: enriches orders with a loyalty tier, exactly once, with the library `brew`."""

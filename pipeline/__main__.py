@@ -109,7 +109,7 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
     show_default=True,
     help="auto, table, json or none; auto: a table on a terminal, else a JSON object a line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All as JSON lines; --progress json, the sum, and refusals.")
+@click.option("--json", "as_json", is_flag=True, help="All as JSON lines: --progress json, summary and refusals.")
 def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
     lines = JsonLines()

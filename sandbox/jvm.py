@@ -77,7 +77,7 @@ Examples:
 
 setup = setup_command(Part.KAFKA, _TEXT, lambda _home: None, KAFKAS)
 
-_YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 70 MB), and verify their checksums.
+_YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 66 MB), and verify their checksums.
 
 \b
 Example:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, connection, named_option, option, options
+from brew.cli import as_bytes, bootstrap_option, connection, named_option, option, options
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -46,7 +46,7 @@ from operations.dlq.replay import (
     written_back,
 )
 from operations.labels import iso, printable, utc
-from operations.options import bootstrap_option, json_option, print_json
+from operations.options import json_option, print_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from brew.cli import option
+from brew.cli import bootstrap_option, option
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -147,7 +147,7 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 
 
 @click.command("xray")
-@options.bootstrap_option
+@bootstrap_option
 @options.input_option
 @options.output_option
 @options.group_option

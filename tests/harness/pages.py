@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+
+import click
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
@@ -14,6 +17,10 @@ _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _PATH = re.compile(r"\.?[\w-][\w.-]*(/[\w.-]+)*/?")
 _SUFFIXES = {".md", ".py", ".sh", ".xml", ".toml", ".yml", ".txt", ".svg", ".awk", ".json", ".jsa"}
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CALL = re.compile(
+    r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S+/)?(?:python3? -m (?P<module>\w+)|brew-(?P<script>\w+)|(?P<brew>brew))(?: |$)"
+)
 
 Rows = list[list[str]]
 
@@ -77,6 +84,32 @@ def unknown_variables(text: str, makefile: str) -> list[str]:
     lines = [line for line in code.splitlines() if re.search(r"\bmake [a-z]", line)]
     given = {name for line in lines for name in re.findall(r"\b([A-Z][A-Z_]+)=", line)}
     return sorted(name for name in given if not re.search(rf"\b{name}\b", makefile))
+
+
+def unknown_commands(text: str, programs: Mapping[str, click.Group]) -> list[str]:
+    """Return commands of our programs, in shell blocks or in backticks, that do not exist or lack an option given."""
+    lines = "".join(_SHELL.findall(text)).replace("\\\n", " ").splitlines()
+    found = []
+    for line in [*lines, *_CODE.findall(_FENCE.sub("", text))]:
+        call = _CALL.match(line)
+        program = call and (call["module"] or call["script"] or call["brew"])
+        if call is not None and program in programs:
+            words = re.split(r" [#|<>&] ?|\|\|", line[call.end() :])[0].split()
+            found += _unknown_words(program, programs[program], words)
+    return found
+
+
+def _unknown_words(program: str, command: click.Command, words: list[str]) -> list[str]:
+    path, context = [program], click.Context(command)
+    while isinstance(command, click.Group) and words and re.match(r"[a-z]", words[0]):
+        path.append(words.pop(0))
+        listed = command.get_command(context, path[-1])
+        if listed is None:
+            return [" ".join(path)]
+        command, context = listed, click.Context(listed, parent=context)
+    known = {name for parameter in command.get_params(context) for name in parameter.opts + parameter.secondary_opts}
+    given = [word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)]
+    return [] if command.ignore_unknown_options else [" ".join([*path, name]) for name in given if name not in known]
 
 
 def named_tests(text: str) -> list[str]:

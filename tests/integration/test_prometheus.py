@@ -26,7 +26,7 @@ from sandbox.process import free
 ALERTS = ROOT / "deploy/alerts"
 RULES, TESTS = ALERTS / "brew.rules.yaml", ALERTS / "tests/brew.test.yaml"
 DASHBOARD = json.loads((ROOT / "deploy/grafana/brew.json").read_text())
-QUIET_AT_FIRST = {"Last recovery", "Records that came again"}
+QUIET_AT_FIRST = {"Last recovery", "Redelivered records"}
 """Panels that have nothing to show of a run that has just begun and was never in trouble, or of receivers alone."""
 ASK_S = 10
 TOOL_S = 60

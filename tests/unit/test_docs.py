@@ -11,10 +11,21 @@ from pathlib import Path
 
 import click
 import pytest
-from harness import pages
-from harness.pages import PACKAGES, ROOT, column, named_tests, tables, unknown_targets, unknown_variables
+from harness import commands, pages
+from harness.pages import (
+    PACKAGES,
+    ROOT,
+    column,
+    named_tests,
+    tables,
+    unknown_commands,
+    unknown_targets,
+    unknown_variables,
+)
+from mutants.catalogue import MUTANTS
 
 from brew import names, offsets, orders, records
+from brew.__main__ import cli as brew_cli
 from brew.claims import messages
 from brew.claims.member import WINDOW, fair_counts
 from brew.claims.messages import LIMITS, TYPES, VERSION
@@ -27,6 +38,7 @@ from brew.outcome import Status
 from brew.planner import position_metadata
 from brew.settings import Limits
 from pipeline.enrichment import enricher
+from proof.campaign.campaign import chosen
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name
@@ -37,6 +49,8 @@ PROTOCOL = (ROOT / "docs/PROTOCOL.md").read_text()
 DESIGN = (ROOT / "docs/DESIGN.md").read_text()
 OPERATIONS = (ROOT / "docs/OPERATIONS.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
+
+PROGRAMS = {**commands.PROGRAMS, "brew": brew_cli}
 
 
 # PROTOCOL.md against the code.
@@ -155,7 +169,7 @@ def test_the_versions_of_the_decision_are_those_that_are_pinned() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_mentions_exists(page: Path) -> None:
-    """Links, file names, tests, make targets and variables; nothing of one machine only, or that nobody rounded."""
+    """Links, files, tests, make targets, variables, commands; nothing of one machine only, or that nobody rounded."""
     text = page.read_text()
     defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
 
@@ -163,6 +177,7 @@ def test_what_a_page_mentions_exists(page: Path) -> None:
     assert pages.missing_files(text, page.parent) == []
     assert unknown_targets(text, MAKEFILE) == []
     assert unknown_variables(text, MAKEFILE) == []
+    assert unknown_commands(text, PROGRAMS) == []
     assert [test for test in named_tests(text) if f"def {test}(" not in defined] == []
     assert pages.machine_paths(text) == []
     assert pages.unrounded(text) == []
@@ -192,6 +207,17 @@ def test_the_readmes_record_and_demo_lines_are_what_comes_out() -> None:
         assert at > 0, line
 
 
+def test_the_numbers_of_cells_and_mutants_are_those_of_the_code() -> None:
+    pages_text = [(ROOT / page).read_text() for page in ("docs/guide/prove-it.md", "CONTRIBUTING.md")]
+    named = re.search(r"^named=\((.*?)\)$", (ROOT / ".ci/run").read_text(), re.MULTILINE | re.DOTALL)
+    assert named is not None
+    patterns = named[1].replace("'", "").split()
+    for text in pages_text:
+        assert f"runs {len(chosen(['prove']))} cells of the fault matrix" in text
+        assert f"the {len(chosen(patterns))} cells that" in text
+        assert f"adds {len(MUTANTS)} deliberate bugs" in text
+
+
 def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
     words = re.findall(r"^\*\*([^*]+)\*\* - ", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
     assert len(words) > 30
@@ -208,6 +234,13 @@ def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
         (lambda text: unknown_targets(text, MAKEFILE), "`make lint tset`", ["tset"]),
         (lambda text: unknown_targets(text, MAKEFILE), "```sh\nFOLLOW=1 make run-pipline  # x\n```", ["run-pipline"]),
         (lambda text: unknown_variables(text, MAKEFILE), "`make seed SEEDS=1 SEED_COUNT=2`", ["SEEDS"]),
+        (lambda text: unknown_commands(text, PROGRAMS), "`brew lags` and `brew lag --json`", ["brew lags"]),
+        (lambda text: unknown_commands(text, PROGRAMS), "`brew dlq list --jsn`", ["brew dlq list --jsn"]),
+        (
+            lambda text: unknown_commands(text, PROGRAMS),
+            "```sh\nX=1 .venv/bin/python -m proof sed --count 1  # --x\nbrew-sandbox up \\\n --port 0 --prt 1\n```",
+            ["proof sed", "sandbox up --prt"],
+        ),
         (named_tests, "`test_a` and test_b", ["test_a"]),
         (pages.machine_paths, "in /home/me/x or ./home/", ["/home/me/x"]),
     ],

@@ -123,6 +123,20 @@ def test_help_all_has_every_option_with_its_variable(path: str, capsys: pytest.C
         assert not option.envvar or f"[{option.envvar}]" in told
 
 
+def test_a_readers_section_has_only_what_the_other_reader_ignores(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--max-records-per-transaction` limits the direct reader's transactions, too."""
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", ["run", "--help-all"]) == 0
+    told = capsys.readouterr().out
+    sections = {title: re.findall(r"^  (--\S+)", body, re.MULTILINE) for title, body in _sections(told)}
+    assert sections["Connector"] == ["--lanes", "--poll-interval"]
+    assert sections["Direct reader"] == ["--lease", "--transaction-bytes", "--read-ahead-bytes"]
+    assert "--max-records-per-transaction" in sections["Limits"]
+
+
+def _sections(told: str) -> list[tuple[str, str]]:
+    return re.findall(r"^(\w[\w -]*):\n((?:  .*\n)+)", told, re.MULTILINE)
+
+
 # Options of one name that stand for different things: numbers or topics, offsets or times, files or folders.
 _DIFFERENT = {"--customers", "--from", "--offset", "--out", "--partitions"}
 

@@ -1,5 +1,5 @@
 """
-The lease worker: polls the partitions it has a lease for, and transacts them one range after another.
+The lease worker: polls the partitions it has a lease for, decides each next range, and transacts it.
 
 The partitions of one process share its limits, and a slow one does not block the others for long.
 """
