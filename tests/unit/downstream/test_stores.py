@@ -10,6 +10,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from harness.records import FakeRecord as Record
 from hypothesis import given
@@ -26,7 +27,7 @@ from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
 from downstream.ledger.command import Ledger, OffsetRow, start
 from downstream.ledger.entry import Entry, Problem, entry
-from downstream.postgres import DatabaseSettings
+from downstream.postgres import Database, DatabaseSettings
 from downstream.receive import check as receive_check
 from downstream.receive import command
 from downstream.receive import receiver as receiving
@@ -146,9 +147,41 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
     settings.check(30)
     with pytest.raises(UsageError, match=r"--statement-timeout-s is 29\.9 s"):
         settings.check(29.9)
+    with pytest.raises(UsageError, match=r"--lock-timeout-s is 0\.0009 s and must be at least 0\.001 s"):
+        DatabaseSettings("postgresql://h/d", "ledger", lock_s=0.0009).check(30)  # 0 ms, which would mean no time-out
+    DatabaseSettings("postgresql://h/d", "ledger", lock_s=0.001).check(30)
     with pytest.raises(UsageError, match="--schema"):
         DatabaseSettings("postgresql://h/d", "no; drop")
     assert "postgresql" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ('FATAL:  password authentication failed for user "brew"', True),
+        ("fe_sendauth: no password supplied", True),
+        ('FATAL:  database "nodb" does not exist', True),
+        ('FATAL:  role "nobody" does not exist', True),
+        ('FATAL:  no pg_hba.conf entry for host "::1", user "brew", database "brew", no encryption', True),
+        ('FATAL:  permission denied for database "brew"', True),
+        ("Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?", False),
+        ("FATAL:  the database system is starting up", False),
+        ("FATAL:  sorry, too many clients already", False),
+        ("connection timeout expired", False),
+    ],
+)
+def test_a_refused_login_ends_the_program_and_an_absent_server_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, answer: str, refused: bool
+) -> None:
+    def connect(*_given: object, **_more: object) -> None:
+        raise psycopg.OperationalError(f'connection failed: connection to server at "h", port 5432 failed: {answer}')
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    database = Database(DatabaseSettings("postgresql://h/d", "ledger"), "test")
+    expected = "; correct user, password and database name in --database" if refused else "^database: connection failed"
+    with pytest.raises(Refused if refused else RetryLater, match=expected), database.transaction(Deadline(5)):
+        pass
+    database.close()
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
