@@ -217,7 +217,9 @@ def _remedy(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"; grant it to the user of {_OPTION}, or name the tables' owner there"
     if isinstance(error, psycopg.errors.UndefinedTable):
-        return f"; check {_OPTION}, --schema and this user's USAGE on the schema: the program's first run makes the tables"
+        return (
+            f"; check {_OPTION}, --schema and this user's USAGE on the schema: the program's first run makes the tables"
+        )
     return ""
 
 
