@@ -87,6 +87,10 @@ _TINY = "1e-99999999999999999999"
         ("}", ', "more": "\\ud800"}'),
         ('"c-1"', '"\\ud800"'),
         ("{", "\ufeff{"),
+        ("0.15", "0.1500000000000000001"),
+        ("0.15", "0.150"),
+        ("0.15", "1500000000.00000001e-10"),
+        ("0.15", "1e-400"),
     ],
 )
 def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
