@@ -214,6 +214,8 @@ def _server_message(error: psycopg.Error) -> str:
 
 def _remedy(error: psycopg.Error) -> str:
     """Return what to do about a refused statement, as a last clause; empty if unknown."""
+    if error.sqlstate is None:
+        return f"; check that the server runs and answers at the address in {_OPTION}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"; grant it to the user of {_OPTION}, or name the tables' owner there"
     if isinstance(error, psycopg.errors.UndefinedTable):
