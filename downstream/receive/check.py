@@ -173,4 +173,4 @@ class RedisEffects:
         try:
             yield
         except redis.RedisError as error:
-            raise Refused(f"the effects can't be read: {error}") from error
+            raise Refused(f"the effects can't be read: {error}; check the server and --redis (REDIS_URL)") from error

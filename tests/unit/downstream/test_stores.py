@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis
 from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
@@ -34,6 +35,7 @@ from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
 from downstream.receive.postgres import ClaimRetention, TopicRetention
 from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
+from downstream.receive.redis import RedisScriptReceiver, RedisSettings
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
 
@@ -186,6 +188,23 @@ def test_a_refused_login_ends_the_program_and_an_absent_server_is_waited_for(
     with pytest.raises(Refused if refused else RetryLater, match=expected), database.transaction(Deadline(5)):
         pass
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "text"),
+    [
+        (redis.AuthenticationError("Authentication required."), Refused, "; correct user and password in --redis"),
+        (redis.ReadOnlyError("You can't write against a read only replica."), Refused, "; name the primary in --redis"),
+        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), RetryLater, "loading"),
+        (redis.ConnectionError("Connection refused"), RetryLater, "Connection refused"),
+    ],
+)
+def test_a_login_that_redis_refuses_ends_the_program_and_an_absent_redis_is_waited_for(
+    answer: redis.RedisError, expected: type[Exception], text: str
+) -> None:
+    receiver = RedisScriptReceiver(ReceiverSettings("g", "t", identifier("source")), RedisSettings("redis://h:1/0"))
+    with pytest.raises(expected, match=text), receiver._errors_mapped():
+        raise answer
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
