@@ -113,6 +113,11 @@ def as_text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
+def printable(text: str) -> str:
+    """Return a record's text for a terminal, with characters escaped that are invisible or control it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def run(command: click.Command, name: str) -> NoReturn:
     """Run a click command as a program; never returns, and prints no stack trace for expected errors."""
     raise_on_signals()

@@ -32,6 +32,7 @@ from brew import names
 from brew.client_config import ClientConfig, load
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.errors import Refused, TransformFailed, Unreachable, UsageError
 from brew.kafka.topic_reader import FullTopicReader
 
 _GROUP = "brew-lookup"
@@ -58,13 +59,19 @@ class Table:
 
         Raises:
             TypeError: the key is not bytes; it would never be found.
-            BrewError: the topic can't be read; the transaction is repeated.
+            TransformFailed: the topic does not exist, or this client may not read it; a run ends.
+            BrewError: the topic can't be read at the moment; the transaction is repeated.
         """
         if not isinstance(key, bytes):
             raise TypeError(f"the key to look up in {self.topic!r} is {key!r}; a record's key is bytes")
-        with _making:
-            rows = _made(self)
-        return rows.at(key, timestamp)
+        try:
+            with _making:
+                rows = _made(self)
+            return rows.at(key, timestamp)
+        except Unreachable:
+            raise
+        except (Refused, UsageError) as error:  # repeating the transaction would not help, and would hide this text
+            raise TransformFailed(f"transform-failed: the table {self.topic!r} can't be read: {error}") from error
 
 
 class Rows:

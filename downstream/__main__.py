@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from brew import names
-from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, option, run
+from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, option, printable, run
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic, quantity
@@ -112,7 +112,8 @@ def _text(counted: Count) -> str:
     if counted.alarming:
         again = {kind: examples for kind, examples in counted.examples.items() if examples}
         lines += [
-            f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(examples)}" for kind, examples in again.items()
+            f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(map(printable, examples))}"
+            for kind, examples in again.items()
         ]
     elif counted.duplicates:
         lines.append("duplicates are expected here: this reader also sees aborted records")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from brew.cli import printable
 from brew.deadline import Deadline
 from brew.kafka import offsets, topics
 from brew.kafka.clients import admin, reach
@@ -39,7 +40,7 @@ class Findings:
     def lines(self, proven: str) -> list[str]:
         """Return counts and examples of the findings, or ``proven`` if there are none."""
         names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
-        return [*self.examples, names or f"proven: {proven}"]
+        return [*map(printable, self.examples), names or f"proven: {proven}"]
 
 
 @dataclass(frozen=True, slots=True)

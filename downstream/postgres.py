@@ -31,6 +31,14 @@ _OPTION = "--database (DATABASE_URL)"
 _EXAMPLE = "postgresql://user:password@host:port/name"
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 _FORGETS = "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off' ORDER BY name"
+_SHORTEST_S = 0.001  # PostgreSQL counts milliseconds, and a time-out of 0 means none
+# Answers to a login that the next attempt would get, too (libpq gives no code for them, only this text). A server that
+# starts, stops or has no free connection answers otherwise, and so does one that speaks another language.
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in"
+    r"|(?:role|database) \".*\" does not exist|permission denied for database|does not support SSL"
+    r"|no such (?:database|user)"  # PgBouncer
+)
 _SILENCE_S = 2.0  # extra time for an unresponsive server, on top of its own time-outs
 
 
@@ -58,15 +66,15 @@ class DatabaseSettings:
             )
 
     def check(self, max_poll_interval_s: float) -> None:
-        """Raise `UsageError` unless every wait ends before the group reassigns our partitions."""
+        """Raise `UsageError` unless every wait ends, and before the group reassigns our partitions."""
         for name, value in (
             ("--lock-timeout-s", self.lock_s),
             ("--statement-timeout-s", self.statement_s),
             ("--idle-timeout-s", self.idle_s),
         ):
-            if not 0 < value < max_poll_interval_s:
+            if not _SHORTEST_S <= value < max_poll_interval_s:
                 raise UsageError(
-                    f"{name} is {value:g} s and must be above 0 and below --max-poll-interval-s, "
+                    f"{name} is {value:g} s and must be at least {_SHORTEST_S:g} s and below --max-poll-interval-s, "
                     f"{max_poll_interval_s:g} s, or a partition is reassigned while we wait; change one of them"
                 )
 
@@ -91,7 +99,7 @@ class Database:
 
         Raises:
             RetryLater: try again from the database's state then.
-            Refused: the database rejects the statement, and would do so again.
+            Refused: the database rejects the login or the statement, and would do so again.
         """
         try:
             if self._connection is None or self._connection.closed:
@@ -104,7 +112,9 @@ class Database:
             self._forget()
             if passing:
                 raise RetryLater(f"database: {_server_message(error)}") from error
-            raise Refused(f"the database refused, and a retry would not help: {_server_message(error)}") from error
+            raise Refused(
+                f"the database refused, and a retry would not help: {_server_message(error)}{_remedy(error)}"
+            ) from error
         except BaseException:
             if self._connection is not None and self._connection.closed:
                 self._forget()
@@ -158,10 +168,18 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
 
     Raises:
         UsageError: the address is malformed.
-        psycopg.OperationalError: the server cannot be reached, or the login failed.
+        Refused: the server refuses this login.
+        psycopg.OperationalError: the server cannot be reached, or takes no sessions at the moment.
     """
     try:
         return psycopg.connect(settings.url, options=options, connect_timeout=_CONNECT_S, **more)
+    except psycopg.OperationalError as error:
+        if not _LOGIN_REFUSED.search(str(error)):
+            raise
+        raise Refused(
+            f"the database refused the login: {_server_message(error)}; "
+            f"correct user, password and database name in {_OPTION}, or let the server accept them"
+        ) from error
     except psycopg.ProgrammingError:
         raise invalid_address(_OPTION, _EXAMPLE) from None  # libpq quotes the address
 
@@ -178,7 +196,7 @@ def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
         with connect(settings, f"-c search_path={settings.schema}") as connection:
             yield connection
     except psycopg.Error as error:
-        raise Refused(f"{what} can't be read: {_server_message(error)}") from error
+        raise Refused(f"{what} can't be read: {_server_message(error)}{_remedy(error)}") from error
 
 
 def make_tables(database: Database, schema: str, statements: str) -> None:
@@ -189,9 +207,22 @@ def make_tables(database: Database, schema: str, statements: str) -> None:
         connection.execute(statements.encode())
 
 
-def _server_message(error: Exception) -> str:
-    """Return the server's message on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+def _server_message(error: psycopg.Error) -> str:
+    """Return the server's message on one line, without the statement."""
+    return " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
+
+
+def _remedy(error: psycopg.Error) -> str:
+    """Return what to do about a refused statement, as a last clause; empty if unknown."""
+    if error.sqlstate is None:
+        return f"; check that the server runs and answers at the address in {_OPTION}"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"; grant it to the user of {_OPTION}, or name the tables' owner there"
+    if isinstance(error, psycopg.errors.UndefinedTable):
+        return (
+            f"; check {_OPTION}, --schema and this user's USAGE on the schema: the program's first run makes the tables"
+        )
+    return ""
 
 
 class _Guard:

@@ -78,7 +78,8 @@ class Loop:
         self._settled = Deadline(settings.settle_s)
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
-        self._waiting, self._waiting_again = "", Deadline(_WAITING_AGAIN_S)
+        self._waiting: dict[int, str] = {}
+        self._waiting_again = Deadline(_WAITING_AGAIN_S)
         self.result = LoopResult()
 
     def run(self) -> LoopResult:
@@ -262,20 +263,25 @@ class Loop:
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
         self.result.postponed += 1
-        text = f"partitions {sorted(partitions)} wait: {error}"
-        # Once, and every few seconds while it lasts: an unavailable store is tried twice a second.
-        if text != self._waiting or self._waiting_again.expired():
-            self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
-            self._tell(text)
+        self._tell_wait(partitions, str(error))
         for partition in partitions:
             progress = self._progress[partition]
             progress.give_up_at = progress.give_up_at or Deadline(self._settings.patience_s)
             if progress.give_up_at.expired():
                 raise Refused(
                     f"{self._settings.topic}[{partition}] made no progress for "
-                    f"{self._settings.patience_s:g} s (--patience-s): {error}"
+                    f"{self._settings.patience_s:g} s (--patience-s): {error}; correct it, then run again: it "
+                    "continues where it was"
                 ) from error
             progress.retry_at = Deadline(delay_s)
+
+    def _tell_wait(self, partitions: Collection[int], reason: str) -> None:
+        """Report a wait once, and every few seconds while it lasts: an unavailable store is tried twice a second."""
+        waiting = list(partitions) or [NOWHERE]
+        if any(self._waiting.get(p) != reason for p in waiting) or self._waiting_again.expired():
+            self._waiting |= dict.fromkeys(waiting, reason)
+            self._waiting_again = Deadline(_WAITING_AGAIN_S)
+            self._tell(f"{f'partitions {sorted(partitions)} wait' if partitions else 'this member waits'}: {reason}")
 
     def _pause_waiting(self) -> None:
         self._member.pause([p for p, progress in self._progress.items() if progress.retry_at is not None])

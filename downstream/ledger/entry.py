@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ _AMOUNT = "total_cents"
 _MOST_DIGITS = 30
 _LARGEST = 10**_MOST_DIGITS
 _RATES = {rate: Decimal(str(rate)) for rate in DISCOUNTS.values()}
+# A number of a field with more than 15 digits, or with an exponent: it may be rounded to the double of a known rate.
+# Two different numbers with up to 15 digits have different doubles (IEEE 754).
+_ROUNDED = re.compile(rb":\s*-?(?:[\d.]{17}|[\d.]+[eE])")
 _MOST_CHARACTERS = 256  # PostgreSQL's index entries have at most 2,704 bytes; a longer name would stop the partition
 
 
@@ -51,7 +55,7 @@ def entry(partition: int, offset: int, value: bytes | None, headers: Headers | N
     if not isinstance(order, dict):
         return Entry(partition, offset, source_text, None, None, None, None, None, Problem.UNREADABLE)
     customer, tier = _name(order.get("customer_id")), order.get(TIER_FIELD)
-    cents, discount = _numbers(order, value)
+    cents, discount = _numbers(order, value or b"")
     problem = None
     if not customer or len(customer) > _MOST_CHARACTERS:
         problem = Problem.NO_CUSTOMER
@@ -80,15 +84,15 @@ def _safe(text: str) -> str:
     return text.replace("\x00", "\\u0000") if "\x00" in text else text
 
 
-def _numbers(order: dict[str, Any], value: bytes | None) -> tuple[Decimal | None, Decimal | None]:
-    """Return amount and discount, exactly as written; a float is accepted only if it is one of the known discounts."""
+def _numbers(order: dict[str, Any], value: bytes) -> tuple[Decimal | None, Decimal | None]:
+    """Return amount and discount, exactly as written; known rates need no second parser."""
     cents, discount = order.get(_AMOUNT), order.get(DISCOUNT_FIELD)
     rate = _RATES.get(discount) if type(discount) is float else None
-    if rate is not None and type(cents) is int and -_LARGEST < cents < _LARGEST:
+    if rate is not None and type(cents) is int and -_LARGEST < cents < _LARGEST and not _ROUNDED.search(value):
         return Decimal(cents), rate
     if isinstance(cents, float) or isinstance(discount, float):
         try:
-            exact = json.loads(value or b"", parse_float=_exact, parse_int=Decimal)
+            exact = json.loads(value, parse_float=_exact, parse_int=Decimal)
         except RecursionError:  # the fast parser accepts slightly deeper nesting
             return None, None
         cents, discount = exact.get(_AMOUNT), exact.get(DISCOUNT_FIELD)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import redis
 
+from brew.cli import printable
 from brew.errors import Refused
 from brew.names import quantity
 from downstream.check import Findings, topic_snapshot
@@ -73,7 +74,7 @@ class CheckResult(Findings):
         head += f"{quantity(self.effects, 'effect')}, {self.duplicates} of them duplicates"
         if self.rejected:
             head += f"; {self.rejected} rejected, without points"
-        return "\n".join([head, *self.rejections, *self.lines("one effect for every message")])
+        return "\n".join([head, *map(printable, self.rejections), *self.lines("one effect for every message")])
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
@@ -172,4 +173,4 @@ class RedisEffects:
         try:
             yield
         except redis.RedisError as error:
-            raise Refused(f"the effects can't be read: {error}") from error
+            raise Refused(f"the effects can't be read: {error}; check the server and --redis (REDIS_URL)") from error

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from brew.cli import printable
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.fault_injection import StoreCrash
@@ -264,7 +265,7 @@ class Receiver(Handler):
         """Count the messages that give no points, and report the first ones."""
         refused = [message for message in messages if message.refused]
         for message in refused[: max(0, _TOLD - self.received.rejected)]:
-            self.settings.tell(f"message {message.message_id} gives no points: {message.refused}")
+            self.settings.tell(printable(f"message {message.message_id} gives no points: {message.refused}"))
         self.received.rejected += len(refused)
         if refused:
             self.rejected(BAD_QUANTITY, len(refused))

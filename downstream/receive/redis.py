@@ -123,8 +123,14 @@ class _InRedis(Receiver):
     def _errors_mapped(self) -> Iterator[None]:
         try:
             yield
+        except redis.AuthenticationError as error:  # a kind of ConnectionError
+            raise Refused(f"redis refused the login: {error}; correct user and password in {_OPTION}") from error
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
             raise RetryLater(f"redis: {error}") from error
+        except redis.ReadOnlyError as error:
+            raise Refused(
+                f"redis refused, and a retry would not help: {error}; name the primary in {_OPTION}"
+            ) from error
         except redis.RedisError as error:
             raise Refused(f"redis refused, and a retry would not help: {error}") from error
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, checked_group, connection, option
+from brew.cli import bootstrap_option, checked_group, connection, option, printable
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import KillAt
@@ -88,7 +88,7 @@ class Comparison:
         verdict = "equal" if self.equal else quantity(self.differences, "difference")
         head = f"{verdict}: {quantity(self.totals, 'total')} of {quantity(self.orders, 'order')}"
         waiting = [f"{self.pending_deltas} deltas are not added yet"] if self.pending_deltas else []
-        return "\n".join([head, *waiting, *map(str, self.first), *self.notes])
+        return "\n".join([head, *waiting, *(printable(str(difference)) for difference in self.first), *self.notes])
 
 
 class _StageOffsets(NamedTuple):

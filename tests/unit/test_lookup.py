@@ -10,6 +10,7 @@ from harness.pages import ROOT
 from harness.records import FakeRecord as Record
 
 from brew import lookup
+from brew.errors import BrewError, DeadlineExceeded, Denied, Refused, TransformFailed, Unreachable
 from brew.load import load
 from brew.lookup import Rows, Table
 from brew.testing import record, transform
@@ -76,6 +77,28 @@ def test_a_row_without_a_key_is_not_a_row_of_the_empty_key(monkeypatch: pytest.M
     reader = SimpleNamespace(ends=lambda _deadline: {}, read=lambda *_given: iter([log]))
     monkeypatch.setattr(lookup, "FullTopicReader", lambda *_given: reader)
     assert Table("rows-without-a-key").at(b"", 300) == b"empty"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Refused("topic 'rates' does not exist; name another one"), TransformFailed),
+        (Denied("no Describe on rates"), TransformFailed),
+        (Unreachable("no broker"), Unreachable),
+        (DeadlineExceeded("too slow"), DeadlineExceeded),
+    ],
+)
+def test_a_table_without_its_topic_ends_a_run_and_one_without_brokers_waits(
+    monkeypatch: pytest.MonkeyPatch, error: BrewError, expected: type[BrewError]
+) -> None:
+    """The run would repeat its transaction until the end of its patience, and say nothing."""
+
+    def missing(*_given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(lookup, "FullTopicReader", missing)
+    with pytest.raises(expected, match=str(error)):
+        Table("rates-without-a-topic").at(b"USD", 300)
 
 
 def test_a_table_travels_as_values_and_refuses_a_key_of_text() -> None:

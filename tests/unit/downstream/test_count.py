@@ -6,6 +6,7 @@ import tempfile
 import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_say
         "no record has a readable source position in the headers: counted by key instead",
     ]
     assert _text(count([])) == "0 records, 0 unique keys, 0 duplicates (read_committed, by source position)"
+
+
+def test_a_key_cannot_write_control_characters_to_the_terminal() -> None:
+    """They stay as they are in the JSON document, which escapes them itself."""
+    hostile = "\x1b]0;title\x07\r\n\u202e"
+    found = replace(count([of(1), of(1)], KEY), examples={KEY: [hostile, "k-\xe9 1"]})
+    shown = r"\x1b]0;title\x07\r\n\u202e, k-" + "\xe9 1"
+    assert _text(found).splitlines()[-1] == f"duplicate keys, the first of them: {shown}"
+    assert _document(found)["examples"] == [hostile, "k-\xe9 1"]
 
 
 def test_a_record_with_neither_counts_neither_way() -> None:

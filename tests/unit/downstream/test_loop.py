@@ -182,6 +182,18 @@ def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop,
     assert told[2:] == ["partitions [1] wait: busy"]
 
 
+def test_partitions_that_wait_in_turns_are_told_once_each(loop: Loop) -> None:
+    """Two that failed at different times are retried at different times; and a member may wait without any."""
+    told = _patient(loop)
+    loop.assigned([1, 2])
+    for partition in (1, 2, 1, 2):
+        loop._postpone([partition], RetryLater("away"))
+    assert told == ["partitions [1] wait: away", "partitions [2] wait: away"]
+    loop._postpone([], RetryLater("away"))
+    loop._postpone([], RetryLater("away"))
+    assert told[2:] == ["this member waits: away"]
+
+
 def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_ends_in_that_turn(
     loop: Loop, handler: FakeHandler
 ) -> None:

@@ -10,7 +10,9 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
+import redis
 from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
@@ -26,13 +28,14 @@ from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
 from downstream.ledger.command import Ledger, OffsetRow, start
 from downstream.ledger.entry import Entry, Problem, entry
-from downstream.postgres import DatabaseSettings
+from downstream.postgres import Database, DatabaseSettings
 from downstream.receive import check as receive_check
 from downstream.receive import command
 from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
 from downstream.receive.postgres import ClaimRetention, TopicRetention
 from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
+from downstream.receive.redis import RedisScriptReceiver, RedisSettings
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
 
@@ -86,6 +89,10 @@ _TINY = "1e-99999999999999999999"
         ("}", ', "more": "\\ud800"}'),
         ('"c-1"', '"\\ud800"'),
         ("{", "\ufeff{"),
+        ("0.15", "0.1500000000000000001"),
+        ("0.15", "0.150"),
+        ("0.15", "1500000000.00000001e-10"),
+        ("0.15", "1e-400"),
     ],
 )
 def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
@@ -146,9 +153,58 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
     settings.check(30)
     with pytest.raises(UsageError, match=r"--statement-timeout-s is 29\.9 s"):
         settings.check(29.9)
+    with pytest.raises(UsageError, match=r"--lock-timeout-s is 0\.0009 s and must be at least 0\.001 s"):
+        DatabaseSettings("postgresql://h/d", "ledger", lock_s=0.0009).check(30)  # 0 ms, which would mean no time-out
+    DatabaseSettings("postgresql://h/d", "ledger", lock_s=0.001).check(30)
     with pytest.raises(UsageError, match="--schema"):
         DatabaseSettings("postgresql://h/d", "no; drop")
     assert "postgresql" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ('FATAL:  password authentication failed for user "brew"', True),
+        ("fe_sendauth: no password supplied", True),
+        ('FATAL:  database "nodb" does not exist', True),
+        ('FATAL:  role "nobody" does not exist', True),
+        ('FATAL:  no pg_hba.conf entry for host "::1", user "brew", database "brew", no encryption', True),
+        ('FATAL:  permission denied for database "brew"', True),
+        ("Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?", False),
+        ("FATAL:  the database system is starting up", False),
+        ("FATAL:  sorry, too many clients already", False),
+        ("connection timeout expired", False),
+    ],
+)
+def test_a_refused_login_ends_the_program_and_an_absent_server_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, answer: str, refused: bool
+) -> None:
+    def connect(*_given: object, **_more: object) -> None:
+        raise psycopg.OperationalError(f'connection failed: connection to server at "h", port 5432 failed: {answer}')
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    database = Database(DatabaseSettings("postgresql://h/d", "ledger"), "test")
+    expected = "; correct user, password and database name in --database" if refused else "^database: connection failed"
+    with pytest.raises(Refused if refused else RetryLater, match=expected), database.transaction(Deadline(5)):
+        pass
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "text"),
+    [
+        (redis.AuthenticationError("Authentication required."), Refused, "; correct user and password in --redis"),
+        (redis.ReadOnlyError("You can't write against a read only replica."), Refused, "; name the primary in --redis"),
+        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), RetryLater, "loading"),
+        (redis.ConnectionError("Connection refused"), RetryLater, "Connection refused"),
+    ],
+)
+def test_a_login_that_redis_refuses_ends_the_program_and_an_absent_redis_is_waited_for(
+    answer: redis.RedisError, expected: type[Exception], text: str
+) -> None:
+    receiver = RedisScriptReceiver(ReceiverSettings("g", "t", identifier("source")), RedisSettings("redis://h:1/0"))
+    with pytest.raises(expected, match=text), receiver._errors_mapped():
+        raise answer
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
