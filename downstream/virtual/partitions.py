@@ -287,6 +287,7 @@ class VirtualPartitionsHandler(Handler):
         context.resume([p for p in self._read if not self._virtual.full(p)])
         if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
             self._await_workers(context)
+            self._store(self._virtual.positions())
         self._store_if_due()
 
     def _await_workers(self, context: HandlerContext) -> None:

@@ -355,7 +355,6 @@ def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     with pytest.raises(RetryLater, match="still being processed"):
         one.tick(scene.context(0.05))
     scene.gate.set()
-    scene.now += 10
     one.tick(scene.context())
     assert scene.stored == {0: 30}
 
