@@ -305,6 +305,8 @@ class Loop:
         )
 
     def _report(self, positions: Mapping[int, int]) -> None:
+        for partition in positions.keys() & self._progress.keys():
+            self._progress[partition].give_up_at = None
         self._unreported |= positions
         if self._report_due.expired():
             self._send_report(wait=False)

@@ -287,14 +287,19 @@ class VirtualPartitionsHandler(Handler):
         context.resume([p for p in self._read if not self._virtual.full(p)])
         if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
             self._await_workers(context)
-        if self._now() >= self._store_at:
             self._store(self._virtual.positions())
+        self._store_if_due()
 
     def _await_workers(self, context: HandlerContext) -> None:
         while not self._virtual.idle() and not self._stop.is_set():
             if context.deadline.expired():
-                raise RetryLater("handlers are still running", _LOOK_S)
+                raise RetryLater("records are still being processed", _LOOK_S)
+            self._store_if_due()  # also shows the loop that they make progress
             self._stop.wait(_LOOK_S)
+
+    def _store_if_due(self) -> None:
+        if self._now() >= self._store_at:
+            self._store(self._virtual.positions())
 
     def _store(self, positions: Mapping[int, int]) -> None:
         self._store_at = self._now() + _STORE_EVERY_S

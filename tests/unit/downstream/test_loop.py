@@ -168,6 +168,17 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
     assert loop._progress[1].give_up_at is None
 
 
+def test_a_reported_position_is_progress(loop: Loop) -> None:
+    """A handler that works in the background may wait for its workers for longer than the patience lasts."""
+    loop.assigned([1, 2])
+    loop._postpone([1, 2], RetryLater("busy", 1e-9))
+    _lose_patience(loop)
+    loop._report({1: 3, 7: 1})
+    loop._postpone([1], RetryLater("busy", 1e-9))
+    with pytest.raises(Refused, match=r"t\[2\] made no progress"):
+        loop._postpone([2], RetryLater("busy", 1e-9))
+
+
 def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop, handler: FakeHandler) -> None:
     """A store that is away is asked twice a second; hundreds of equal lines would hide the others."""
     told = _patient(loop)

@@ -352,11 +352,22 @@ def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     one = scene.make(follow=False)
     one.assigned([assignment(0, 28)], Deadline(5))
     one.handle([records(28, 30)], scene.context())
-    with pytest.raises(RetryLater, match="still running"):
+    with pytest.raises(RetryLater, match="still being processed"):
         one.tick(scene.context(0.05))
     scene.gate.set()
     one.tick(scene.context())
     assert scene.stored == {0: 30}
+
+
+def test_a_drains_end_reports_the_positions_reached_meanwhile(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the loop would end the drain for want of progress, although each record gets its effect."""
+    one = scene.make(follow=False)
+    one.assigned([assignment(0, 28)], Deadline(5))
+    one.handle([records(28, 30)], scene.context())
+    monkeypatch.setattr(scene.virtual, "positions", lambda: {0: 29})
+    with pytest.raises(RetryLater):
+        one.tick(scene.context(0.05))
+    assert scene.stored == {0: 29}
 
 
 def test_nothing_is_stored_of_a_partition_that_was_lost(scene: Scene) -> None:
