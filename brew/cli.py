@@ -113,9 +113,9 @@ def as_text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
-def printable(text: str) -> str:
-    """Return a record's text for a terminal, with characters escaped that are invisible or control it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def printable(text: str, kept: str = "") -> str:
+    """Return a record's text for a terminal, with characters escaped that are invisible or control it, but ``kept``."""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
 
 
 def run(command: click.Command, name: str) -> NoReturn:

@@ -18,7 +18,7 @@ from pathlib import Path
 from brew.connection import CERTIFICATE, FILES, KEY, MASK, MAX_BYTES, SECRETS, ConfigLine, Secret, check_together, parse
 from brew.errors import Refused, UsageError
 
-_LAST_PORT = 65_535
+LAST_PORT = 65_535
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -45,9 +45,9 @@ def checked_bootstrap(servers: str) -> str:
     """
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host.strip("[]") or not (port.isascii() and port.isdecimal() and 0 < int(port) <= _LAST_PORT):
+        if not host.strip("[]") or not (port.isascii() and port.isdecimal() and 0 < int(port) <= LAST_PORT):
             raise UsageError(
-                f"BOOTSTRAP (--bootstrap) {servers!r}: {server!r} is not HOST:PORT with a port of 1 to {_LAST_PORT}; "
+                f"BOOTSTRAP (--bootstrap) {servers!r}: {server!r} is not HOST:PORT with a port of 1 to {LAST_PORT}; "
                 "write, for example, kafka-1:9092,kafka-2:9092"
             )
     return servers

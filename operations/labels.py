@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from brew.cli import printable
 from brew.names import quantity
 from brew.offsets import SourcePosition
 from brew.preflight import Finding, Severity
@@ -38,11 +39,6 @@ PROOF_SIGNS = {"proven": "✓", "violated": "✗", "inconclusive": "?"}
 SEVERITY_SIGNS = {Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Severity.UNSAFE: "✗"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _FEW = 10
-
-
-def printable(text: str, kept: str = "") -> str:
-    """Return the text without characters that a terminal could interpret as control sequences."""
-    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def seconds(value: float | None) -> str:

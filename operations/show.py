@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, bootstrap_option, option
+from brew.cli import as_bytes, bootstrap_option, option, printable
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -28,7 +28,7 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
-from operations.labels import iso, printable, utc
+from operations.labels import iso, utc
 from operations.options import advised, chosen_partitions, connected, json_option, print_json, table
 from operations.xray.model import Run, RunBuilder
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from brew.acl import advice
 from brew.attempt import PRODUCE
-from brew.client_config import checked_bootstrap, load
+from brew.client_config import LAST_PORT, checked_bootstrap, load
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, Refused, UsageError
@@ -57,9 +57,10 @@ _LONGEST_S = 900.0
 _PAUSE_S, _GROWTH, _LONGEST_PAUSE_S = 0.2, 3.0, 20.0
 """The pause before the second attempt at a batch, its growth factor for the next ones, and its limit."""
 _DESCRIBE_S = 30.0
+_ABANDON_S = 5.0
 _NEARLY = 0.8
 """The part of the transaction time-out from which it may be the reason: a batch's first rows take time, too."""
-_LONGEST_NAME, _MOST_ATTEMPTS, _LAST_PORT = 249, 1_000, 65_535
+_LONGEST_NAME, _MOST_ATTEMPTS = 249, 1_000
 _last_calls: dict[tuple[str, str], tuple[str, int, int]] = {}
 """By a sink's name and its position's topic: the query's run, the batch, and the hash of the plan that was written."""
 _LONGEST_FRAME = 10_000
@@ -134,7 +135,7 @@ class ExactlyOnceSink:
         if writers not in {None, 1, "tasks"}:
             raise UsageError(f'writers is {writers!r}: it has to be 1 or "tasks"')
         _check_number("attempts", attempts, 1, _MOST_ATTEMPTS, kind=int)
-        _check_number("probe_port", probe_port or 0, 0, _LAST_PORT, kind=int)
+        _check_number("probe_port", probe_port or 0, 0, LAST_PORT, kind=int)
         if source_group is not None and _checked_name(source_group, "source_group") == name:
             raise UsageError(f"source_group is {source_group!r}, the sink's own group; choose another name")
         self.connection = _connection(bootstrap, client_config)
@@ -291,7 +292,11 @@ class ExactlyOnceSink:
             job = replace(job, crash=replace(self._crash, processes=driver_processes(frame) if pipeline else ()))
         batch_id, pause_s, result, began = job.batch.batch_id, _PAUSE_S, None, time.monotonic()
         for number in range(1, self.attempts + 1):
-            result = self._telemetry.attempt(batch_id, functools.partial(self._attempt, frame, job))
+            try:
+                result = self._telemetry.attempt(batch_id, functools.partial(self._attempt, frame, job))
+            except BaseException:  # an interrupt, or Spark's own error: the tasks may have ended in mid transaction
+                self._abandon()
+                raise
             took = time.monotonic() - began
             text = "sink %s: batch %d %s, %d rows in %.3f s (attempt %d)%s"
             detail = f": {result.detail}" if result.detail else ""
@@ -312,6 +317,16 @@ class ExactlyOnceSink:
             f"sink {self.name!r}: batch {batch_id} was not written in {number} attempts, the last one: "
             f"{result.detail if result else ''}; nothing of it is visible; {self._next_step(result)}"
         )
+
+    def _abandon(self) -> None:
+        """Fence an attempt that nobody ends any more, so that readers need not wait for its time-out."""
+        kafka = SinkTransaction(TransactionSettings(self.connection, self.name, self.timeout_s), self.position_topic)
+        try:
+            kafka.fence(Deadline(_ABANDON_S))
+        except BrewError as error:
+            LOG.warning("sink %s: a transaction may stay open until its time-out: %s", self.name, error)
+        finally:
+            kafka.close()
 
     def _next_step(self, last: Result | None) -> str:
         """Return what to do about a batch that was not written."""

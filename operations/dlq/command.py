@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, bootstrap_option, connection, named_option, option, options
+from brew.cli import as_bytes, bootstrap_option, connection, named_option, option, options, printable
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -45,7 +45,7 @@ from operations.dlq.replay import (
     replay,
     written_back,
 )
-from operations.labels import iso, printable, utc
+from operations.labels import iso, utc
 from operations.options import json_option, print_json
 
 _MOST_SHOWN = 2000

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, as_text, names_by_output, option
+from brew.cli import as_bytes, as_text, names_by_output, option, printable
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
@@ -23,7 +23,6 @@ from brew.names import ExitCode
 from brew.offsets import SinkBatch, SourcePosition
 from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
-from operations.labels import printable
 from operations.options import advised, connected, json_option, pipeline_options, print_json, progress, show, table
 
 _STYLES = {"committed": "green", "plain": "green", "aborted": "dim", "open": "yellow"}

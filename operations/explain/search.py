@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from brew.cli import printable
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -22,7 +23,6 @@ from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
-from operations.labels import printable
 from operations.options import Report
 from operations.record_status import RecordStateFinder, Spans, spans, visibility
 

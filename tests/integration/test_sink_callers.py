@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Thread, main_thread
 from typing import Any
 
 import pyarrow as pa
@@ -96,6 +97,34 @@ def test_another_frame_of_a_batch_that_is_written_is_refused_and_the_same_is_not
     sink = it.sink(name=f"{it.name}.united")
     it.run(it.copied(), united, checkpoint=it.folder / "united")
     assert it.values() == each(30)
+
+
+def test_an_interrupted_batch_job_leaves_no_transaction_open(it: SinkStage) -> None:
+    """Its tasks are gone, and readers waited for the rest of the transaction time-out."""
+    over = it.folder / "over"
+
+    def stuck(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:  # larger than the buffer of Spark's Python
+            yield pa.RecordBatch.from_pydict({"value": ["x" * 200_000] * batch.num_rows})
+        for _ in range(600):
+            if not over.exists():
+                Event().wait(0.1)
+
+    def interrupt() -> None:
+        until(lambda: it.stage.open_transactions(it.stage.names.output), "an open transaction", 30)
+        signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+
+    it.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    frame, sink = rows(it, 0, 10).coalesce(1).mapInArrow(stuck, "value string"), it.sink(transaction_timeout_s=600)
+    with ThreadPoolExecutor(1) as pool:
+        interrupted = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sink.write(frame, 1)
+        over.touch()
+        interrupted.result(30)
+    assert it.stage.open_transactions(it.stage.names.output) == []
+    assert sink.write(rows(it, 0, 10), 1)
+    assert it.values() == each(10)
 
 
 @ONE
