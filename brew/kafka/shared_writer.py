@@ -25,10 +25,11 @@ from aiokafka.helpers import create_ssl_context
 
 from brew import sasl
 from brew.connection import CA, CERTIFICATE, KEY, KEY_PASSWORD, MECHANISM, PASSWORD, PROTOCOL, USERNAME
-from brew.deadline import delivery_ms
+from brew.deadline import Deadline, delivery_ms
 from brew.errors import Abortable, DeadlineExceeded, Denied, Fenced
 from brew.kafka import oauth
 from brew.kafka.arrow_batches import batches_of
+from brew.kafka.clients import reach
 from brew.kafka.sink_transaction import SharedEpoch
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ logging.getLogger("aiokafka").propagate = False
 _REQUEST_MS = 10_000
 _RETRY_MS = 20
 _CLOSE_S = 5.0
+_REACH_S = 5.0
 _DENIED = (client_errors.TopicAuthorizationFailedError, client_errors.TransactionalIdAuthorizationFailed)
 _FENCED = (client_errors.ProducerFenced, client_errors.InvalidProducerEpoch)
 
@@ -73,7 +75,8 @@ def write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callab
         Fenced: a newer attempt has the transactional id.
         DeadlineExceeded: the first record is older than the transaction time-out allows.
         Abortable: a record was not accepted.
-        Denied: a right is missing.
+        Denied: a right is missing, or the login is refused.
+        Unreachable: no broker answers.
     """
     try:
         return asyncio.run(_write(epoch, chunks, half_way))
@@ -86,6 +89,9 @@ def write(epoch: SharedEpoch, chunks: Iterator[pa.RecordBatch], half_way: Callab
         ) from error
     except _DENIED as error:
         raise Denied(f"produce: {error} ({type(error).__name__})") from error
+    except client_errors.KafkaConnectionError as error:
+        reach(epoch.connection, Deadline(_REACH_S))  # aiokafka does not tell a refused login from a silent broker
+        raise Abortable(f"produce: {error} ({type(error).__name__})") from error
     except (client_errors.KafkaError, AssertionError) as error:
         # aiokafka asserts that it is in a transaction, which no longer holds after a refusal.
         raise Abortable(f"produce: {error} ({type(error).__name__})") from error

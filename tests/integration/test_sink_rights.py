@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from harness.secure_stage import PIPELINE, SecureStage
 
 import brew
 from brew import acl
+from brew.connection import SCRAM, Secret
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka import cluster_admin
 from brew.kafka.arrow_batches import Records, encoded
 from brew.kafka.committed_offset import locator
 from brew.kafka.shared_writer import write
@@ -51,9 +53,16 @@ class Query:
             return sink._run(None, replace(job, source_group=sink.source_group, source_offsets=ends))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
-def test_a_sink_without_one_right_names_it_and_lets_nothing_out(secure: Secure, names: Names, writers: Any) -> None:
-    """Over TLS with a password; with all rights again the next attempt at the same batch writes it once."""
+@dataclass(frozen=True)
+class Granted:
+    stage: SecureStage
+    query: Query
+    rights: list[acl.Right]
+
+
+@pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
+def granted(request: pytest.FixtureRequest, secure: Secure, names: Names) -> Granted:
+    """A query over TLS with a password, which has written batch 0; its sink has all rights, and one attempt."""
     stage = SecureStage(secure.broker, names, secure)
     stage.create(2, output=2)
     place = acl.ResourceNames(names.input, names.output, group=names.group, source_group=f"{names.group}.source")
@@ -65,15 +74,21 @@ def test_a_sink_without_one_right_names_it_and_lets_nothing_out(secure: Secure, 
         topic=names.output,
         client_config=secure.security.config(PIPELINE),
         source_group=place.source_group,
-        writers=writers,
+        writers=request.param,
         attempts=1,
     )
     query = Query(sink, names.input)
     assert query.batch(0)
-    position = locator(stage.connection, place.source_group).committed(names.input, 0, Deadline(20))
+    return Granted(stage, query, rights)
+
+
+def test_a_sink_without_one_right_names_it_and_lets_nothing_out(granted: Granted, secure: Secure) -> None:
+    """With all rights again the next attempt at the same batch writes it once."""
+    stage, query, names = granted.stage, granted.query, granted.stage.names
+    position = locator(stage.connection, f"{names.group}.source").committed(names.input, 0, Deadline(20))
     assert position is not None
     assert position.offset == 100
-    for right in rights:
+    for right in granted.rights:
         assert secure.revoke(PIPELINE, right) == 1
         with pytest.raises(Refused) as refused:
             query.batch(1)
@@ -82,3 +97,16 @@ def test_a_sink_without_one_right_names_it_and_lets_nothing_out(secure: Secure, 
     assert query.batch(1)
     assert sorted(one.value() or b"" for one in stage.records(names.output)) == [b"0", b"1"]
     stage.nothing_open(names.output)
+
+
+def test_a_password_that_no_longer_holds_is_named_and_not_tried_again(granted: Granted, secure: Secure) -> None:
+    """The driver has logged in before; its tasks got as far as that no broker is there to bootstrap from."""
+    cluster_admin.set_passwords(secure.admin, {PIPELINE: Secret("another")}, SCRAM, Deadline(20))
+    try:
+        with pytest.raises(Refused, match=f"the brokers do not accept User:{PIPELINE} with this password"):
+            granted.query.batch(1)
+    finally:
+        cluster_admin.set_passwords(
+            secure.admin, {PIPELINE: secure.security.passwords()[PIPELINE]}, SCRAM, Deadline(20)
+        )
+    assert granted.query.batch(1)
