@@ -82,7 +82,31 @@ inline locate(at) {
 #endif
 }
 
-proctype attempt() {
+/* 1 fence: the epoch rises, what an older holder left open is aborted. */
+inline fence() {
+#ifdef NO_FENCE
+    mine = (epoch == 0 -> 1 : epoch);
+    epoch = mine
+#else
+    epoch++;
+    mine = epoch;
+    clear()
+#endif
+}
+
+/* Attempts are alike, so they are numbered by who begins first: any other order is this one under other numbers. */
+byte begun = 0;
+
+inline begin_try() {
+    tries < TRIES && (tries > 0 || n == begun) ->
+    if
+    :: tries == 0 -> begun++
+    :: else
+    fi;
+    tries++
+}
+
+proctype attempt(byte n) {
     byte mine = 0;
     byte from = 0;
     byte k = 0;
@@ -93,16 +117,10 @@ again:
     do
     :: tries == TRIES -> break
     :: break /* dies */
-    :: tries < TRIES ->
-        tries++;
 #ifdef LOCATE_FIRST
-        locate(from);
-#endif
-        /* 1 fence: the epoch rises, what an older holder left open is aborted. */
-#ifdef NO_FENCE
-        atomic { mine = (epoch == 0 -> 1 : epoch); epoch = mine };
+    :: atomic { begin_try(); locate(from) }; atomic { fence() };
 #else
-        atomic { epoch++; mine = epoch; clear() };
+    :: atomic { begin_try(); fence() };
 #endif
 begin:
         /* 2 locate: only now nobody moves it behind our back. */
@@ -193,9 +211,9 @@ proctype watcher() {
 init {
     atomic {
         run network();
-        run attempt();
-        run attempt();
-        run attempt();
+        run attempt(0);
+        run attempt(1);
+        run attempt(2);
         run watcher()
     }
 }

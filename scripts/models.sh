@@ -19,7 +19,7 @@ try() {
         cd "$work"
         cp "$OLDPWD/models/$model.pml" model.pml
         spin "$@" -a model.pml >/dev/null
-        gcc "$([[ $wanted == holds ]] && echo -O2 || echo -O0)" -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -w -o pan pan.c
+        gcc "$([[ $wanted == holds ]] && echo -O2 || echo -O0)" -DSAFETY -DVECTORSZ=256 -w -o pan pan.c
         ./pan -m1000000 -w24 >out.txt
     )
     errors=$(sed -n 's/.*errors: \([0-9]*\)$/\1/p' "$work/out.txt")
