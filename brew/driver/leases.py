@@ -364,11 +364,13 @@ class LeaseCoordinator:
     # -- end -------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """End all workers; return once all have disconnected, or the server was closed."""
+        """End all workers, also those that connect only now, until all have disconnected or the server was closed."""
         self._workers.stop_restarts()
-        for session in self._assignments.sessions.values():
-            session.connection.send({"end": True})
-        while self._assignments.sessions and not self._workers.server.closed:
+        told = set[WorkerSession]()
+        while (sessions := set(self._assignments.sessions.values())) and not self._workers.server.closed:
+            for session in sessions - told:
+                session.connection.send({"end": True})
+            told = sessions
             self._receive(_POLL_S)
         self._assignments.report()
 

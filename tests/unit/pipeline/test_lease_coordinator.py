@@ -58,6 +58,19 @@ def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goal
     assert (play.shared.running, play.shared.progress.totals.enriched, play.workers.opened) == ({}, 400, 2)
 
 
+def test_a_worker_that_connects_while_the_run_ends_is_ended_too(plays: Plays) -> None:
+    """A task that Spark started again may be late; its lease was renewed, and the drain never ended."""
+    play = plays(Cluster(100, 100, 40, 100))
+    one = play.worker(0)
+    play.finishes(one, *grants(one, 1))
+    assert heard(one, "end")
+    late = play.worker(1)
+    play.says(one, None)
+    assert heard(late, "end")
+    play.says(late, None)
+    assert play.ended()
+
+
 def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:
     one, other, lost, _ = shared_out(play)
     play.cluster.last_positions |= dict.fromkeys(lost, 40)
