@@ -33,6 +33,9 @@ check_java() {
     [[ ${major:-0} -ge 17 ]] || refuse "Java 17 or later is needed, $java_home_now is version ${major:-unknown}."
 }
 
+# Python compiles what it imports; to compile all packages at once takes as long as to install them.
+install() { .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "$@"; }
+
 make_python() {
     if [[ ! -x .venv/bin/python ]]; then
         local python
@@ -40,7 +43,11 @@ make_python() {
         "$python" -m venv .venv
     fi
     say "installing Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+    install -e . # fetching the JVM parts needs no more
+}
+
+add_tools() {
+    install -e '.[dev,docs]'
     printf '%s' "$python_now" >$python_stamp
     say "Python packages are up to date (${SECONDS} s)"
 }
@@ -76,6 +83,10 @@ if command -v flock >/dev/null; then # two commands at once: the second waits an
 fi
 check_java
 is_current $python_stamp "$python_now" || make_python
-is_current $jvm_stamp "$jvm_now" || fetch_jvm
+# Fetching waits for the network, so the tools of development are installed meanwhile.
+{ is_current $jvm_stamp "$jvm_now" || fetch_jvm; } &
+fetching=$!
+is_current $python_stamp "$python_now" || add_tools
+wait "$fetching"
 is_current $archive_stamp "$archive_now" || make_archives
 say "ready (${SECONDS} s)"
