@@ -279,7 +279,8 @@ def create_workers(
             spark = session.session_on_borrowed(context)
         else:
             spark = session.start(settings.spark, preflight.compilers)
-        engine = connector.SparkEngine(spark, settings.spark, borrowed=context is not None)
+        patience_s = settings.patience_s
+        engine = connector.SparkEngine(spark, settings.spark, patience_s=patience_s, borrowed=context is not None)
     return engine, [MicroBatchLane(shared, engine, index, made) for index in range(settings.lanes)]
 
 

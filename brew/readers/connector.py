@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -19,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from brew.attempt import Job, attempt
 from brew.connection import Connection, java_settings
-from brew.errors import BrewError, Fatal
+from brew.errors import BrewError, Fatal, Refused
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
@@ -188,19 +190,28 @@ def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
 
 _ARCHIVE_S = 60.0
 _END_S = 2.0
+_WATCH_S = 1.0
 
 
 class SparkEngine:
     """Runs attempts as Spark jobs; stops Spark on close unless it is borrowed."""
 
-    def __init__(self, spark: SparkSession, settings: SparkSettings, *, borrowed: bool = False) -> None:
-        self.spark, self._borrowed = spark, borrowed
+    def __init__(
+        self, spark: SparkSession, settings: SparkSettings, *, patience_s: float, borrowed: bool = False
+    ) -> None:
+        """``patience_s``: how long a job may wait while the application has no executor."""
+        self.spark, self._borrowed, self._patience_s = spark, borrowed, patience_s
+        self._waiting: dict[int, float] = {}
+        self._refused: Refused | None = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch_executors, name="executors", daemon=True).start()
         self._record_sizes = RecordSizes(dict(settings.conf))
         self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """Run one job; if it fails, all of its ranges have failed."""
         outcomes: Mapping[int, Outcome]
+        self._waiting[threading.get_ident()] = time.monotonic()
         try:
             session.tag_jobs(self.spark.sparkContext)
             # Lanes run in parallel, so each size of batches has a session of its own.
@@ -213,12 +224,16 @@ class SparkEngine:
             outcomes = {o["partition"]: Outcome(**{**o, "status": Status(o["status"])}) for o in reported}
         except BrewError:
             raise
-        except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
+        except Exception as error:  # py4j raises many kinds; Kafka's answer decides
             session.check_alive(self.spark.sparkContext)
+            if self._refused is not None:
+                raise self._refused from error
             detail = f"Spark: {cause(error)}"
             outcomes = {
                 r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges
             }
+        finally:
+            del self._waiting[threading.get_ident()]
         self._record_sizes.apply_outcome(outcomes.values())
         return outcomes
 
@@ -230,10 +245,30 @@ class SparkEngine:
             spark.conf.set(name, value)
         return spark
 
+    def _watch_executors(self) -> None:
+        """Cancel jobs that wait for an executor longer than the patience: Spark lets them wait forever."""
+        had_one = 0.0
+        with contextlib.suppress(Refused):  # a JVM that has ended is reported by the job
+            while not self._closed.wait(_WATCH_S):
+                executors, now = session.executors(self.spark.sparkContext), time.monotonic()
+                if executors is None:
+                    return
+                if executors:
+                    had_one = now
+                waited_s = now - max(had_one, min(list(self._waiting.values()), default=now))
+                if waited_s > self._patience_s:
+                    self._refused = Refused(
+                        f"no Spark task has started for {waited_s:.0f} s (--patience is {self._patience_s:g} s): the "
+                        "application has no executor; compare its executors' memory and cores with what the cluster "
+                        "has free"
+                    )
+                    session.cancel_all(self.spark.sparkContext)
+
     def interrupt(self) -> None:
         session.cancel_all(self.spark.sparkContext)
 
     def close(self) -> None:
+        self._closed.set()
         if not self._borrowed:
             session.end(self.spark.sparkContext, self._end_s)
 

@@ -247,6 +247,13 @@ def cancel_all(context: SparkContext) -> None:
         context.cancelJobsWithTag(_TAG)
 
 
+def executors(context: SparkContext) -> int | None:
+    """Return how many executors the application has; None if the driver is its only one (a local master)."""
+    with jvm_call(context):
+        spark = context._jsc.sc()  # noqa: SLF001 - pyspark's own tracker reports no executors
+        return None if spark.isLocal() else len(spark.statusTracker().getExecutorInfos()) - 1
+
+
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
     """Stop Spark and wait for its JVM to end; kill it if it does not."""
     process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there

@@ -191,7 +191,7 @@ class Stage:
         if self.reader != CONNECTOR:
             return self.drain_alone(*options, here=here, stop=stop)
         ground = running.check(self.settings("--reader", CONNECTOR, *options))
-        engine = SparkEngine(spark_here(), ground.settings.spark)
+        engine = SparkEngine(spark_here(), ground.settings.spark, patience_s=60)
         shared = running.create_context(ground, stop, here.progress, here)
         made = for_executors(transformation(ground.settings), pickled)
         lanes = [MicroBatchLane(shared, engine, index, made) for index in range(ground.settings.lanes)]

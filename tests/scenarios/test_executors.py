@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import zipfile
 
 import pytest
 from harness.pipeline import Stage, until
+
+from brew.names import ExitCode
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -33,6 +36,19 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     assert ran.code == 0, ran.text
     assert "Traceback" not in ran.text
     stage.proven(inputs=8_000, outputs=8_000)
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+@pytest.mark.usefixtures("quick_jvms")
+def test_a_cluster_without_room_for_an_executor_ends_the_run_when_patience_does(stage: Stage, reader: str) -> None:
+    """Spark waits for one without limit, and says nothing at our log level."""
+    stage.create()
+    stage.seed(10)
+    options = ["--reader", reader, "--master", "local-cluster[1,1,1024]", "--conf", "spark.executor.cores=2"]
+    ran = stage.pipeline(*options, "--patience", "3", seconds=90)
+    assert ran.code == ExitCode.REFUSED, ran.text
+    assert re.search(r"no Spark task has (started|reported)", ran.err), ran.text
+    assert "--patience is 3 s" in ran.err
 
 
 def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:
