@@ -92,7 +92,8 @@ def sparks_own(stage: CellEnvironment) -> None:
     with sink_on(stage, SPARKS, orders=2 * MOST) as experiment:
         program = experiment.start("--follow")
         commits = experiment.checkpoint / "commits"
-        stage.until((commits / "1").exists, "the last batch", START_S * stage.slack)
+        # Spark moves this one there last.
+        stage.until((commits / ".1.crc").exists, "the last batch", START_S * stage.slack)
         program.kill()
         stage.fire("kills")
         for name in ("1", ".1.crc"):
