@@ -204,7 +204,8 @@ class SparkEngine:
         self._waiting: dict[int, float] = {}
         self._refused: Refused | None = None
         self._closed = threading.Event()
-        threading.Thread(target=self._watch_executors, name="executors", daemon=True).start()
+        self._watch = threading.Thread(target=self._watch_executors, name="executors", daemon=True)
+        self._watch.start()
         self._record_sizes = RecordSizes(dict(settings.conf))
         self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
@@ -269,6 +270,7 @@ class SparkEngine:
 
     def close(self) -> None:
         self._closed.set()
+        self._watch.join(_END_S)  # py4j prints a stack trace if the JVM ends during a call
         if not self._borrowed:
             session.end(self.spark.sparkContext, self._end_s)
 

@@ -100,7 +100,7 @@ def test_a_sink_without_one_right_names_it_and_lets_nothing_out(granted: Granted
 
 
 def test_a_password_that_no_longer_holds_is_named_and_not_tried_again(granted: Granted, secure: Secure) -> None:
-    """The driver has logged in before; its tasks got as far as that no broker is there to bootstrap from."""
+    """The driver's connections stay logged in; its tasks connect anew, and used to report unreachable brokers."""
     cluster_admin.set_passwords(secure.admin, {PIPELINE: Secret("another")}, SCRAM, Deadline(20))
     try:
         with pytest.raises(Refused, match=f"the brokers do not accept User:{PIPELINE} with this password"):
