@@ -40,7 +40,7 @@ START_S, END_S, ASK_S = 120.0, 180.0, 20.0
 BATCHES = 3
 _ALL = "1000000"
 """The same for the last run: a backlog of feeding is one batch, however slow the machine is."""
-_LOOK_S = 0.01
+_LOOK_S = 0.05
 _PROGRAM = str(ROOT / "scripts/sink_query.py")
 _ATTEMPT = re.compile(
     r"^([\d.]+) sink \S+: batch (\d+) (\S+), \d+ rows in \S+ s \(attempt \d+\)(?:: (.*))?$", re.MULTILINE
