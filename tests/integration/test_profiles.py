@@ -48,7 +48,9 @@ class Customers:
 
     def order(self, *names: str) -> None:
         """An order of each; all keys say gold."""
-        orders = [(0, b"gold-%d" % at, b'{"customer_id":"%b"}' % name.encode()) for at, name in enumerate(names)]
+        orders = [
+            (0, b"gold-%d" % number, b'{"customer_id":"%b"}' % name.encode()) for number, name in enumerate(names)
+        ]
         self.stage.produce(self.stage.names.input, *orders)
 
     @property
@@ -57,15 +59,15 @@ class Customers:
 
     def outputs(self, isolation: str | None = None) -> list[tuple[str, str, bytes]]:
         """Customer, tier and header of each output, in the order of their sources."""
-        found = self.stage.records(self.stage.names.output, *([isolation] if isolation else []))
-        told = []
-        for record in found:
+        records = self.stage.records(self.stage.names.output, *([isolation] if isolation else []))
+        rows = []
+        for record in records:
             source, order = SourcePosition.of(record.headers()), json.loads(record.value() or b"")
             assert source is not None
             assert order["loyalty_discount"] == DISCOUNTS[order["loyalty_tier"]]
             header = dict(record.headers() or ())[PROFILE_OFFSET] or b""
-            told.append((source.offset, order["customer_id"], order["loyalty_tier"], header))
-        return [(name, tier, header) for _, name, tier, header in sorted(told)]
+            rows.append((source.offset, order["customer_id"], order["loyalty_tier"], header))
+        return [(name, tier, header) for _, name, tier, header in sorted(rows)]
 
     def verify(self, *more: str) -> tuple[int, Any]:
         return self.stage._proof("verify", *self.stage.options(), *self.options, *more)
@@ -91,14 +93,14 @@ def test_tiers_come_from_profiles_and_every_output_names_its_own(customers: Cust
     customers.order("a", "b", "c", "nobody")
     ran = customers.stage.pipeline(*NONE, "--reader", reader, *customers.options, seconds=60)
     assert ran.code == 0, ran
-    found = customers.outputs()
-    assert [(name, tier) for name, tier, _ in found] == [
+    outputs = customers.outputs()
+    assert [(name, tier) for name, tier, _ in outputs] == [
         ("a", "bronze"),
         ("b", "gold"),
         ("c", "standard"),
         ("nobody", "standard"),
     ]
-    assert [header.startswith(b"none ") for *_, header in found] == [False, False, True, True]
+    assert [header.startswith(b"none ") for *_, header in outputs] == [False, False, True, True]
     assert "2 customers of" in ran.text
     customers.proven(profiled=2, unprofiled=2)
     code, report = customers.stage.verify()
@@ -155,13 +157,13 @@ def test_a_retry_after_a_crash_meets_the_newer_profile_and_says_so(customers: Cu
     customers.write({"a": "bronze"})
     customers.stage.drain_alone(*customers.options)
     assert customers.outputs() == [("a", "bronze", b"0/2"), ("b", "gold", b"0/1")]
-    left = customers.outputs(READ_UNCOMMITTED)
-    assert sorted(set(left) - set(customers.outputs())) == [("a", "silver", b"0/0")]
+    uncommitted = customers.outputs(READ_UNCOMMITTED)
+    assert sorted(set(uncommitted) - set(customers.outputs())) == [("a", "silver", b"0/0")]
     values: dict[tuple[int, bytes | None], set[bytes | None]] = {}
-    for one in customers.stage.records(customers.stage.names.output, READ_UNCOMMITTED):
-        source = SourcePosition.of(one.headers())
+    for record in customers.stage.records(customers.stage.names.output, READ_UNCOMMITTED):
+        source = SourcePosition.of(record.headers())
         assert source is not None
-        values.setdefault((source.offset, dict(one.headers() or ())[PROFILE_OFFSET]), set()).add(one.value())
+        values.setdefault((source.offset, dict(record.headers() or ())[PROFILE_OFFSET]), set()).add(record.value())
     assert all(len(same) == 1 for same in values.values()), "equal order and header, equal bytes"
     customers.proven(profiled=2, unprofiled=0)
 
@@ -185,9 +187,9 @@ def test_malformed_profiles_stop_nobody_and_are_named(customers: Customers, caps
     customers.order("a", "b", "c")
     customers.stage.drain_alone(*customers.options)
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "gold", "standard"]
-    told = capsys.readouterr().err
-    assert "2 records can't be read" in told
-    assert f"{customers.topic}[0] offset 2: the value is not JSON" in told
+    output = capsys.readouterr().err
+    assert "2 records can't be read" in output
+    assert f"{customers.topic}[0] offset 2: the value is not JSON" in output
     customers.proven(profiled=1, unprofiled=2)
     assert any("2 records of" in note for note in customers.verify()[1]["notes"])
 
@@ -211,8 +213,8 @@ def test_a_table_that_is_not_read_to_its_end_is_caught(customers: Customers, mon
     customers.make()
     customers.write({"a": "silver", "b": "gold"})
     customers.order("a", "b")
-    with monkeypatch.context() as broken:
-        broken.setattr(FullTopicReader, "ends", lambda self, _deadline: dict(self.positions))
+    with monkeypatch.context() as patched:
+        patched.setattr(FullTopicReader, "ends", lambda self, _deadline: dict(self.positions))
         customers.stage.drain_alone(*customers.options)
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "standard"]
     code, report = customers.verify("--need", "profiled=2")
@@ -240,11 +242,11 @@ def test_the_seeder_makes_a_compacted_topic_that_the_orders_customers_are_found_
     customers.stage.create()
     options = ("--topic", customers.topic, "--customers", "20000", "--updates", "300", "--tombstones", "100")
     bootstrap = ("--bootstrap", customers.stage.broker.bootstrap)
-    code, told = customers.stage._proof("seed-customers", *bootstrap, *options)
-    assert (code, told["created"], told["customers"], told["tombstones"]) == (0, True, 20000, 100), told
+    code, report = customers.stage._proof("seed-customers", *bootstrap, *options)
+    assert (code, report["created"], report["customers"], report["tombstones"]) == (0, True, 20000, 100), report
     assert topics.cleanup_policy(customers.stage.admin, customers.topic, Deadline(20)) == "compact"
-    code, told = customers.stage._proof("seed-customers", *bootstrap, "--topic", customers.topic, "--customers", "1")
-    assert (code, told["created"], told["partitions"]) == (0, False, 4), told
+    code, report = customers.stage._proof("seed-customers", *bootstrap, "--topic", customers.topic, "--customers", "1")
+    assert (code, report["created"], report["partitions"]) == (0, False, 4), report
     customers.stage.seed(300, "--bad-every", "10")
     customers.stage.drain_alone(*customers.options)
     code, report = customers.verify()
