@@ -75,9 +75,12 @@ def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stag
 def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: ReceiveStage) -> None:
     """Static members on the same partitions, small batches that meet: the primary key decides, nobody is stuck."""
     members = (stage.in_postgres(), stage.in_postgres())
-    with following(stage.loop(batch=7), members[0]) as one, following(stage.loop(batch=5), members[1]) as two:
-        one.done()
-        two.done()
+    with (
+        following(stage.loop(batch=7), members[0]) as first_loop,
+        following(stage.loop(batch=5), members[1]) as second_loop,
+    ):
+        first_loop.done()
+        second_loop.done()
     assert sum(member.received.effects for member in members) == MESSAGES
     stage.proven(MESSAGES)
 
@@ -86,9 +89,9 @@ def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: Receive
     """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
 
     class Torn(PostgresReceiver):
-        def claim(self, found: Sequence[Message], context: HandlerContext) -> int:
+        def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
             with self._database.transaction(context.deadline) as connection:
-                self._fresh(connection, found)
+                self._fresh(connection, messages)
             raise RuntimeError("died between claim and effect")
 
     torn = Torn(stage.ground(), stage.database, ClaimRetention(None))
@@ -103,9 +106,9 @@ def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
     stage.receive(stage.in_postgres())
 
     class Blind(PostgresReceiver):
-        def _fresh(self, connection: psycopg.Connection, found: Sequence[Message]) -> list[Message]:
-            super()._fresh(connection, found)
-            return list(found)
+        def _fresh(self, connection: psycopg.Connection, messages: Sequence[Message]) -> list[Message]:
+            super()._fresh(connection, messages)
+            return list(messages)
 
     blind = Blind(stage.ground(again=True), stage.database, ClaimRetention(None))
     stage.receive(blind)
@@ -194,14 +197,14 @@ def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, 
     stage.receive(stage.in_postgres(outbox=True))
     take, lock, refused = sink.take, threading.Lock(), []
 
-    def picky(key: str) -> int:
+    def refuse_some(key: str) -> int:
         with lock:
             if key.endswith("/0"):
                 refused.append(key)
                 return 422
         return take(key)
 
-    sink.take = picky
+    sink.take = refuse_some
     _deliver(stage, sink)
     assert len(refused) == len(set(refused)) == 4
     assert _value(stage, "SELECT count(*) FROM outbox WHERE refused = 'answered 422' AND sent_at IS NULL") == 4
@@ -231,7 +234,7 @@ def _deliver(stage: ReceiveStage, sink: DemoServer) -> None:
 
 def test_the_command_receives_and_checks_itself(stage: ReceiveStage, sink: DemoServer) -> None:
     """As users run it: outbox and delivery in one program, group assignment, then the check."""
-    told = document(run(stage.command("outbox", "--effect-url", sink.url, "--json")))
-    assert (told["effects"], told["sent"]) == (MESSAGES, MESSAGES)
+    report = document(run(stage.command("outbox", "--effect-url", sink.url, "--json")))
+    assert (report["effects"], report["sent"]) == (MESSAGES, MESSAGES)
     assert sink.counts()["effects"] == MESSAGES
     assert document(run(stage.command("outbox", "--check", "--json")))["verdict"] == "proven"
