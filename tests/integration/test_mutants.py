@@ -22,13 +22,13 @@ COUNT = 20
 @pytest.mark.parametrize("ground", GROUNDS)
 def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, ground: str) -> None:
     """The control stands on the same ground; docs/proof/mutants.md tells what is wrong, and what names it."""
-    here = [one for one in EVERY.values() if one.on == ground]
+    bugs = [bug for bug in EVERY.values() if bug.on == ground]
 
-    control, tried = experiments(ground, here, lambda name: Stage(broker, Names.fresh(name)))
+    control, tried = experiments(ground, bugs, lambda name: Stage(broker, Names.fresh(name)))
 
     assert control.proven, control
-    assert {one.name: seen for one, seen in tried if not as_it_should(one, seen)} == {}
-    assert len(tried) == len(here) > 0
+    assert {bug.name: seen for bug, seen in tried if not as_it_should(bug, seen)} == {}
+    assert len(tried) == len(bugs) > 0
 
 
 @pytest.mark.parametrize(

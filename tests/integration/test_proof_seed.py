@@ -44,16 +44,19 @@ def make(broker: Broker, names: Names, capsys: Capture, partitions: int = 4) -> 
 
 
 def totals(broker: Broker, names: Names, capsys: Capture) -> dict[str, int]:
-    found = call(broker, capsys, "end-offsets", "--topic", names.input)
-    return {kind: sum(one[kind] for one in found) for kind in ("visible", "waiting", "aborted", "open", "control")}
+    partitions = call(broker, capsys, "end-offsets", "--topic", names.input)
+    return {
+        kind: sum(partition[kind] for partition in partitions)
+        for kind in ("visible", "waiting", "aborted", "open", "control")
+    }
 
 
 def test_topics_are_made_once_and_kept_as_they_are(broker: Broker, names: Names, capsys: Capture) -> None:
     """A second call with another partition count changes nothing and says so."""
     first, second = make(broker, names, capsys), make(broker, names, capsys, partitions=2)
-    assert [one["created"] for one in first] == [True] * 5
-    assert [one["created"] for one in second] == [False] * 5
-    assert [one["partitions"] for one in second] == [4, 4, 4, 4, 1]
+    assert [topic["created"] for topic in first] == [True] * 5
+    assert [topic["created"] for topic in second] == [False] * 5
+    assert [topic["partitions"] for topic in second] == [4, 4, 4, 4, 1]
     client = admin(Connection(broker.bootstrap))
     sizes = {
         n: topics.max_message_bytes(client, n, Deadline(10)) for n in (names.input, names.output, names.dead_letter)
@@ -75,11 +78,11 @@ def test_aborted_transactions_come_on_top_of_the_count(broker: Broker, names: Na
     """The visible orders are as many as asked for, and one partition holds none of them."""
     make(broker, names, capsys)
     options = ("--transactional", "--markers-only-partition", "2")
-    done = call(broker, capsys, "seed", "--topic", names.input, "--count", "40", *options)
+    seeded = call(broker, capsys, "seed", "--topic", names.input, "--count", "40", *options)
     markers_written(Connection(broker.bootstrap), names.input)
-    found = totals(broker, names, capsys)
-    assert (found["visible"], found["aborted"], found["open"]) == (40, done["aborted"], 0)
-    assert found["aborted"] > 0
+    counts = totals(broker, names, capsys)
+    assert (counts["visible"], counts["aborted"], counts["open"]) == (40, seeded["aborted"], 0)
+    assert counts["aborted"] > 0
     only_markers = call(broker, capsys, "end-offsets", "--topic", names.input)[2]
     assert (only_markers["visible"], only_markers["aborted"] > 0, only_markers["control"] > 0) == (0, True, True)
 
@@ -94,14 +97,14 @@ def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_reso
     assert totals(broker, names, capsys) == {"visible": 8, "waiting": 12, "aborted": 0, "open": 4, "control": 0}
     connection = Connection(broker.bootstrap)
     blockers = open_transactions(connection, names.input, range(4), Deadline(20))
-    assert {one.transactional_id for one in blockers} == {open_id}
+    assert {transaction.transactional_id for transaction in blockers} == {open_id}
     assert (
         exit_code_of(proof, "proof", ["resolve", "--bootstrap", broker.bootstrap, "--transactional-id", open_id]) == 0
     )
     capsys.readouterr()
-    patience, logs = Deadline(20), log_offsets(admin(connection), names.input, range(4), Deadline(20))
+    deadline, logs = Deadline(20), log_offsets(admin(connection), names.input, range(4), Deadline(20))
     while any(log.last_stable < log.end for log in logs.values()):
-        patience.check("markers")
+        deadline.check("markers")
         logs = log_offsets(admin(connection), names.input, range(4), Deadline(20))
     assert totals(broker, names, capsys) == {"visible": 20, "waiting": 0, "aborted": 4, "open": 0, "control": 4}
 
@@ -122,9 +125,9 @@ def test_sigterm_ends_a_seeder_cleanly(broker: Broker, names: Names, capsys: Cap
     arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--count", "100000000", *options]
     process = subprocess.Popen([sys.executable, "-m", "proof", *arguments], stderr=subprocess.PIPE, text=True)
     try:
-        client, patience = admin(Connection(broker.bootstrap)), Deadline(30)
-        while not log_offsets(client, names.input, [0], patience)[0].end:
-            patience.check("first order")
+        client, deadline = admin(Connection(broker.bootstrap)), Deadline(30)
+        while not log_offsets(client, names.input, [0], deadline)[0].end:
+            deadline.check("first order")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=15)
     finally:
@@ -133,6 +136,6 @@ def test_sigterm_ends_a_seeder_cleanly(broker: Broker, names: Names, capsys: Cap
     assert process.returncode == STOPPED_EXIT
     assert "Traceback" not in errors
     # Far below the transaction's own time-out of 60 s; the abort's markers come a moment after the answer.
-    patience = Deadline(10)
+    deadline = Deadline(10)
     while open_transactions(Connection(broker.bootstrap), names.input, range(4), Deadline(20)):
-        patience.check("the abort's markers")
+        deadline.check("the abort's markers")
