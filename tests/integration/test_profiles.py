@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READ_UNCOMMITTED, Stage, Status
+from harness.pipeline import READ_UNCOMMITTED, Here, Stage, Status
 from harness.programs import until
 from harness.transactions import make_topics
 
@@ -40,6 +40,17 @@ class Customers:
     def make(self, policy: str = "compact", partitions: int = 2) -> None:
         config = {topics.CLEANUP_POLICY: policy}
         make_topics(self.stage.connection, self.topic, partitions=partitions, config=config)
+
+    def prepare(self, tiers: Mapping[str, str | None], *orders: str, partitions: int = 2) -> None:
+        """Make the input and the profiles' topic; write these profiles, then an order of each of these customers."""
+        self.stage.create(1)
+        self.make(partitions=partitions)
+        self.write(tiers)
+        if orders:
+            self.order(*orders)
+
+    def drain(self, *options: str) -> Here:
+        return self.stage.drain_alone(*options, *self.options)
 
     def write(self, tiers: Mapping[str, str | None]) -> None:
         """Profiles by customer; None removes one."""
@@ -86,9 +97,7 @@ def customers(broker: Broker, names: Names) -> Customers:
 @pytest.mark.parametrize("reader", READERS)
 def test_tiers_come_from_profiles_and_every_output_names_its_own(customers: Customers, reader: str) -> None:
     """Updates, a removed customer, one that nobody knows; the keys' prefix, gold, has no say."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver", "b": "gold", "c": "gold"})
+    customers.prepare({"a": "silver", "b": "gold", "c": "gold"})
     customers.write({"a": "bronze", "c": None})
     customers.order("a", "b", "c", "nobody")
     ran = customers.stage.pipeline(*NONE, "--reader", reader, *customers.options, seconds=60)
@@ -110,9 +119,7 @@ def test_tiers_come_from_profiles_and_every_output_names_its_own(customers: Cust
 @pytest.mark.parametrize("reader", READERS)
 def test_an_order_meets_every_profile_that_was_written_before_it(customers: Customers, reader: str) -> None:
     """While the run goes on: the table is read on before each transaction. A transaction's profile counts, too."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver"})
+    customers.prepare({"a": "silver"})
     with customers.stage.follow(*NONE, "--reader", reader, "--follow", *customers.options) as program:
         for number, tier in enumerate(["silver", "gold", None, "bronze"]):
             if number:
@@ -128,9 +135,7 @@ def test_an_order_meets_every_profile_that_was_written_before_it(customers: Cust
 
 def test_a_profile_behind_an_open_transaction_holds_nobody_up(customers: Customers) -> None:
     """Profiles are read up to the last stable offset; what was aborted is none."""
-    customers.stage.create(1)
-    customers.make(partitions=1)
-    customers.write({"a": "silver"})
+    customers.prepare({"a": "silver"}, partitions=1)
     client = producer(
         customers.stage.connection, f"{customers.topic}-writer", timeout_s=60, message_max_bytes=1_000_000
     )
@@ -139,23 +144,20 @@ def test_a_profile_behind_an_open_transaction_holds_nobody_up(customers: Custome
     client.produce(customers.topic, profile("a", "gold"), b"a", 0)
     client.flush(20)
     customers.order("a")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     client.abort_transaction(20)
     customers.order("a")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert customers.outputs() == [("a", "silver", b"0/0"), ("a", "silver", b"0/0")]
     customers.proven(profiled=2, unprofiled=0)
 
 
 def test_a_retry_after_a_crash_meets_the_newer_profile_and_says_so(customers: Customers) -> None:
     """What the crash left is aborted; each order comes out once, with the profile of the attempt that committed."""
-    customers.stage.create(1)
-    customers.make(partitions=1)
-    customers.write({"a": "silver", "b": "gold"})
-    customers.order("a", "b")
-    assert customers.stage.drain_alone("--crash-prob", "1.0", *customers.options).statuses() == {Status.CRASHED}
+    customers.prepare({"a": "silver", "b": "gold"}, "a", "b", partitions=1)
+    assert customers.drain("--crash-prob", "1.0").statuses() == {Status.CRASHED}
     customers.write({"a": "bronze"})
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert customers.outputs() == [("a", "bronze", b"0/2"), ("b", "gold", b"0/1")]
     uncommitted = customers.outputs(READ_UNCOMMITTED)
     assert sorted(set(uncommitted) - set(customers.outputs())) == [("a", "silver", b"0/0")]
@@ -172,20 +174,18 @@ def test_a_missing_topic_and_one_that_forgets_are_refused_with_their_settings(cu
     customers.stage.create(1)
     customers.order("a")
     with pytest.raises(Refused, match=r"is not on .*make topic-create-all.*PROFILES_TOPIC \(--profiles-topic\)"):
-        customers.stage.drain_alone(*customers.options)
+        customers.drain()
     customers.make(policy="delete")
     with pytest.raises(Refused, match=r"has cleanup.policy=delete.*needs cleanup.policy=compact"):
-        customers.stage.drain_alone(*customers.options)
+        customers.drain()
     assert customers.stage.committed() == {0: None}
 
 
 def test_malformed_profiles_stop_nobody_and_are_named(customers: Customers, capsys: pytest.CaptureFixture[str]) -> None:
-    customers.stage.create(1)
-    customers.make(partitions=1)
-    customers.write({"a": "silver", "b": "gold"})
+    customers.prepare({"a": "silver", "b": "gold"}, partitions=1)
     customers.stage.produce(customers.topic, (0, b"a", b"{"), (0, b"c", b'{"tier":"diamond"}'))
     customers.order("a", "b", "c")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "gold", "standard"]
     output = capsys.readouterr().err
     assert "2 records can't be read" in output
@@ -196,12 +196,9 @@ def test_malformed_profiles_stop_nobody_and_are_named(customers: Customers, caps
 
 def test_a_wrong_tier_is_seen(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that mixes up its tiers gives each customer another one."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver", "b": "gold"})
-    customers.order("a", "b")
+    customers.prepare({"a": "silver", "b": "gold"}, "a", "b")
     monkeypatch.setattr(profiles, "_TIERS", (*profiles._TIERS[1:], profiles._TIERS[0]))
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     code, report = customers.verify()
     assert (code, report["verdict"], report["totals"]) == (1, "violated", {"corrupt-output": 2})
     assert "loyalty_" in report["findings"][0]["evidence"]
@@ -209,18 +206,15 @@ def test_a_wrong_tier_is_seen(customers: Customers, monkeypatch: pytest.MonkeyPa
 
 def test_a_table_that_is_not_read_to_its_end_is_caught(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put in on purpose: the first transaction does not wait. The count that was demanded is not reached."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver", "b": "gold"})
-    customers.order("a", "b")
+    customers.prepare({"a": "silver", "b": "gold"}, "a", "b")
     with monkeypatch.context() as patched:
         patched.setattr(FullTopicReader, "ends", lambda self, _deadline: dict(self.positions))
-        customers.stage.drain_alone(*customers.options)
+        customers.drain()
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "standard"]
     code, report = customers.verify("--need", "profiled=2")
     assert (code, report["totals"]) == (3, {"silent-fault": 1})
     customers.order("a", "b")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert customers.verify("--need", "profiled=2")[0] == 0
 
 
@@ -248,7 +242,7 @@ def test_the_seeder_makes_a_compacted_topic_that_the_orders_customers_are_found_
     code, report = customers.stage._proof("seed-customers", *bootstrap, "--topic", customers.topic, "--customers", "1")
     assert (code, report["created"], report["partitions"]) == (0, False, 4), report
     customers.stage.seed(300, "--bad-every", "10")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     code, report = customers.verify()
     assert (code, report["outputs"], report["dead_letters"]) == (0, 270, 30)
     assert report["counts"]["profiled"] > 200
