@@ -28,6 +28,9 @@ INTERVAL_S = 2.0  # twice that without a heartbeat is another's turn, and no tes
 RECORDS = 10
 
 
+Members = tuple[Heartbeater, Heartbeater]
+
+
 @dataclass
 class ClaimsCommands:
     """Two members at work on a topic with three partitions, and the commands."""
@@ -73,7 +76,7 @@ def commands(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.fixture
-def members(commands: ClaimsCommands) -> Iterator[tuple[Heartbeater, Heartbeater]]:
+def members(commands: ClaimsCommands) -> Iterator[Members]:
     """Two members whose worker gives back what it is asked for, at offset 7."""
     stop = threading.Event()
 
@@ -96,9 +99,7 @@ def members(commands: ClaimsCommands) -> Iterator[tuple[Heartbeater, Heartbeater
             thread.join(10)
 
 
-def test_the_world_is_shown_as_a_table_and_as_json(
-    commands: ClaimsCommands, members: tuple[Heartbeater, Heartbeater]
-) -> None:
+def test_the_world_is_shown_as_a_table_and_as_json(commands: ClaimsCommands, members: Members) -> None:
     """Owner, state, age, position and token of each partition; members that own nothing stand by."""
     status = json.loads(commands.run("status", "--json"))
     assert {row["owner"] for row in status["partitions"]} == {"a", "b"}
@@ -111,9 +112,7 @@ def test_the_world_is_shown_as_a_table_and_as_json(
     assert len(members) == 2
 
 
-def test_a_paused_group_gives_back_and_goes_on_when_told(
-    commands: ClaimsCommands, members: tuple[Heartbeater, Heartbeater]
-) -> None:
+def test_a_paused_group_gives_back_and_goes_on_when_told(commands: ClaimsCommands, members: Members) -> None:
     """The command returns once nobody owns anything; nobody claims until the pause ends."""
     assert "released all partitions" in commands.run("release", "--group", commands.names.group, "--for-s", "600")
     # The log tells others of a release a moment before its writer has read it back.
@@ -149,9 +148,7 @@ def test_a_position_is_set_anywhere(commands: ClaimsCommands) -> None:
     assert commands.positions() == [RECORDS] * 3
 
 
-def test_a_working_group_goes_on_from_the_position_that_was_set(
-    commands: ClaimsCommands, members: tuple[Heartbeater, Heartbeater]
-) -> None:
+def test_a_working_group_goes_on_from_the_position_that_was_set(commands: ClaimsCommands, members: Members) -> None:
     """They give back at 7, are set to 3, and find 3 when they claim again."""
     group = ("--group", commands.names.group, "--topic", commands.topic)
     moved = json.loads(commands.run("set-position", *group, "--to", "offset", "--offset", "3", "--json"))
@@ -182,9 +179,8 @@ WRONG: list[tuple[list[str], str]] = [
 def test_what_does_not_go_together_is_wrong_usage(commands: ClaimsCommands) -> None:
     """Before anything is paused."""
     for words, message in WRONG:
-        assert message in commands.run(
-            "set-position", "--group", "g", "--topic", commands.topic, *words, code=ExitCode.USAGE
-        )
+        arguments = ("--group", "g", "--topic", commands.topic, *words)
+        assert message in commands.run("set-position", *arguments, code=ExitCode.USAGE)
 
 
 def test_a_watcher_tells_each_change_once(commands: ClaimsCommands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def log(broker: Broker, names: Names) -> Iterator[ClaimsLog]:
     log.close()
 
 
-def deadline_20_s() -> Deadline:
+def within_20_s() -> Deadline:
     return Deadline(20)
 
 
@@ -52,7 +52,7 @@ def claim_item(partition: int = 0, client: str = "a") -> Item:
 
 def member(log: ClaimsLog, client: str, count: int = 8) -> Member:
     made = Member(log, Membership(client, "g", "t", tuple(range(count)), 5.0))
-    made.join(deadline_20_s())
+    made.join(within_20_s())
     return made
 
 
@@ -60,21 +60,21 @@ def test_records_carry_the_brokers_time_and_are_read_back_at_their_offsets(log: 
     """The topic is made as the page says; what is appended tells the same offset and time as what is read."""
     log.tail({0: 0})
     before = time.time_ns() // 1_000_000
-    appended = log.append([claim_item(0), claim_item(1)], deadline_20_s())
-    read = log.read({0: 2}, deadline_20_s())
+    appended = log.append([claim_item(0), claim_item(1)], within_20_s())
+    read = log.read({0: 2}, within_20_s())
 
     assert [entry.offset for entry in appended] == [0, 1]
     assert [(entry.partition, entry.offset, entry.time_ms) for entry in read] == [tuple(entry) for entry in appended]
     assert abs(read[0].time_ms - before) < 10_000
-    assert log.bounds(deadline_20_s()) == {0: (0, 2)}
-    assert log.history({0: (1, 2)}, deadline_20_s()) == read[1:]
+    assert log.bounds(within_20_s()) == {0: (0, 2)}
+    assert log.history({0: (1, 2)}, within_20_s()) == read[1:]
 
 
 def test_a_topic_whose_time_comes_from_its_writers_is_refused(broker: Broker, names: Names) -> None:
     """Whoever writes could make itself fresh for ever."""
     connection, topic = Connection(broker.bootstrap), names.topic("claims")
     topics.create(
-        admin(connection), [topics.TopicSpec(topic, 1, {"message.timestamp.type": "CreateTime"})], deadline_20_s()
+        admin(connection), [topics.TopicSpec(topic, 1, {"message.timestamp.type": "CreateTime"})], within_20_s()
     )
     log = ClaimsLog(connection, topic)
     try:
@@ -134,29 +134,25 @@ def test_a_newcomer_after_retention_gets_the_same_world(
     monkeypatch.setattr("brew.claims.state.SNAPSHOT_RECORDS", 50)
     connection, topic = Connection(broker.bootstrap), names.topic("claims")
     first = member(log, "a")
-    first.claim(range(4), deadline_20_s())
+    first.claim(range(4), within_20_s())
     for _ in range(20):
         first._next_heartbeat_at = 0
-        first.turn(deadline_20_s())
+        first.turn(within_20_s())
     snapshot_until = first.view.tables[0].snapshot_until
     assert snapshot_until > 50
-    cluster_admin.delete_records(admin(connection), topic, {0: snapshot_until}, deadline_20_s())
+    cluster_admin.delete_records(admin(connection), topic, {0: snapshot_until}, within_20_s())
     first._next_heartbeat_at = 0
-    first.turn(deadline_20_s())
+    first.turn(within_20_s())
 
     other = ClaimsLog(connection, topic)
     try:
-        assert other.bounds(deadline_20_s())[0][0] == snapshot_until
+        assert other.bounds(within_20_s())[0][0] == snapshot_until
         newcomer = member(other, "b")
-        deadline = deadline_20_s()
+        deadline = within_20_s()
         while first.view.ends() != newcomer.view.ends():
             deadline.check("both have read the same")
-            first.read_new(deadline_20_s())
-        newcomers_snapshot, members_snapshot = (
-            snapshot_of(newcomer.view.tables[0], "x"),
-            snapshot_of(first.view.tables[0], "x"),
-        )
-        assert newcomers_snapshot == members_snapshot
+            first.read_new(within_20_s())
+        assert snapshot_of(newcomer.view.tables[0], "x") == snapshot_of(first.view.tables[0], "x")
         assert not newcomer.view.partial
     finally:
         other.close()
@@ -166,13 +162,13 @@ def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, 
     """Its tokens mean nothing in the new one."""
     client, topic = admin(Connection(broker.bootstrap)), names.topic("claims")
     first = member(log, "a")
-    first.turn(deadline_20_s())
-    cluster_admin.delete_topics(client, [topic], deadline_20_s())
+    first.turn(within_20_s())
+    cluster_admin.delete_topics(client, [topic], within_20_s())
     deadline = Deadline(20)
-    while topics.describe(client, [topic], deadline_20_s()):
+    while topics.describe(client, [topic], within_20_s()):
         deadline.check("the topic goes")
-    topics.create(client, [topics.TopicSpec(topic, 1, CONFIG)], deadline_20_s())
-    topics.describe_all(client, [topic], deadline_20_s())
+    topics.create(client, [topics.TopicSpec(topic, 1, CONFIG)], within_20_s())
+    topics.describe_all(client, [topic], within_20_s())
 
     def heartbeat_until_refused() -> None:
         while not deadline.expired():
@@ -226,9 +222,9 @@ def test_a_client_that_had_failed_before_says_why_and_the_next_append_has_anothe
     log = ClaimsLog(Connection(secure.broker.bootstrap, config.properties, config.secrets, config.source), topic)
     until(lambda: _has_failed(log._writer(), topic), "the client's failing for good")
     with pytest.raises(KafkaFailure, match=r"append to .*idempotence PID.*CLUSTER_AUTHORIZATION_FAILED"):
-        log.append([claim_item()], deadline_20_s())
+        log.append([claim_item()], within_20_s())
     secure.grant(PROOF, write)
-    assert len(log.append([claim_item()], deadline_20_s())) == 1
+    assert len(log.append([claim_item()], within_20_s())) == 1
     secure.revoke(PROOF, write)
     log.close()
 

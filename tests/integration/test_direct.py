@@ -145,11 +145,7 @@ def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transactio
     with stage.follow(*DIRECT) as program:
         until(lambda: stage.committed().get(blocked) == logs[blocked].end, "the free partition", 30)
         program.await_line(lambda line: "is blocked at offset" in line, seconds=30)
-        until(
-            lambda: {p: position for p, position in stage.committed().items() if p < blocked} == stable,
-            "what is visible",
-            30,
-        )
+        until(lambda: stage.committed().items() >= stable.items(), "what is visible", 30)
         upstream.commit_transaction(20)
         ran = program.wait(60)
     assert ran.code == 0, ran.text
@@ -163,11 +159,8 @@ def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:
     stage.seed(5)
     with stage.follow(*DIRECT, "--follow") as program:
         until(lambda: stage.committed()[0] == 5, "all is committed", 30)
-        ports = [
-            socket_.laddr.port
-            for socket_ in psutil.Process(program.pid).net_connections()
-            if socket_.status == "LISTEN"
-        ]
+        sockets = psutil.Process(program.pid).net_connections()
+        ports = [socket_.laddr.port for socket_ in sockets if socket_.status == "LISTEN"]
         assert ports
         for port in ports:
             connection = MessageConnection(socket.create_connection(("127.0.0.1", port)), 10.0)

@@ -28,16 +28,11 @@ def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage
     crash(stage)
     topic = ("--topic", stage.names.output)
     assert asked(stage, "doctor", *topic)["sick"] == 0
-    report = asked(stage, "doctor", *topic, "--older-than", "0", code=1)
-    (transaction,) = report["transactions"]
-    assert (transaction["kind"], transaction["pipeline"]) == (
-        "lingering",
-        {"group": stage.names.group, "input": stage.names.input, "partition": 0},
-    )
-    assert (transaction["holds"][0]["offsets_waiting"], "from its first offset" in transaction["read_again"]) == (
-        10,
-        True,
-    )
+    (transaction,) = asked(stage, "doctor", *topic, "--older-than", "0", code=1)["transactions"]
+    assert transaction["kind"] == "lingering"
+    assert transaction["pipeline"] == {"group": stage.names.group, "input": stage.names.input, "partition": 0}
+    assert transaction["holds"][0]["offsets_waiting"] == 10
+    assert "from its first offset" in transaction["read_again"]
     assert pipeline(stage, "doctor", *topic, "--abort")[0] == ExitCode.USAGE
 
     stage.produce(stage.names.output, (0, b"k", b"of somebody else"))
@@ -70,9 +65,8 @@ def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told
         proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, nth=2, times=0))
         examination = examine(proxy.connection, Scope([output], older_than_s=0), Deadline(20))
     assert examination.groups == {groups[0]: {(output, 0): 0}}
-    assert [suffix.split(": ")[0] for suffix in examination.unavailable] == [
-        f"offsets of 2 groups ({groups[1]}, {groups[2]})"
-    ]
+    (unavailable,) = examination.unavailable
+    assert unavailable.split(": ")[0] == f"offsets of 2 groups ({groups[1]}, {groups[2]})"
 
 
 def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stage) -> None:
@@ -82,13 +76,9 @@ def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stag
     producer_id = hang(stage.connection, stage.names.output, stage.names.topic("late"))
     stage.produce(stage.names.output, (0, b"k", b"waits"))
     assert stage.outputs() == 1
-    report = asked(stage, "doctor", *topic, code=1)
-    (transaction,) = report["transactions"]
-    assert (transaction["kind"], transaction["producer_id"], "CompleteCommit" in transaction["why"]) == (
-        "hanging",
-        producer_id,
-        True,
-    )
+    (transaction,) = asked(stage, "doctor", *topic, code=1)["transactions"]
+    assert (transaction["kind"], transaction["producer_id"]) == ("hanging", producer_id)
+    assert "CompleteCommit" in transaction["why"]
     command = (
         f"kafka-transactions.sh --bootstrap-server {stage.broker.bootstrap} abort "
         f"--topic {stage.names.output} --partition 0 --start-offset 2"

@@ -34,10 +34,8 @@ def stage(broker: Broker, names: Names) -> Stage:
 def brew(stage: Stage, command: str, function: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`brew run` and `brew verify`, in the repository's folder, without Spark."""
     arguments = [sys.executable, "-m", "brew", command, *stage.options(), "--transform", f"examples/{function}", *more]
-    variables_of_process = {**environment(stage.names.stem), **variables}
-    return subprocess.run(
-        arguments, cwd=ROOT, env=variables_of_process, capture_output=True, text=True, timeout=120, check=False
-    )
+    env = {**environment(stage.names.stem), **variables}
+    return subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def run_and_verify(stage: Stage, function: str, *also: str, master: str = "none", **variables: str) -> None:
@@ -54,9 +52,8 @@ def objects(records: Sequence[LogRecord]) -> list[Any]:
 
 
 def reasons(stage: Stage) -> list[bytes | None]:
-    return sorted(
-        dict(record.headers() or ())[ERROR_REASON] or b"" for record in stage.records(stage.names.dead_letter)
-    )
+    letters = stage.records(stage.names.dead_letter)
+    return sorted(dict(letter.headers() or ())[ERROR_REASON] or b"" for letter in letters)
 
 
 def test_clicks_get_their_domain(stage: Stage) -> None:
@@ -68,9 +65,7 @@ def test_clicks_get_their_domain(stage: Stage) -> None:
         {"page": 1},
         [],
     ]
-    stage.produce(
-        stage.names.input, *((number % 2, b"k", orjson.dumps(click), []) for number, click in enumerate(clicks))
-    )
+    stage.produce(stage.names.input, *((n % 2, b"k", orjson.dumps(click), []) for n, click in enumerate(clicks)))
     run_and_verify(stage, "clicks.py:add_domain")
     assert objects(stage.records(stage.names.output)) == [{"url": "https://shop.example/x", "domain": "shop.example"}]
     assert reasons(stage) == [b"bad-url", b"no-url", b"no-url"]
@@ -155,13 +150,11 @@ def test_a_new_project_tests_runs_and_proves_itself(stage: Stage, tmp_path: Path
     python = f"PYTHON={sys.executable}"
     make = ["make", python, f"BREW={sys.executable} -m brew", f"INPUT={stage.names.input}"]
     make += [f"OUTPUT={stage.names.output}", f"BOOTSTRAP={stage.broker.bootstrap}"]
-    environment_of_process = {**environment(stage.names.stem), "PYTHONPATH": str(ROOT), "MASTER": "none"}
+    env = {**environment(stage.names.stem), "PYTHONPATH": str(ROOT), "MASTER": "none"}
     name = f"p{stage.names.stem}"
 
     def call(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, cwd=folder, env=environment_of_process, capture_output=True, text=True, timeout=120, check=False
-        )
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
     assert call([sys.executable, "-m", "brew", "init", name], tmp_path).returncode == 0
     done = call([*make, "test", "seed", "run", "verify"], tmp_path / name)

@@ -101,7 +101,7 @@ def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: 
     """The published pattern, in place of ours: after a restore it goes on where Kafka stands, and the check sees it."""
     _book_more_and_restore(stage)
 
-    def larger(row: OffsetRow, assignment: ledger_handler.AssignedPartition) -> Start:
+    def larger(row: OffsetRow, assignment: AssignedPartition) -> Start:
         return Start(max(row.next_offset, assignment.committed or 0))
 
     monkeypatch.setattr(ledger_handler, "start", larger)
@@ -151,19 +151,16 @@ def test_without_lock_and_guard_two_members_book_twice(stage: LedgerStage, monke
     assigned = LedgerHandler.assigned
 
     def assigned_together(
-        handler: LedgerHandler, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline
+        handler: LedgerHandler, assignments: list[AssignedPartition], deadline: Deadline
     ) -> dict[int, int]:
         positions = dict(assigned(handler, assignments, deadline))
         barrier.wait()
         return positions
 
     monkeypatch.setattr(LedgerHandler, "assigned", assigned_together)
-    with (
-        following(stage.loop(), stage.handler()) as first_loop,
-        following(stage.loop(), stage.handler()) as second_loop,
-    ):
-        first_loop.done()
-        second_loop.done()
+    with following(stage.loop(), stage.handler()) as a, following(stage.loop(), stage.handler()) as b:
+        a.done()
+        b.done()
     assert stage.check().findings["ledger-duplicate"] == ORDERS
 
 
@@ -175,7 +172,7 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
             super().__init__(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.StoreCrash())
             self.has_partitions = threading.Event()
 
-        def assigned(self, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[AssignedPartition], deadline: Deadline) -> dict[int, int]:
             self.has_partitions.set()
             return dict(super().assigned(assignments, deadline))
 
@@ -208,7 +205,7 @@ def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(st
     class Next(LedgerHandler):
         """Has joined before the other one sleeps, so that it comes while the lock is held, however slow its start."""
 
-        def assigned(self, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[AssignedPartition], deadline: Deadline) -> dict[int, int]:
             assert asleep.wait(60)
             return dict(super().assigned(assignments, deadline))
 

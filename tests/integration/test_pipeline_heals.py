@@ -42,10 +42,7 @@ def any_reader(broker: Broker, names: Names, request: pytest.FixtureRequest) -> 
 def rows_of(stage: Stage, start: int, until: int) -> list[Rows]:
     """Some of partition 0, as a reader hands it over."""
     records = [record for record in stage.records(stage.names.input) if start <= record.offset() < until]
-    columns = zip(
-        *[(record.offset(), record.key(), record.value(), None, record.timestamp()[1]) for record in records],
-        strict=True,
-    )
+    columns = zip(*[(r.offset(), r.key(), r.value(), None, r.timestamp()[1]) for r in records], strict=True)
     return [Rows(*map(list, columns))]
 
 
@@ -146,9 +143,7 @@ def test_two_attempts_at_the_same_range_at_once_write_it_once(stage: Stage) -> N
             copies = [pool.submit(attempt, spec, iter(rows), job) for _ in range(3)]
             outcomes = [copy.result() for copy in copies]
         statuses = [outcome.status for outcome in outcomes]
-        assert set(statuses) <= {Status.COMMITTED, Status.FENCED, Status.ALREADY_DONE}, [
-            outcome.detail for outcome in outcomes
-        ]
+        assert set(statuses) <= {Status.COMMITTED, Status.FENCED, Status.ALREADY_DONE}, outcomes
         assert statuses.count(Status.COMMITTED) <= 1, outcomes
         rivals += Status.FENCED in statuses
         assert attempt(spec, iter(rows), job).status in {Status.COMMITTED, Status.ALREADY_DONE}
@@ -183,10 +178,8 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
         offsets = [log.end for _, log in sorted(stage.logs(stage.names.input).items())]
         ranges = [OffsetRange(stage.names.input, number, 0, end) for number, end in enumerate(offsets)]
         assert len(read_ranges(spark, stage.connection, stage.names.group, ranges).collect()) == 40
-        established = [
-            connection for connection in jvm.net_connections("tcp") if connection.status == psutil.CONN_ESTABLISHED
-        ]
-        return sum(1 for connection in established if connection.raddr.port == port)
+        up = (one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED)
+        return sum(1 for connection in up if connection.raddr.port == port)
 
     first = connections()
     assert max(connections() for _ in range(3)) <= first, "fewer when those of an earlier test are closed meanwhile"

@@ -63,9 +63,7 @@ def test_a_pipeline_tells_what_it_does_and_what_it_did(stage: Stage, reader: str
                 TransactionalId(stage.names.group, stage.names.input, partition.partition)
             )
             assert partition.transactions.committed >= 1
-        run.until(
-            lambda s: all(partition.state is PartitionState.IDLE for partition in s.partitions), "nothing is left"
-        )
+        run.until(lambda s: all(p.state is PartitionState.IDLE for p in s.partitions), "nothing is left")
         assert (run.code("/livez"), run.code("/readyz"), run.code("/nothing")) == (200, 200, 404)
         status_with_producers = from_json(run.ask("/status?producers")[1])
         producers = {
@@ -99,7 +97,7 @@ def test_a_transaction_is_counted_as_open_from_its_begin_to_its_end(stage: Stage
     with WireProxy(stage.broker.bootstrap) as proxy:
         held_commit = proxy.add(Rule(Api.END_TXN, transactional_id=transactional_id, committed=True))
         with following(Stage(Broker(proxy.bootstrap), stage.names), "--reader", reader) as run:
-            run.until(lambda s: [partition.lag for partition in s.partitions] == [0, 0], "it has looked")
+            run.until(lambda s: [p.lag for p in s.partitions] == [0, 0], "it has looked")
             assert run.metric("brew_txn_open ") == 0
             stage.produce(stage.names.input, (1, b"gold-1", ORDER))
             held_commit.caught(Deadline(20))
@@ -141,7 +139,7 @@ def test_what_stands_behind_an_upstreams_transaction_is_blocked_and_alive(stage:
     upstream.flush(20)
     with following(stage, "--reader", "direct") as run:
         states = [PartitionState.IDLE, PartitionState.BLOCKED]
-        status = run.until(lambda s: [partition.state for partition in s.partitions] == states, "one is blocked")
+        status = run.until(lambda s: [p.state for p in s.partitions] == states, "one is blocked")
         assert (status.partitions[1].held_back, status.partitions[1].lag) == (1, 0)
         assert (run.code("/livez"), run.code("/readyz")) == (200, 200)
         assert run.metric(r'brew_partition_state{partition="1",state="blocked"') == 1
@@ -252,13 +250,9 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
             for name, more in programs.items()
         }
         for name, run in runs.items():
-            status = run.until(
-                lambda s: sum(partition.records for partition in s.partitions if partition.topic == topic) == 20, "read"
-            )
+            status = run.until(lambda s: sum(p.records for p in s.partitions if p.topic == topic) == 20, "read")
             assert (status.application, status.reader) == (f"downstream {name}", None)
-            run.until(
-                lambda s: all(partition.state is PartitionState.IDLE for partition in s.partitions), "all is done"
-            )
+            run.until(lambda s: all(p.state is PartitionState.IDLE for p in s.partitions), "all is done")
             assert (run.code("/livez"), run.code("/readyz"), run.code("/startupz")) == (200, 200, 200)
             assert run.metric(rf'brew_records_total{{.*topic="{re.escape(topic)}"') == 20
             run.ends()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import re
 import threading
 import time
@@ -68,10 +69,9 @@ def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None
     reader = tail(stage)
     with contextlib.closing(reader):
         parts = read_to_the_end(reader, 3000)
-    bytes_of_records = sum(
-        len(record.value() or b"") + len(record.key() or b"") for part in parts for record in part.records
-    )
-    assert bytes_of_records < sum(part.size for part in parts) < 2 * bytes_of_records
+    records = [record for part in parts for record in part.records]
+    size = sum(len(record.value() or b"") + len(record.key() or b"") for record in records)
+    assert size < sum(part.size for part in parts) < 2 * size
 
 
 def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
@@ -95,10 +95,8 @@ def full_reader(stage: Stage, full_ms: int) -> Iterator[set[int]]:
 
 def seconds_for_wake_ups(threads: set[int]) -> float:
     """How long the busiest of these threads takes to go to sleep and wake up so often."""
-    slept, began = _sleep_counts(threads), time.monotonic()
-    until(
-        lambda: max(now - was for now, was in zip(_sleep_counts(threads), slept, strict=True)) >= WAKE_UPS, "looks", 60
-    )
+    before, began = _sleep_counts(threads), time.monotonic()
+    until(lambda: max(map(operator.sub, _sleep_counts(threads), before)) >= WAKE_UPS, "wake-ups", 60)
     return time.monotonic() - began
 
 
@@ -126,9 +124,8 @@ def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
 
 
 def offsets(reader: RangeReader, start: int, until: int) -> list[int]:
-    return [
-        record.offset() for records in reader.read(start, until, Deadline(10), threading.Event()) for record in records
-    ]
+    batches = reader.read(start, until, Deadline(10), threading.Event())
+    return [record.offset() for batch in batches for record in batch]
 
 
 def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -> None:

@@ -75,12 +75,9 @@ def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stag
 def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: ReceiveStage) -> None:
     """Static members on the same partitions, small batches that meet: the primary key decides, nobody is stuck."""
     members = (stage.in_postgres(), stage.in_postgres())
-    with (
-        following(stage.loop(batch=7), members[0]) as first_loop,
-        following(stage.loop(batch=5), members[1]) as second_loop,
-    ):
-        first_loop.done()
-        second_loop.done()
+    with following(stage.loop(batch=7), members[0]) as a, following(stage.loop(batch=5), members[1]) as b:
+        a.done()
+        b.done()
     assert sum(member.received.effects for member in members) == MESSAGES
     stage.proven(MESSAGES)
 

@@ -67,11 +67,8 @@ def test_the_command_line_starts_breaks_mends_and_stops_a_broker(directory: Path
     first = _sandbox("up", "--port", "0", "--quick", "--heap-mb", "256", *in_directory)
     assert first.returncode == ExitCode.DONE, first.stderr
     report = status()
-    assert (report["up"], report["brokers"][0]["network"], report["brokers"][0]["data_size_mb"]) == (
-        True,
-        "loopback",
-        None,
-    )
+    (node,) = report["brokers"]
+    assert (report["up"], node["network"], node["data_size_mb"]) == (True, "loopback", None)
     _make_topic(report["bootstrap"], "kept")
     second = _sandbox("up", "--port", "0", *in_directory)
     assert (second.returncode, "already up" in second.stdout) == (ExitCode.DONE, True)

@@ -115,10 +115,8 @@ def test_an_interrupted_batch_job_leaves_no_transaction_open(it: SinkStage) -> N
         signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
 
     it.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    frame, sink = (
-        rows(it, 0, 10).coalesce(1).mapInArrow(block_until_released, "value string"),
-        it.sink(transaction_timeout_s=600),
-    )
+    frame = rows(it, 0, 10).coalesce(1).mapInArrow(block_until_released, "value string")
+    sink = it.sink(transaction_timeout_s=600)
     with ThreadPoolExecutor(1) as pool:
         interrupted = pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -240,12 +238,11 @@ def test_calls_that_spark_does_not_know_of_are_told_what_to_do(it: SinkStage) ->
         it.run(it.copied(), write_in_pool)
 
     def write_in_threads(df: DataFrame, batch_id: int) -> None:
-        started = [
-            InheritableThread(target=each, args=(df, batch_id), session=df.sparkSession) for each in (sink, other)
-        ]
-        for thread in started:
+        options: dict[str, Any] = {"args": (df, batch_id), "session": df.sparkSession}
+        threads = [InheritableThread(target=target, **options) for target in (sink, other)]
+        for thread in threads:
             thread.start()
-        for thread in started:
+        for thread in threads:
             thread.join()
 
     it.run(it.copied(), write_in_threads)

@@ -40,7 +40,7 @@ def class_path() -> str:
     return ":".join(map(str, jars))
 
 
-def program_environment(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
+def variables_for(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
     own = {"BOOTSTRAP": stage.broker.bootstrap, "CHECKPOINT": str(folder / "checkpoint"), "PYTHONPATH": str(ROOT)}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**environment(stage.names.stem), **own, **python, **quick_jvms(), **variables}
@@ -53,7 +53,7 @@ def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
     done = subprocess.run(
         [str(submitted), *words, f"examples/{example}"],
         cwd=ROOT,
-        env=program_environment(stage, folder, **variables),
+        env=variables_for(stage, folder, **variables),
         capture_output=True,
         text=True,
         timeout=240,
@@ -79,12 +79,8 @@ def test_revenue_per_store_goes_on_where_it_was(stage: Stage, tmp_path: Path) ->
     stage.produce(stage.names.input, (1, b"", b'{"store": "Cork", "cents": 3}'))
     submit(stage, tmp_path, "revenue.py", **variables)
     outputs = objects(stage.records(stage.names.output))
-    assert sorted((revenue["store"], revenue["cents"]) for _, revenue in outputs) == [
-        ("Cork", 120),
-        ("Cork", 123),
-        ("Essen", 55),
-    ]
-    assert all(key == revenue["store"].encode() for key, revenue in outputs)
+    assert sorted((row["store"], row["cents"]) for _, row in outputs) == [("Cork", 120), ("Cork", 123), ("Essen", 55)]
+    assert all(key == row["store"].encode() for key, row in outputs)
     stage.nothing_open(stage.names.output)
 
 
@@ -113,23 +109,17 @@ def test_the_notebook_runs_and_a_batch_that_is_repeated_is_there_once(
     sell(stage)
     submit_args = f"--master local[2] --driver-class-path {class_path()} --conf spark.ui.enabled=false pyspark-shell"
     variables = {"SALES": stage.names.input, "REVENUE": stage.names.output, "PYSPARK_SUBMIT_ARGS": submit_args}
-    for name, value in program_environment(stage, tmp_path, **variables).items():
+    for name, value in variables_for(stage, tmp_path, **variables).items():
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
     notebook = nbformat.read(ROOT / "examples/sink.ipynb", as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
-    outputs = [
-        output["data"]["text/plain"]
-        for cell in notebook.cells
-        for output in cell.get("outputs", ())
-        if "data" in output
-    ]
-    assert [output.partition("status=")[2].partition(":")[0] for output in outputs if "BatchReport" in output] == [
-        "<Status.WRITTEN",
-        "<Status.ALREADY_OUT",
-    ]
-    assert "[('Cork', '120'), ('Essen', '55')]" in outputs
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    texts = [output["data"]["text/plain"] for output in outputs if "data" in output]
+    statuses = [text.partition("status=")[2].partition(":")[0] for text in texts if "BatchReport" in text]
+    assert statuses == ["<Status.WRITTEN", "<Status.ALREADY_OUT"]
+    assert "[('Cork', '120'), ('Essen', '55')]" in texts
     stage.nothing_open(stage.names.output)
 
 
@@ -138,8 +128,6 @@ def test_the_sinks_demo_prints_what_the_page_shows(broker: Broker) -> None:
     block = re.search(r"^```text\n(.*?)^```$", (ROOT / "docs/guide/sink.md").read_text(), re.MULTILINE | re.DOTALL)
     assert block is not None
     command = [sys.executable, str(ROOT / "scripts/demo_sink.py"), "--bootstrap", broker.bootstrap]
-    program_environment = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
-    done = subprocess.run(
-        command, cwd=ROOT, env=program_environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    variables = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, block[1]), done.stderr

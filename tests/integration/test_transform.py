@@ -163,9 +163,8 @@ def _write_output_again(stage: Stage, change: bytes | None = None) -> None:
     """Write an output once more, with its headers; in another transaction, as a broken pipeline would."""
     record = stage.records(stage.names.output)[0]
     value = record.value() if change is None else change
-    stage.produce(
-        stage.names.output, (record.partition(), record.key(), value, record.headers(), record.timestamp()[1])
-    )
+    row = (record.partition(), record.key(), value, record.headers(), record.timestamp()[1])
+    stage.produce(stage.names.output, row)
 
 
 @PROOF_ALONE

@@ -30,10 +30,9 @@ def test_a_client_of_tls_at_a_plaintext_broker_is_told_so(broker: Broker) -> Non
 
 def test_a_plaintext_client_at_a_broker_of_tls_is_told_so(secure: Secure) -> None:
     """With the settings that it lacks."""
-    message = refusal(Connection(secure.cluster.bootstrap))
-    assert (
-        f"{secure.cluster.bootstrap} speaks TLS, and this client does not (security.protocol is PLAINTEXT)" in message
-    )
+    bootstrap = secure.cluster.bootstrap
+    message = refusal(Connection(bootstrap))
+    assert f"{bootstrap} speaks TLS, and this client does not (security.protocol is PLAINTEXT)" in message
     assert "; set security.protocol to SSL or SASL_SSL in the file of --client-config" in message
 
 

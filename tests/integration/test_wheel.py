@@ -92,15 +92,11 @@ def test_the_wheel_holds_the_packages_and_nothing_else(installed: Installed) -> 
 
 def test_the_wheel_says_what_it_needs_and_which_bytes_it_is(installed: Installed) -> None:
     """Its requirements are those of the project, met by the tests' environment; its checksum stands beside it."""
-    files_in_wheel = content(installed.wheel)
-    metadata = email.message_from_bytes(files_in_wheel[f"{PROJECT['name']}-{PROJECT['version']}.dist-info/METADATA"])
+    name = f"{PROJECT['name']}-{PROJECT['version']}.dist-info/METADATA"
+    metadata = email.message_from_bytes(content(installed.wheel)[name])
     assert (metadata["Version"], metadata["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
-    plain = {
-        str(Requirement(requirement))
-        for requirement in metadata.get_all("Requires-Dist", [])
-        if "extra ==" not in requirement
-    }
-    assert plain == {str(Requirement(requirement)) for requirement in PROJECT["dependencies"]}
+    required = {str(Requirement(text)) for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text}
+    assert required == {str(Requirement(text)) for text in PROJECT["dependencies"]}
     files = [installed.wheel, bill_of_materials(installed.wheel)]
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
     assert (installed.wheel.parent / "SHA256SUMS").read_text() == sums
@@ -119,9 +115,8 @@ def test_what_the_wheel_is_made_of_stands_beside_it(installed: Installed) -> Non
     lines = [line.split("==") for line in (ROOT / "constraints.txt").read_text().split()]
     pinned = {canonicalize_name(name): version for name, version in lines}
     components = {canonicalize_name(component["name"]): component for component in document["components"]}
-    assert {name: pinned.get(name) for name in components} == {
-        name: component["version"] for name, component in components.items()
-    }
+    versions = {name: component["version"] for name, component in components.items()}
+    assert versions == {name: pinned.get(name) for name in components}
     assert all(component["purl"].startswith(f"pkg:pypi/{name}@") for name, component in components.items())
     direct = {canonicalize_name(Requirement(requirement).name) for requirement in PROJECT["dependencies"]}
     assert direct | {"py4j", "numpy", "psycopg-binary"} <= components.keys()
