@@ -76,12 +76,8 @@ def test_a_topic_whose_time_comes_from_its_writers_is_refused(broker: Broker, na
     topics.create(
         admin(connection), [topics.TopicSpec(topic, 1, {"message.timestamp.type": "CreateTime"})], within_20_s()
     )
-    log = ClaimsLog(connection, topic)
-    try:
-        with pytest.raises(Refused, match="LogAppendTime"):
-            member(log, "a")
-    finally:
-        log.close()
+    with contextlib.closing(ClaimsLog(connection, topic)) as log, pytest.raises(Refused, match="LogAppendTime"):
+        member(log, "a")
 
 
 def test_a_log_that_is_not_there_is_not_made_by_who_only_looks(broker: Broker, names: Names) -> None:
@@ -144,8 +140,7 @@ def test_a_newcomer_after_retention_gets_the_same_world(
     first._next_heartbeat_at = 0
     first.turn(within_20_s())
 
-    other = ClaimsLog(connection, topic)
-    try:
+    with contextlib.closing(ClaimsLog(connection, topic)) as other:
         assert other.bounds(within_20_s())[0][0] == snapshot_until
         newcomer = member(other, "b")
         deadline = within_20_s()
@@ -154,8 +149,6 @@ def test_a_newcomer_after_retention_gets_the_same_world(
             first.read_new(within_20_s())
         assert snapshot_of(newcomer.view.tables[0], "x") == snapshot_of(first.view.tables[0], "x")
         assert not newcomer.view.partial
-    finally:
-        other.close()
 
 
 def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, names: Names, log: ClaimsLog) -> None:

@@ -22,7 +22,9 @@ from proof.wire.rules import Action, Rule, Side
 Call = Callable[[AdminClient, Deadline], object]
 
 
-def _calls(names: Names) -> dict[Api, Call]:
+@pytest.fixture
+def calls(broker: Broker, names: Names) -> dict[Api, Call]:
+    make_topics(Connection(broker.bootstrap), names.input)
     user = {names.stem: Secret("no user of anybody")}
     return {
         Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.TopicSpec(names.output, 1, {})], by),
@@ -32,12 +34,6 @@ def _calls(names: Names) -> dict[Api, Call]:
         ),
         Api.ALTER_USER_SCRAM_CREDENTIALS: lambda client, by: cluster_admin.set_passwords(client, user, SCRAM, by),
     }
-
-
-@pytest.fixture
-def calls(broker: Broker, names: Names) -> dict[Api, Call]:
-    make_topics(Connection(broker.bootstrap), names.input)
-    return _calls(names)
 
 
 def test_an_answer_that_is_lost_is_asked_for_again(broker: Broker, calls: dict[Api, Call], names: Names) -> None:

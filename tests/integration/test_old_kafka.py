@@ -14,8 +14,6 @@ from harness.waiting import markers_written
 from brew.jvm.dependencies import KAFKAS, fetch, home
 
 ORDERS = 40
-
-
 OLDEST = "3.3.2"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -95,8 +96,7 @@ def test_one_vanished_partition_is_enough_to_refuse_and_rejected_records_count_a
     stage.create(2)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": 1}'), (1, b"k", b"not json"))
     stage.drain()
-    futures = stage.admin.delete_consumer_groups([stage.names.group])
-    futures[stage.names.group].result(20)
+    delete_group(stage)
     move(stage, (0, 1))
     with pytest.raises(Refused, match=rf"offsets-vanished: .*{stage.names.input}\[1\]"):
         stage.drain()
@@ -134,11 +134,9 @@ def test_retention_before_the_first_run_is_no_loss(stage: Stage) -> None:
 def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -> None:
     """The position belongs to a topic that is gone: the id beside it tells."""
     create_and_drain(stage)
-    whose = (stage.connection, stage.names.group, stage.names.input)
-    written = committed_by(*whose, [0, 1], READ_COMMITTED, Deadline(20))
-    metadata_texts = {position.metadata for position in written.values() if position is not None}
-    assert len(metadata_texts) == 1
-    (text,) = metadata_texts
+    names = stage.names
+    committed = committed_by(stage.connection, names.group, names.input, [0, 1], READ_COMMITTED, Deadline(20))
+    (metadata,) = {position.metadata for position in committed.values() if position is not None}
     stage.admin.delete_topics([stage.names.input])[stage.names.input].result(20)
     until(lambda: stage.names.input not in stage.admin.list_topics(timeout=10).topics, "the topic's end")
     stage.create(2)
@@ -149,8 +147,8 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
         stage.drain()
     with pytest.raises(Refused, match=r"topic-recreated: the output's last record of .* came from offset 19"):
         stage.drain("--on-missing-position", "restore")
-    move(stage, (0, 20), (1, 20), metadata=text)
-    old_id = re.escape(text.partition("=")[2])
+    move(stage, (0, 20), (1, 20), metadata=metadata)
+    old_id = re.escape(metadata.partition("=")[2])
     with pytest.raises(Refused, match=rf"topic-recreated: .* stands at 20 of topic id {old_id}, the topic has id "):
         stage.drain()
     assert len(stage.records(stage.names.output)) == 40
@@ -168,21 +166,17 @@ def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage
     """One truth: an operator's reset takes effect at once, in the running pipeline, and doubles what it doubles."""
     stage.create(1, output=1)
     stage.seed(30)
-    stop, runs = threading.Event(), []
-
-    def follow() -> None:
-        runs.append(stage.follow_here(stop))
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        until(lambda: stage.outputs() == 30, "the first pass")
-        move(stage, (0, 10))
-        until(lambda: stage.outputs() == 50, "the second pass")
-    finally:
-        stop.set()
-        thread.join(30)
-    assert any(note.startswith("offset-gap: partition 0") for note in runs[0].notes), runs[0].notes
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(stage.follow_here, stop)
+        try:
+            until(lambda: stage.outputs() == 30, "the first pass")
+            move(stage, (0, 10))
+            until(lambda: stage.outputs() == 50, "the second pass")
+        finally:
+            stop.set()
+        notes = following.result(30).notes
+    assert any(note.startswith("offset-gap: partition 0") for note in notes), notes
     code, report = stage.verify()
     assert (code, report["totals"]) == (1, {"duplicate-output": 20})
     assert report["findings"][0]["evidence"].endswith("came out before")

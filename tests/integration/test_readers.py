@@ -49,8 +49,7 @@ def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) 
     visible = [record.offset() for record in stage.records(stage.names.input)]
     log = stage.logs(stage.names.input)[0]  # looked at behind the records: the last marker is there now
     assert visible[-1] + 1 < log.end, "it has to end in markers"
-    reader = tail(stage)
-    try:
+    with contextlib.closing(tail(stage)) as reader:
         parts = read_to_the_end(reader, log.end, most=7)
         assert [record.offset() for part in parts for record in part.records] == visible
         assert max(len(part.records) for part in parts) <= 7
@@ -58,16 +57,13 @@ def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) 
         stage.seed(3)
         parts = read_to_the_end(reader, log.end + 3)
         assert [record.offset() for part in parts for record in part.records] == [log.end, log.end + 1, log.end + 2]
-    finally:
-        reader.close()
 
 
 def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None:
     """Not what it had guessed before: a partition's first transaction ended after a fifth of its bytes."""
     stage.create(1)
     stage.seed(3000)
-    reader = tail(stage)
-    with contextlib.closing(reader):
+    with contextlib.closing(tail(stage)) as reader:
         parts = read_to_the_end(reader, 3000)
     records = [record for part in parts for record in part.records]
     size = sum(len(record.value() or b"") + len(record.key() or b"") for record in records)
@@ -136,8 +132,7 @@ def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -
     end = stage.logs(stage.names.input)[0].last_stable
     assert len(visible) == 30
     assert visible[-1] + 1 < end, "it has to end in markers"
-    reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)
-    try:
+    with contextlib.closing(RangeReader(stage.connection, stage.names.input, 0, stage.names.group)) as reader:
         cuts = [0, 3, 4, visible[9] + 1, visible[10], visible[-1] + 1, end]
         for start, stop in itertools.pairwise(cuts):
             assert offsets(reader, start, stop) == [offset for offset in visible if start <= offset < stop]
@@ -145,20 +140,15 @@ def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -
         new_end = stage.logs(stage.names.input)[0].last_stable
         assert len(offsets(reader, end, new_end)) == 5
         assert offsets(reader, 2, end) == [offset for offset in visible if offset >= 2]
-    finally:
-        reader.close()
 
 
 def test_a_reader_that_finds_nothing_gives_up_at_its_deadline_and_when_told(stage: Stage) -> None:
     stage.create(1)
     stage.seed(3)
-    reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)
     stop = threading.Event()
-    try:
+    with contextlib.closing(RangeReader(stage.connection, stage.names.input, 0, stage.names.group)) as reader:
         with pytest.raises(DeadlineExceeded, match=r"offsets 0 to 10"):
             list(reader.read(0, 10, Deadline(0.5), stop))
         stop.set()
         with pytest.raises(DeadlineExceeded, match="the run stops"):
             list(reader.read(0, 10, Deadline(10), stop))
-    finally:
-        reader.close()

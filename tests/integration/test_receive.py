@@ -129,7 +129,6 @@ def test_old_claims_are_cleaned_up_beside_the_work(stage: ReceiveStage) -> None:
     others = "INSERT INTO processed_messages VALUES ('old', 'another group', now() - interval '9 years')"
     with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         connection.execute(others)
-    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         old = "UPDATE processed_messages SET processed_at = now() - interval '2 hours' WHERE message_id LIKE '%/1/%'"
         aged = connection.execute(old).rowcount
     assert aged == MESSAGES // 4

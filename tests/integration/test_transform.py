@@ -59,6 +59,11 @@ def write_clicks(stage: Stage, *kinds: str, partitions: int = 3) -> None:
     stage.produce(stage.names.input, *records)
 
 
+def create_with_clicks(stage: Stage, *kinds: str, partitions: int = 1) -> None:
+    stage.create(partitions)
+    write_clicks(stage, *kinds, partitions=partitions)
+
+
 def options(stage: Stage, function: str = ADD_DOMAIN) -> list[str]:
     return ["--transform", function, "--also-output", late_topic(stage)]
 
@@ -76,8 +81,7 @@ def proven(stage: Stage, function: str = ADD_DOMAIN, **expected: int) -> None:
 
 def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stage: Stage) -> None:
     """Every input is accounted for, also over several transactions and a second run."""
-    stage.create(3)
-    write_clicks(stage, *KINDS * 20)
+    create_with_clicks(stage, *KINDS * 20, partitions=3)
     run = stage.drain(*options(stage), "--max-records-per-transaction", "15")
     totals = run.progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (80, 20, 20, 120)
@@ -98,8 +102,7 @@ def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stag
 
 
 def test_a_function_of_batches_does_the_same(stage: Stage) -> None:
-    stage.create(3)
-    write_clicks(stage, *(PLAIN, DROP, FAN_OUT, NO_URL) * 25)
+    create_with_clicks(stage, *(PLAIN, DROP, FAN_OUT, NO_URL) * 25, partitions=3)
     totals = stage.drain(*options(stage, IN_BATCHES)).progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (50, 25, 25, 100)
     proven(stage, IN_BATCHES, inputs=100, transformed=50, dropped=25, dead_letters=25, outputs=100)
@@ -110,8 +113,7 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     stage: Stage, function: str
 ) -> None:
     """The position stays where it was, so a corrected function goes on there."""
-    stage.create(1)
-    write_clicks(stage, PLAIN, FAN_OUT, ERROR, PLAIN, partitions=1)
+    create_with_clicks(stage, PLAIN, FAN_OUT, ERROR, PLAIN)
     with pytest.raises(TransformFailed) as failed:
         stage.drain(*options(stage, function), here=(run := Here()))
     for text in ("raised KeyError: 'nowhere'", f"{stage.names.input}[0] offset 2", "nothing of", "--on-error"):
@@ -129,15 +131,13 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
 
 
 def test_a_run_that_rejects_all_says_so_by_the_functions_reason(stage: Stage) -> None:
-    stage.create(1)
-    write_clicks(stage, *[NO_URL] * 100, partitions=1)
+    create_with_clicks(stage, *[NO_URL] * 100)
     with pytest.raises(Refused, match=r"all-rejected: the first 100 records were all rejected, 100 of them as no-url"):
         stage.drain(*options(stage))
 
 
 def test_a_topic_that_was_not_named_ends_the_run_with_the_option_to_add(stage: Stage) -> None:
-    stage.create(1)
-    write_clicks(stage, LATE, partitions=1)
+    create_with_clicks(stage, LATE)
     with pytest.raises(TransformFailed, match=rf"--also-output {late_topic(stage)}"):
         stage.drain("--transform", ADD_DOMAIN)
     assert stage.records(stage.names.output) == []
@@ -145,8 +145,7 @@ def test_a_topic_that_was_not_named_ends_the_run_with_the_option_to_add(stage: S
 
 def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_gone(stage: Stage) -> None:
     """Else a run without its offsets would write all of it again: the output topic itself holds none of it."""
-    stage.create(1)
-    write_clicks(stage, *[LATE] * 5, partitions=1)
+    create_with_clicks(stage, *[LATE] * 5)
     stage.drain(*options(stage))
     position = ("--group", stage.names.group, "--topic", stage.names.input)
     stage.tool("kafka-consumer-groups", *position, "--delete-offsets")
@@ -169,8 +168,7 @@ def _write_output_again(stage: Stage, change: bytes | None = None) -> None:
 
 @PROOF_ALONE
 def test_a_doubled_output_is_red(stage: Stage) -> None:
-    stage.create(1)
-    write_clicks(stage, PLAIN, FAN_OUT, partitions=1)
+    create_with_clicks(stage, PLAIN, FAN_OUT)
     stage.drain(*options(stage))
     _write_output_again(stage)
     code, report = verify(stage)
@@ -180,8 +178,7 @@ def test_a_doubled_output_is_red(stage: Stage) -> None:
 @PROOF_ALONE
 def test_a_lost_output_is_red(stage: Stage) -> None:
     """The group's position is moved over records that nobody wrote."""
-    stage.create(1)
-    write_clicks(stage, PLAIN, FAN_OUT, partitions=1)
+    create_with_clicks(stage, PLAIN, FAN_OUT)
     stage.drain(*options(stage))
     write_clicks(stage, FAN_OUT, partitions=1)
     reset = ("--group", stage.names.group, "--topic", stage.names.input, "--reset-offsets", "--to-latest", "--execute")
@@ -193,8 +190,7 @@ def test_a_lost_output_is_red(stage: Stage) -> None:
 @PROOF_ALONE
 def test_another_value_than_the_functions_is_red(stage: Stage) -> None:
     """The run is right, and the function that proves it is another one."""
-    stage.create(1)
-    write_clicks(stage, PLAIN, PLAIN, partitions=1)
+    create_with_clicks(stage, PLAIN, PLAIN)
     stage.drain(*options(stage))
     code, report = verify(stage, f"{Path(__file__)}:another")
     assert (code, report["totals"]) == (1, {"corrupt-output": 2})
@@ -213,8 +209,7 @@ def by_chance(record: brew.Record) -> brew.Record:
 
 @PROOF_ALONE
 def test_a_function_that_is_not_deterministic_is_said_and_nothing_is_claimed(stage: Stage) -> None:
-    stage.create(1)
-    write_clicks(stage, PLAIN, PLAIN, partitions=1)
+    create_with_clicks(stage, PLAIN, PLAIN)
     function = f"{Path(__file__)}:by_chance"
     stage.drain(*options(stage, function))
     code, report = verify(stage, function)
@@ -237,8 +232,7 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
 ) -> None:
     """`local-cluster` has executors in processes and folders of their own."""
     stage = Stage(broker, names)
-    stage.create(2)
-    write_clicks(stage, *KINDS * 5, partitions=2)
+    create_with_clicks(stage, *KINDS * 5, partitions=2)
     shutil.copy(EXAMPLE, tmp_path / "my_clicks.py")
     command = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
     command += ["--also-output", late_topic(stage), "--master", "local-cluster[1,2,1024]", "--patience", "300"]
@@ -254,8 +248,7 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
 
 def test_a_script_runs_a_closure_and_gets_the_counts(stage: Stage) -> None:
     """Names that nobody gave follow from the output's."""
-    stage.create(2)
-    write_clicks(stage, *(PLAIN, PLAIN, NO_URL, DROP), partitions=2)
+    create_with_clicks(stage, *(PLAIN, PLAIN, NO_URL, DROP), partitions=2)
     suffix = b"!"
 
     def shout(record: brew.Record) -> brew.Record | None:
@@ -276,8 +269,7 @@ def test_a_script_runs_a_closure_and_gets_the_counts(stage: Stage) -> None:
 
 def test_a_run_in_the_background_is_watched_and_stopped(broker: Broker, names: Names) -> None:
     stage = Stage(broker, names)
-    stage.create(2)
-    write_clicks(stage, PLAIN, PLAIN, partitions=2)
+    create_with_clicks(stage, PLAIN, PLAIN, partitions=2)
     settings: dict[str, Any] = {"bootstrap": broker.bootstrap, "master": "none"}
     pipeline = brew.Pipeline(
         input=names.input, output=names.output, transform=ADD_DOMAIN, also_output=[late_topic(stage)], **settings
@@ -297,8 +289,7 @@ def test_a_run_in_the_background_is_watched_and_stopped(broker: Broker, names: N
 
 def test_a_function_that_raises_ends_the_background_run_and_wait_tells_why(broker: Broker, names: Names) -> None:
     stage = Stage(broker, names)
-    stage.create(1)
-    write_clicks(stage, ERROR, partitions=1)
+    create_with_clicks(stage, ERROR)
     settings: dict[str, Any] = {"bootstrap": broker.bootstrap, "master": "none"}
     run = brew.Pipeline(input=names.input, output=names.output, transform=ADD_DOMAIN, **settings).start()
     with pytest.raises(TransformFailed, match="KeyError"):
