@@ -89,9 +89,18 @@ def _run_shared(resources: Ground, *more: str) -> tuple[int, str]:
 
 def _receive_by_claims(resources: Ground) -> tuple[int, str]:
     words = ("--ownership", "claims", "--claims", resources.place.claims, "--heartbeat-interval-s", _HEARTBEAT_S)
-    mine = ("--topic", resources.stage.names.output, "--group", resources.stage.names.group, "--patience-s", "1")
+    input_options = (
+        "--topic",
+        resources.stage.names.output,
+        "--group",
+        resources.stage.names.group,
+        "--patience-s",
+        "1",
+    )
     store = ("--store", "redis-script", "--redis", resources.redis.url)
-    return resources.stage.here(downstream, "receive", *resources.where, *mine, *store, *words, user=DOWNSTREAM)
+    return resources.stage.here(
+        downstream, "receive", *resources.where, *input_options, *store, *words, user=DOWNSTREAM
+    )
 
 
 def _count(resources: Ground) -> tuple[int, str]:
@@ -101,12 +110,12 @@ def _count(resources: Ground) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Case:
-    """``beside``: other purposes that the command serves, too."""
+    """``served_too``: other purposes that the command serves, too."""
 
     user: str
     prepare: Callable[[Ground], None]
     command: Callable[..., tuple[int, str]]
-    beside: Sequence[Purpose] = ()
+    served_too: Sequence[Purpose] = ()
 
 
 CASES = {
@@ -165,7 +174,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_comes_out(
     case, secure = CASES[purpose], resources.stage.secure
     case.prepare(resources)
     rights = acl.extra_rights(case.user, [purpose], resources.place)
-    secure.grant(case.user, *rights, *acl.extra_rights(case.user, case.beside, resources.place))
+    secure.grant(case.user, *rights, *acl.extra_rights(case.user, case.served_too, resources.place))
     assert secure.revoke(case.user, rights[index]) == 1
     before = _visible_records(resources)
     late = (purpose, index) == REFUSED_LATE

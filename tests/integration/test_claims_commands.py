@@ -83,8 +83,8 @@ def members(commands: ClaimsCommands) -> Iterator[Members]:
     def work(heartbeater: Heartbeater) -> None:
         while not stop.is_set():
             owned = heartbeater.held()
-            if wanted := heartbeater.to_release():
-                heartbeater.release_partitions({p: replace(owned[p], position=7) for p in wanted if p in owned})
+            if to_release := heartbeater.to_release():
+                heartbeater.release_partitions({p: replace(owned[p], position=7) for p in to_release if p in owned})
             heartbeater.wait(0.05)
 
     with ExitStack() as stack:
@@ -154,7 +154,7 @@ def test_a_working_group_goes_on_from_the_position_that_was_set(commands: Claims
     moved = json.loads(commands.run("set-position", *group, "--to", "offset", "--offset", "3", "--json"))
     assert [(member["before"], member["after"]) for member in moved] == [(7, 3)] * 3
     until(lambda: sum(len(member.held()) for member in members) == 3, "they work again")
-    assert {held.position for member in members for held in member.held().values()} == {3}
+    assert {owned.position for member in members for owned in member.held().values()} == {3}
 
 
 def test_a_group_that_does_not_give_back_is_refused_and_works_on(commands: ClaimsCommands) -> None:

@@ -51,9 +51,9 @@ def claim_item(partition: int = 0, client: str = "a") -> Item:
 
 
 def member(log: ClaimsLog, client: str, count: int = 8) -> Member:
-    made = Member(log, Membership(client, "g", "t", tuple(range(count)), 5.0))
-    made.join(within_20_s())
-    return made
+    claimant = Member(log, Membership(client, "g", "t", tuple(range(count)), 5.0))
+    claimant.join(within_20_s())
+    return claimant
 
 
 def test_records_carry_the_brokers_time_and_are_read_back_at_their_offsets(log: ClaimsLog) -> None:
@@ -101,8 +101,8 @@ def test_claimants_that_do_not_read_back_are_caught(
 
     def claim_without_reading_back(self: Member, partitions: list[int], deadline: Deadline) -> None:
         written = self._write([ClaimingPartition("x", "g", "raced", p, 60_000) for p in partitions], deadline)
-        held = {p: races.Belief("", p, offset) for p, (_, offset) in zip(partitions, written, strict=True)}
-        self.held = lambda: held  # type: ignore[method-assign,assignment,return-value]
+        beliefs = {p: races.Belief("", p, offset) for p, (_, offset) in zip(partitions, written, strict=True)}
+        self.held = lambda: beliefs  # type: ignore[method-assign,assignment,return-value]
 
     monkeypatch.setattr(Member, "claim", claim_without_reading_back)
     result = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=1, claimants=2, partitions=4)

@@ -71,15 +71,15 @@ def test_they_are_counted_and_shown_without_anything_that_a_terminal_obeys(stage
     assert (report["letters"], report["waiting"], report["replayed"]) == (4, 4, 0)
     assert dlq(stage, "list", "--reason", "not-json", "--key", "gold-1", "--per", "day")["letters"] == 1
     record = next(record for record in stage.records(stage.names.dead_letter) if record.key() == b"silver-1")
-    place = f"{record.partition()}/{record.offset()}"
-    letter = dlq(stage, "inspect", place)
+    position = f"{record.partition()}/{record.offset()}"
+    letter = dlq(stage, "inspect", position)
     assert (letter["reason"], letter["key"], letter["value"]) == (
         "not-json",
         {"text": "silver-1"},
         {"hex": b"\xff\x00\x1b[31m".hex()},
     )
     assert dlq(stage, "inspect", "--source", "/".join(letter["source"].split("/")[1:])) == letter
-    code, text = run_dlq(stage, "inspect", place)
+    code, text = run_dlq(stage, "inspect", position)
     assert (code, "\x1b" in text, "silver-1" in text) == (0, False, True)
     assert "\u2502" in run_dlq(stage, "list")[1]
     assert run_dlq(stage, "inspect", "0/4711")[0] == 3
@@ -102,10 +102,10 @@ def test_a_replay_writes_each_back_once_and_the_proof_holds(stage: Stage) -> Non
     stage.drain_alone()
     stage.proven(inputs=28, outputs=20)
     assert dlq(stage, "list")["waiting"] == 4
-    stays = dlq(stage, "replay", "--most-replays", "1")
-    assert (stays["replayed"], stays["stays"]) == (0, {"replayed-before": 4, "too-often": 4})
-    twice = dlq(stage, "replay", "--key", "gold-2")
-    assert [letter["count"] for letter in twice["letters"]] == [2]
+    limited = dlq(stage, "replay", "--most-replays", "1")
+    assert (limited["replayed"], limited["stays"]) == (0, {"replayed-before": 4, "too-often": 4})
+    repeated = dlq(stage, "replay", "--key", "gold-2")
+    assert [letter["count"] for letter in repeated["letters"]] == [2]
     headers = [r.headers() or [] for r in stage.records(stage.names.input) if r.key() == b"gold-2"]
     assert [[value for name, value in each if name == REPLAYED_COUNT] for each in headers] == [[], [b"1"], [b"2"]]
 

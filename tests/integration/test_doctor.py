@@ -39,8 +39,8 @@ def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage
     assert stage.outputs() == 0
     code, text = pipeline(stage, "doctor", *topic, "--abort", "--yes", "--transaction", "nobody")
     assert (code, "--transaction is 'nobody': there is no such open transaction" in text) == (3, True)
-    ours = ("--older-than", "0", "--abort", "--yes", "--all")
-    assert asked(stage, "doctor", *topic, "--group", "of.nobody", *ours)["transactions"] == []
+    abort_all = ("--older-than", "0", "--abort", "--yes", "--all")
+    assert asked(stage, "doctor", *topic, "--group", "of.nobody", *abort_all)["transactions"] == []
     after = asked(stage, "doctor", *topic, "--abort", "--yes", "--transaction", transaction["transactional_id"])
     assert (after["ended"], after["sick"]) == ([transaction["transactional_id"]], 0)
     assert (stage.outputs(), stage.waiting()) == (1, 0)

@@ -145,7 +145,7 @@ def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
 # Bugs that somebody could write into the totals, and the comparison that finds each of them.
 
 
-class EarlyStore(Aggregate):
+class StoresBeforeCommit(Aggregate):
     """Changes the state while it produces, before anything is committed, and keeps the change after an abort."""
 
     def outputs(self, until: int) -> Iterator[Output]:
@@ -157,7 +157,7 @@ class EarlyStore(Aggregate):
         self._found, self._changes = {}, {}
 
 
-class ShortRestore(Aggregate):
+class RestoresHalf(Aggregate):
     """Takes the first half of the changelog for all of it."""
 
     def _restore(self) -> None:
@@ -168,7 +168,7 @@ class ShortRestore(Aggregate):
             self.store.write(dict(items[: len(items) // 2]), checkpoint)
 
 
-class Credulous(Aggregate):
+class TrustsOldState(Aggregate):
     """Believes its old state without looking where the group stands: what another process added is not in it."""
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
@@ -177,7 +177,7 @@ class Credulous(Aggregate):
 
 def test_a_state_that_keeps_aborted_changes_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--recompute` exits with 1 and names totals that are too high."""
-    monkeypatch.setattr(running, "Aggregate", EarlyStore)
+    monkeypatch.setattr(running, "Aggregate", StoresBeforeCommit)
     shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
     assert_differences_are_found(shop)
 
@@ -186,14 +186,14 @@ def test_a_restore_that_ends_too_early_is_found(shop: Shop, monkeypatch: pytest.
     """Totals that were not restored begin at nothing again."""
     shop.count()
     shop.sell(60)
-    monkeypatch.setattr(running, "Aggregate", ShortRestore)
+    monkeypatch.setattr(running, "Aggregate", RestoresHalf)
     shop.count()
     assert_differences_are_found(shop)
 
 
 def test_a_state_that_is_believed_without_a_look_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next totals lack what another process had added meanwhile."""
-    monkeypatch.setattr(running, "Aggregate", Credulous)
+    monkeypatch.setattr(running, "Aggregate", TrustsOldState)
     store = MemoryStore()
     store.close = lambda: None  # type: ignore[method-assign]
     shop.count(store=store)

@@ -19,17 +19,17 @@ def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: 
     """Open, then aborted beside a committed copy, then a second one because the position was moved back."""
     stage.create(1)
     stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(5)))
-    place = f"{stage.names.input}/0/2"
-    (order,) = asked(stage, "explain", place)["orders"]
+    position = f"{stage.names.input}/0/2"
+    (order,) = asked(stage, "explain", position)["orders"]
     assert (order["answer"], order["copies"]) == ("not-read", [])
 
     crash(stage)
-    (order,) = asked(stage, "explain", place)["orders"]
+    (order,) = asked(stage, "explain", position)["orders"]
     assert (order["answer"], [copy["fate"] for copy in order["copies"]]) == ("in-flight", ["open"])
 
     stage.drain_alone()
     (order,) = asked(stage, "explain", "gold-2")["orders"]
-    assert (order["order"], order["answer"]) == (place, "delivered")
+    assert (order["order"], order["answer"]) == (position, "delivered")
     aborted, committed = order["copies"]
     assert (aborted["fate"], aborted["visible"], "fence" in aborted["rule"]) == ("aborted", False, True)
     assert (committed["fate"], committed["visible"]) == ("committed", True)
@@ -44,7 +44,7 @@ def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: 
     assert (order["answer"], "reset to an earlier one" in order["why"]) == ("twice", True)
     assert report["verdict"]["verdict"] == "delivered-twice"
     assert [copy["range"] for copy in order["copies"] if copy["fate"] == "committed"] == [[0, 5], [2, 5]]
-    code, text = pipeline(stage, "explain", place)
+    code, text = pipeline(stage, "explain", position)
     assert (code, max(map(len, text.splitlines())) <= 120) == (1, True)
 
 

@@ -27,7 +27,7 @@ def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, ground: s
     control, tried = experiments(ground, bugs, lambda name: Stage(broker, Names.fresh(name)))
 
     assert control.proven, control
-    assert {bug.name: seen for bug, seen in tried if not as_it_should(bug, seen)} == {}
+    assert {bug.name: result for bug, result in tried if not as_it_should(bug, result)} == {}
     assert len(tried) == len(bugs) > 0
 
 

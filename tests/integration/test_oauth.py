@@ -61,13 +61,13 @@ class Endpoint:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 pair = base64.b64decode(self.headers["Authorization"].partition(" ")[2]).decode()
                 client, _, secret = (urllib.parse.unquote(part) for part in pair.partition(":"))
-                known = secret == _SECRET
+                accepted = secret == _SECRET
                 body = {"access_token": endpoint.token(client), "token_type": "Bearer", "expires_in": 600}
-                self.send_response(200 if known else 401)
+                self.send_response(200 if accepted else 401)
                 self.send_header("Content-Type", "application/json")
                 self.end_headers()
-                self.wfile.write(json.dumps(body if known else {"error": "invalid_client"}).encode())
-                if known:
+                self.wfile.write(json.dumps(body if accepted else {"error": "invalid_client"}).encode())
+                if accepted:
                     endpoint.token_owners.append(client)
 
             def log_message(self, *_: object) -> None: ...
@@ -114,8 +114,8 @@ class TokenBroker:
     def call(self, client: str, *module_and_arguments: str, secret: str = _SECRET) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", *module_and_arguments, "--bootstrap", self.cluster.bootstrap]
         command += ["--client-config", str(self.config(client, secret))]
-        given = environment("oauth")
-        return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=180)
+        variables = environment("oauth")
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=180)
 
     def succeeds(self, client: str, *words: str) -> str:
         done = self.call(client, *words)

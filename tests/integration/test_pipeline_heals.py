@@ -178,8 +178,8 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
         offsets = [log.end for _, log in sorted(stage.logs(stage.names.input).items())]
         ranges = [OffsetRange(stage.names.input, number, 0, end) for number, end in enumerate(offsets)]
         assert len(read_ranges(spark, stage.connection, stage.names.group, ranges).collect()) == 40
-        up = (one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED)
-        return sum(1 for connection in up if connection.raddr.port == port)
+        established = (one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED)
+        return sum(1 for connection in established if connection.raddr.port == port)
 
     first = connections()
     assert max(connections() for _ in range(3)) <= first, "fewer when those of an earlier test are closed meanwhile"

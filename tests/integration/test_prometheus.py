@@ -58,9 +58,9 @@ def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not(a
     tests = [case for case in yaml.safe_load(TESTS.read_text())["tests"] if alert in str(case["alert_rule_test"])]
     cases = [case for test in tests for case in test["alert_rule_test"] if case["alertname"] == alert]
     assert any(case["exp_alerts"] for case in cases)
-    fires = max(len(case["exp_alerts"]) for case in cases)
-    beside = max(len(test["input_series"]) for test in tests)
-    assert beside > fires or any(not case["exp_alerts"] for case in cases)
+    most_firing = max(len(case["exp_alerts"]) for case in cases)
+    most_series = max(len(test["input_series"]) for test in tests)
+    assert most_series > most_firing or any(not case["exp_alerts"] for case in cases)
 
 
 @pytest.mark.parametrize(

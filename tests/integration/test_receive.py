@@ -85,15 +85,15 @@ def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: R
 def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: ReceiveStage) -> None:
     """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
 
-    class Torn(PostgresReceiver):
+    class ClaimsFirst(PostgresReceiver):
         def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
             with self._database.transaction(context.deadline) as connection:
                 self._fresh(connection, messages)
             raise RuntimeError("died between claim and effect")
 
-    torn = Torn(stage.ground(), stage.database, ClaimRetention(None))
+    receiver = ClaimsFirst(stage.ground(), stage.database, ClaimRetention(None))
     with pytest.raises(RuntimeError, match="between"):
-        stage.receive(torn, batch=30)
+        stage.receive(receiver, batch=30)
     stage.receive(stage.in_postgres())
     assert stage.check().findings["receiver-lost"] >= 1
 
@@ -102,13 +102,13 @@ def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
     """A receiver that does not look at its claims doubles every effect, and the check says how many."""
     stage.receive(stage.in_postgres())
 
-    class Blind(PostgresReceiver):
+    class IgnoresClaims(PostgresReceiver):
         def _fresh(self, connection: psycopg.Connection, messages: Sequence[Message]) -> list[Message]:
             super()._fresh(connection, messages)
             return list(messages)
 
-    blind = Blind(stage.ground(again=True), stage.database, ClaimRetention(None))
-    stage.receive(blind)
+    receiver = IgnoresClaims(stage.ground(again=True), stage.database, ClaimRetention(None))
+    stage.receive(receiver)
     assert stage.check().findings["receiver-duplicate"] >= MESSAGES
 
 
@@ -173,14 +173,14 @@ def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: R
     """A crash between answer and commit, as an exception here: without keys the other side would count duplicates."""
     stage.receive(stage.in_postgres(outbox=True))
 
-    class Dying(StoreCrash):
+    class CrashAfterAnswer(StoreCrash):
         def at(self, moment: object) -> None:  # noqa: ARG002 - the method's shape
             raise KeyboardInterrupt
 
-    dying = Deliverer(stage.group, stage.database, CallSettings(sink.url), Dying())
+    deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), CrashAfterAnswer())
     with pytest.raises(KeyboardInterrupt):
-        dying.round()
-    dying.stop(Deadline(1))
+        deliverer.round()
+    deliverer.stop(Deadline(1))
     before = sink.counts()["effects"]
     assert before > 0
     _deliver(stage, sink)

@@ -372,13 +372,13 @@ def test_two_sinks_in_one_function_keep_positions_of_their_own(make: Any) -> Non
     it.feed(30)
     first, second = it.sink(), it.sink(name=f"{it.name}.b", topic=it.stage.names.dead_letter, writers="tasks")
 
-    def both(df: Any, batch_id: int) -> None:
+    def write_to_both(df: Any, batch_id: int) -> None:
         first(df, batch_id)
         second(df, batch_id)
 
-    it.run(it.copied(), both)
+    it.run(it.copied(), write_to_both)
     it.forget_last_commit()
-    it.run(it.copied(), both)
+    it.run(it.copied(), write_to_both)
     copy = Counter(record.value() for record in it.stage.records(it.stage.names.dead_letter))
     assert (it.values(), copy) == (numbers(30), numbers(30))
 

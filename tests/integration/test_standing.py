@@ -68,9 +68,9 @@ def send_offsets_and_commit(kafka: KafkaTransaction, position: int) -> None:
     kafka.commit(Deadline(STEP_S))
 
 
-@pytest.mark.parametrize(("before", "stood"), [(None, "nowhere"), (3, "3")])
+@pytest.mark.parametrize(("before", "shown_as"), [(None, "nowhere"), (3, "3")])
 def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
-    broker: Broker, names: Names, begin: Begin, before: int | None, stood: str
+    broker: Broker, names: Names, begin: Begin, before: int | None, shown_as: str
 ) -> None:
     """Whoever moved it; the next one begins where the group stands, through clients of its own."""
     connection, moved = Connection(broker.bootstrap), 7
@@ -79,7 +79,7 @@ def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
     kafka = begin(connection)
     client = locator(connection, names.group).client()
     cluster_admin.set_offsets(connection, names.group, names.input, {0: moved}, Deadline(STEP_S))
-    with pytest.raises(Abortable, match=f"stood at {stood} in .* and stands at {moved}: .*nothing was committed"):
+    with pytest.raises(Abortable, match=f"stood at {shown_as} in .* and stands at {moved}: .*nothing was committed"):
         kafka.send_offsets(10, "", Deadline(STEP_S))
     kafka.abort(Deadline(STEP_S))
     kafka.close()

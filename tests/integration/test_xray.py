@@ -72,8 +72,8 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     assert code == ExitCode.DONE, output
     assert "crashed" in page.read_text()
     end = seen(page)
-    shown = {"plain": 1, "aborted": 1, "abort-marker": 1, "committed": 1, "commit-marker": 1}
-    assert drawn(end) == {**shown, "position": 1}
+    runs = {"plain": 1, "aborted": 1, "abort-marker": 1, "committed": 1, "commit-marker": 1}
+    assert drawn(end) == {**runs, "position": 1}
     assert end.texts["lso-1"] == f"LSO {2 * ORDERS + 2}"
     last = int(end.attribute("moment-slider", "max"))
     assert (end.texts["when"].endswith(f"{last + 1} of {last + 1}"), "committed" in end.texts["step"]) == (True, True)
