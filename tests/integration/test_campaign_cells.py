@@ -98,9 +98,7 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
 
 def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
     """A cell that needs a sandbox says so, and touches nothing."""
-    result = run(
-        campaign.named("F16-all-killed-connector"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path)
-    )
+    result = _run_cell(campaign.named("F16-all-killed-connector"), broker, tmp_path)
     assert result.verdict == "inconclusive"
     assert "three brokers" in result.doubts[0]
 

@@ -89,7 +89,7 @@ def members(commands: ClaimsCommands) -> Iterator[Members]:
 
     with ExitStack() as stack:
         a, b = (stack.enter_context(commands.heartbeater(name)) for name in "ab")
-        threads = [threading.Thread(target=work, args=[thread], daemon=True) for thread in (a, b)]
+        threads = [threading.Thread(target=work, args=[member], daemon=True) for member in (a, b)]
         for thread in threads:
             thread.start()
         until(lambda: sorted((len(a.held()), len(b.held()))) == [1, 2], "both work")
@@ -152,7 +152,7 @@ def test_a_working_group_goes_on_from_the_position_that_was_set(commands: Claims
     """They give back at 7, are set to 3, and find 3 when they claim again."""
     group = ("--group", commands.names.group, "--topic", commands.topic)
     moved = json.loads(commands.run("set-position", *group, "--to", "offset", "--offset", "3", "--json"))
-    assert [(member["before"], member["after"]) for member in moved] == [(7, 3)] * 3
+    assert [(row["before"], row["after"]) for row in moved] == [(7, 3)] * 3
     until(lambda: sum(len(member.held()) for member in members) == 3, "they work again")
     assert {owned.position for member in members for owned in member.held().values()} == {3}
 

@@ -283,7 +283,7 @@ def test_a_transactions_span_links_to_the_spans_that_wrote_its_records(stage: St
     stage.create(1)
     parents = [f"00-{number:032x}-{number:016x}-01" for number in (7, 9)]
     order = b'{"customer_id":"c-1"}'
-    records = [(0, b"gold-1", order, [("traceparent", span.encode())]) for span in [*parents, *parents]]
+    records = [(0, b"gold-1", order, [("traceparent", parent.encode())]) for parent in [*parents, *parents]]
     stage.produce(stage.names.input, *records, (0, b"gold-1", order))
     with stage.python(
         "pipeline", "run", *stage.options(), "--master", "none", "--reader", reader, "--spans", "console"
