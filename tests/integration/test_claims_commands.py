@@ -1,4 +1,4 @@
-"""`downstream claims`: the world as table and JSON, a paused group, positions set while nobody works."""
+"""`downstream claims`: the group as table and JSON, a paused group, positions set while nobody works."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_what_does_not_go_together_is_wrong_usage(commands: ClaimsCommands) -> N
 
 
 def test_a_watcher_tells_each_change_once(commands: ClaimsCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three looks at a world that stands still are one line."""
+    """Three reads without a change print one line."""
     waits: list[float] = []
 
     def wait(_watcher: object, seconds: float) -> None:

@@ -84,7 +84,7 @@ def other_member(stage: Stage) -> Iterator[None]:
     member = consumer(stage.connection, stage.names.group, READ_COMMITTED)
     try:
         member.subscribe([stage.names.input])
-        until(lambda: member.poll(0.05) or member.assignment(), "the stranger's partitions")
+        until(lambda: member.poll(0.05) or member.assignment(), "the other member's partitions")
         yield
     finally:
         member.close()

@@ -51,8 +51,8 @@ class ProofCommands:
 
     def create(self, partitions: int = 4) -> Any:
         names = self.names
-        options = ("--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter)
-        options += ("--customers", names.topic("customers"), "--claims", names.topic("claims"))
+        options = ["--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter]
+        options += ["--customers", names.topic("customers"), "--claims", names.topic("claims")]
         return self.call("topics", "--partitions", str(partitions), *options)
 
     def seed(self, count: int, *options: str) -> Any:

@@ -44,7 +44,7 @@ class Installed:
         empty = self.folder / "elsewhere"
         empty.mkdir(exist_ok=True)
         variables = {
-            "PATH": f"{self.place}/venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{self.folder}/venv/bin:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(empty),
             **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
             **environment,
