@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from harness.names import Names
@@ -31,18 +30,17 @@ ORDERS = 20
 
 @pytest.fixture
 def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
-    made = SecureStage(secure.broker, names, secure)
-    made.create(PARTITIONS, output=PARTITIONS, dead_letter=PARTITIONS)
-    made.grant_all()
-    with made.acting("admin"):
-        made.seed(ORDERS, "--bad-every", "5")
-    yield made
-    made.nobody_left()
+    stage = SecureStage(secure.broker, names, secure)
+    stage.create(PARTITIONS, output=PARTITIONS, dead_letter=PARTITIONS)
+    stage.grant_all()
+    with stage.acting("admin"):
+        stage.seed(ORDERS, "--bad-every", "5")
+    yield stage
+    stage.nobody_left()
 
 
-def _run(stage: SecureStage, *options: str) -> tuple[int, str]:
-    words = ("run", *stage.options(), "--master", "none", *QUICK, *options)
-    return stage.here(pipeline, *words, user=PIPELINE)
+def _run(stage: SecureStage, *options: str, user: str = PIPELINE) -> tuple[int, str]:
+    return stage.here(pipeline, "run", *stage.options(), "--master", "none", *QUICK, *options, user=user)
 
 
 def _visible(stage: SecureStage) -> int:
@@ -53,23 +51,23 @@ def _refused_without(stage: SecureStage, right: Right, *options: str) -> None:
     """A run that lacks ``right`` says so; nothing comes out, stays open or is committed. Then it has it back."""
     before = _visible(stage)
     assert stage.secure.revoke(PIPELINE, right) == 1
-    code, said = _run(stage, *options)
-    assert code == ExitCode.REFUSED, said
-    stage.named(right, PIPELINE, said)
+    code, output = _run(stage, *options)
+    assert code == ExitCode.REFUSED, output
+    stage.named(right, PIPELINE, output)
     assert _visible(stage) == before
     stage.nothing_open()
     stage.nothing_open(stage.names.dead_letter)
-    assert all(at is None for at in stage.committed().values())
+    assert all(position is None for position in stage.committed().values())
     stage.secure.grant(PIPELINE, right)
 
 
 def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStage) -> None:
     """Each right in turn; with all of them again the next run does all of it once."""
-    every = stage.rights(PIPELINE)
-    searched = [right for right in every if _is_searched(right)]
-    assert (len(every), len(searched)) == (9, 2)
-    for right in every:
-        if right not in searched:
+    rights = stage.rights(PIPELINE)
+    needed_by_search = [right for right in rights if _is_searched(right)]
+    assert (len(rights), len(needed_by_search)) == (9, 2)
+    for right in rights:
+        if right not in needed_by_search:
             _refused_without(stage, right)
     assert _run(stage)[0] == ExitCode.DONE
     assert _visible(stage) == ORDERS
@@ -77,7 +75,7 @@ def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStag
     # What came out is looked for only where the group has no position.
     cluster_admin.delete_group(stage.secure.cluster.connection, stage.names.group, Deadline(20))
     restored = ("--on-missing-position", "restore")
-    for right in searched:
+    for right in needed_by_search:
         _refused_without(stage, right, *restored)
     assert _run(stage, *restored)[0] == ExitCode.DONE
     assert _visible(stage) == ORDERS
@@ -86,36 +84,36 @@ def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStag
 
 def test_a_transaction_that_may_not_write_names_the_topic_however_much_it_writes(stage: SecureStage) -> None:
     """A few records fail when the offsets are sent; of many the client takes no more, and only says that it can't."""
-    write = next(
-        one for one in stage.rights(PIPELINE) if one.name.endswith(".out") and one.operation is Operation.WRITE
+    write_right = next(
+        right for right in stage.rights(PIPELINE) if right.name.endswith(".out") and right.operation is Operation.WRITE
     )
-    assert stage.secure.revoke(PIPELINE, write) == 1
+    assert stage.secure.revoke(PIPELINE, write_right) == 1
     config = load(stage.secure.security.config(PIPELINE))
-    mine = Connection(stage.broker.bootstrap, config.properties, config.secrets, config.source)
-    named = rf"{{}} \(no Write on topic {stage.names.output}\): .*TOPIC_AUTHORIZATION_FAILED"
+    connection = Connection(stage.broker.bootstrap, config.properties, config.secrets, config.source)
+    pattern = rf"{{}} \(no Write on topic {stage.names.output}\): .*TOPIC_AUTHORIZATION_FAILED"
     deadline = Deadline(20)
 
     def transaction() -> KafkaTransaction:
-        made = KafkaTransaction(TransactionSettings(mine, stage.names.group, 10), stage.names.input, 0)
-        made.fence(deadline)
-        made.begin()
-        return made
+        kafka = KafkaTransaction(TransactionSettings(connection, stage.names.group, 10), stage.names.input, 0)
+        kafka.fence(deadline)
+        kafka.begin()
+        return kafka
 
     few = transaction()
     queue(few, deadline, stage.names.output, b"{}", b"key", 0)
     few.flush(deadline)
-    with pytest.raises(Abortable, match=named.format("send-offsets")):
+    with pytest.raises(Abortable, match=pattern.format("send-offsets")):
         few.send_offsets(1, "", deadline)
     few.close()
 
-    def on_and_on(kafka: KafkaTransaction) -> None:
+    def produce_until_refused(kafka: KafkaTransaction) -> None:
         with kafka.mapped("produce"):
             while not deadline.expired():
                 queue(kafka, deadline, stage.names.output, b"{}", b"key", 0)
 
     many = transaction()
-    with pytest.raises(Abortable, match=named.format("produce")):
-        on_and_on(many)
+    with pytest.raises(Abortable, match=pattern.format("produce")):
+        produce_until_refused(many)
     many.close()
     stage.nothing_open()
 
@@ -127,40 +125,39 @@ def _is_searched(right: Right) -> bool:
 def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
     """With exactly the rights of the page nothing is refused."""
     assert _run(stage)[0] == ExitCode.DONE
-    where = ("--bootstrap", stage.broker.bootstrap)
+    bootstrap = ("--bootstrap", stage.broker.bootstrap)
     programs = {
-        DOWNSTREAM: (downstream, "count", *where, "--topic", stage.names.output),
+        DOWNSTREAM: (downstream, "count", *bootstrap, "--topic", stage.names.output),
         PROOF: (proof, "verify", *stage.options()),
     }
     for user, (program, *words) in programs.items():
         for right in stage.rights(user):
             assert stage.secure.revoke(user, right) == 1
-            code, said = stage.here(program, *words, user=user)
-            assert code == ExitCode.REFUSED, said
-            stage.named(right, user, said)
+            code, output = stage.here(program, *words, user=user)
+            assert code == ExitCode.REFUSED, output
+            stage.named(right, user, output)
             stage.secure.grant(user, right)
-        code, said = stage.here(program, *words, user=user)
-        assert code == ExitCode.DONE, said
+        code, output = stage.here(program, *words, user=user)
+        assert code == ExitCode.DONE, output
 
 
 def test_a_stranger_is_told_that_he_may_not(stage: SecureStage) -> None:
     """The reader of the output can't run the pipeline, nor fence it."""
-    words = ("run", *stage.options(), "--master", "none", *QUICK)
-    code, said = stage.here(pipeline, *words, user=DOWNSTREAM)
-    assert code == ExitCode.REFUSED, said
+    code, output = _run(stage, user=DOWNSTREAM)
+    assert code == ExitCode.REFUSED, output
     assert _visible(stage) == 0
 
 
 def test_preflight_tells_of_the_transactional_ids_too(stage: SecureStage) -> None:
-    right = next(one for one in stage.rights(PIPELINE) if one.kind is Kind.TRANSACTIONAL_ID)
+    right = next(right for right in stage.rights(PIPELINE) if right.kind is Kind.TRANSACTIONAL_ID)
     words = ("preflight", *stage.options(), "--master", "none")
     stage.secure.revoke(PIPELINE, right)
-    code, said = stage.here(pipeline, *words, user=PIPELINE)
-    assert code == ExitCode.REFUSED, said
-    assert "transactional-id-access" in said
+    code, output = stage.here(pipeline, *words, user=PIPELINE)
+    assert code == ExitCode.REFUSED, output
+    assert "transactional-id-access" in output
     stage.secure.grant(PIPELINE, right)
-    code, said = stage.here(pipeline, *words, user=PIPELINE)
-    assert code == ExitCode.DONE, said
+    code, output = stage.here(pipeline, *words, user=PIPELINE)
+    assert code == ExitCode.DONE, output
 
 
 def test_commits_are_checked_where_kafkas_own_log_may_be_read(stage: SecureStage) -> None:
@@ -174,26 +171,19 @@ def test_commits_are_checked_where_kafkas_own_log_may_be_read(stage: SecureStage
     [read] = acl.extra_rights(PROOF, [Purpose.COMMITS])
     describe = replace(read, operation=Operation.DESCRIBE)
 
-    def verified(*options: str) -> tuple[int, str]:
-        return stage.here(proof, "verify", *stage.options(), "--json", *options, user=PROOF)
+    def lacks_commits(*options: str, code: int = ExitCode.DONE) -> bool:
+        exit_code, output = stage.here(proof, "verify", *stage.options(), "--json", *options, user=PROOF)
+        assert exit_code == code, output
+        report = json.loads(output)
+        notes = [note for note in report["notes"] + report["doubts"] if read.seen in note]
+        assert all(f"User:{PROOF} {read.seen}" in note and read.command(f"User:{PROOF}") in note for note in notes)
+        return bool(notes)
 
-    def blind(*options: str, code: int = ExitCode.DONE) -> bool:
-        ended, said = verified(*options)
-        assert ended == code, said
-        lacks = [note for note in (one for some in _texts(json.loads(said)) for one in some) if read.seen in note]
-        assert all(f"User:{PROOF} {read.seen}" in note and read.command(f"User:{PROOF}") in note for note in lacks)
-        return bool(lacks)
-
-    assert blind()
+    assert lacks_commits()
     stage.secure.grant(PROOF, describe)
-    assert blind()
-    assert blind("--settled", code=ExitCode.REFUSED)
+    assert lacks_commits()
+    assert lacks_commits("--settled", code=ExitCode.REFUSED)
     stage.secure.grant(PROOF, read)
-    assert not blind()
-    assert not blind("--settled")
+    assert not lacks_commits()
+    assert not lacks_commits("--settled")
     assert stage.secure.revoke(PROOF, read, describe) == 2
-
-
-def _texts(report: dict[str, Any]) -> list[list[str]]:
-    """Notes and doubts of a report."""
-    return [report["notes"], report["doubts"]]

@@ -31,86 +31,103 @@ ORDERS = 8
 _HEARTBEAT_S = "0.3"
 
 
-def _profiles(ground: Ground) -> None:
-    ground.make("output", "dead_letter")
-    name = ground.place.profiles
-    make_topics(ground.stage.connection, name, config={CLEANUP_POLICY: "compact"})
-    ground.stage.produce(name, (0, b"c-00001", profile("c-00001", "gold")))
+def _create_output_topics(resources: Ground) -> None:
+    resources.make("output", "dead_letter")
 
 
-def _outputs(ground: Ground) -> None:
+def _create_profiles(resources: Ground) -> None:
+    _create_output_topics(resources)
+    name = resources.place.profiles
+    make_topics(resources.stage.connection, name, config={CLEANUP_POLICY: "compact"})
+    resources.stage.produce(name, (0, b"c-00001", profile("c-00001", "gold")))
+
+
+def _create_outputs(resources: Ground) -> None:
     """Enriched orders, for who reads them."""
-    ground.make("output", "dead_letter")
-    code, said = ground.run()
-    assert code == ExitCode.DONE, said
+    resources.make("output", "dead_letter")
+    code, output = resources.run()
+    assert code == ExitCode.DONE, output
 
 
-def _run_done(ground: Ground) -> None:
-    ground.make("output")
-    code, said = ground.stage.here(pipeline, "run", *ground.stage.options(), "--master", "none", *QUICK, user="admin")
-    assert code == ExitCode.DONE, said
+def _run_as_admin(resources: Ground) -> None:
+    resources.make("output")
+    code, output = resources.stage.here(
+        pipeline, "run", *resources.stage.options(), "--master", "none", *QUICK, user="admin"
+    )
+    assert code == ExitCode.DONE, output
 
 
-def _call(ground: Ground, *more: str) -> tuple[int, str]:
+def _run_with_profiles(resources: Ground) -> tuple[int, str]:
+    return resources.run("--tiers", "profiles", "--profiles-topic", resources.place.profiles)
+
+
+def _call(resources: Ground, *more: str) -> tuple[int, str]:
     """Nobody takes anything, so that dead letters are written."""
-    words = ("--url", ground.sink.url, "--attempts", "1", "--dead-letter", ground.stage.names.dead_letter)
-    return ground.consume("call", *words, *more)
+    words = ("--url", resources.sink.url, "--attempts", "1", "--dead-letter", resources.stage.names.dead_letter)
+    return resources.consume("call", *words, *more)
 
 
-def _totals(ground: Ground) -> tuple[int, str]:
-    words = ("--output", ground.place.totals, "--store", "memory", "--transaction-timeout", "5")
-    code, said = ground.consume("totals", *words)
-    return (code, said) if code != ExitCode.DONE else ground.consume("totals", *words, "--recompute")
+def _totals(resources: Ground) -> tuple[int, str]:
+    words = ("--output", resources.place.totals, "--store", "memory", "--transaction-timeout", "5")
+    code, output = resources.consume("totals", *words)
+    return (code, output) if code != ExitCode.DONE else resources.consume("totals", *words, "--recompute")
 
 
-def _receive(ground: Ground) -> tuple[int, str]:
-    return ground.consume("receive", "--store", "redis-script", "--redis", ground.redis.url)
+def _receive(resources: Ground) -> tuple[int, str]:
+    return resources.consume("receive", "--store", "redis-script", "--redis", resources.redis.url)
 
 
-def _replay(ground: Ground) -> tuple[int, str]:
-    names = ground.stage.names
+def _replay(resources: Ground) -> tuple[int, str]:
+    names = resources.stage.names
     words = ("--input", names.input, "--dead-letter", names.dead_letter, "--group", names.group)
-    return ground.stage.here(pipeline, "dlq", "replay", *ground.where, *words, user=OPERATOR)
+    return resources.stage.here(pipeline, "dlq", "replay", *resources.where, *words, user=OPERATOR)
 
 
-def _shared(ground: Ground, *more: str) -> tuple[int, str]:
-    return ground.run("--share", "--claims", ground.place.claims, "--claim-interval", _HEARTBEAT_S, *more)
+def _run_shared(resources: Ground, *more: str) -> tuple[int, str]:
+    return resources.run("--share", "--claims", resources.place.claims, "--claim-interval", _HEARTBEAT_S, *more)
 
 
-def _owned(ground: Ground) -> tuple[int, str]:
-    words = ("--ownership", "claims", "--claims", ground.place.claims, "--heartbeat-interval-s", _HEARTBEAT_S)
-    mine = ("--topic", ground.stage.names.output, "--group", ground.stage.names.group, "--patience-s", "1")
-    store = ("--store", "redis-script", "--redis", ground.redis.url)
-    return ground.stage.here(downstream, "receive", *ground.where, *mine, *store, *words, user=DOWNSTREAM)
+def _receive_by_claims(resources: Ground) -> tuple[int, str]:
+    words = ("--ownership", "claims", "--claims", resources.place.claims, "--heartbeat-interval-s", _HEARTBEAT_S)
+    input_options = (
+        "--topic",
+        resources.stage.names.output,
+        "--group",
+        resources.stage.names.group,
+        "--patience-s",
+        "1",
+    )
+    store = ("--store", "redis-script", "--redis", resources.redis.url)
+    return resources.stage.here(
+        downstream, "receive", *resources.where, *input_options, *store, *words, user=DOWNSTREAM
+    )
 
 
-def _count(ground: Ground) -> tuple[int, str]:
-    words = ("count", *ground.where, "--topic", ground.stage.names.output)
-    return ground.stage.here(downstream, *words, user=DOWNSTREAM)
+def _count(resources: Ground) -> tuple[int, str]:
+    words = ("count", *resources.where, "--topic", resources.stage.names.output)
+    return resources.stage.here(downstream, *words, user=DOWNSTREAM)
 
 
 @dataclass(frozen=True)
 class Case:
-    """``beside``: other purposes that the command serves, too."""
+    """``served_too``: other purposes that the command serves, too."""
 
     user: str
     prepare: Callable[[Ground], None]
     command: Callable[..., tuple[int, str]]
-    beside: Sequence[Purpose] = ()
+    served_too: Sequence[Purpose] = ()
 
 
 CASES = {
     Purpose.MAKE: Case(PIPELINE, lambda _: None, Ground.run),
-    Purpose.PROFILES: Case(
-        PIPELINE, _profiles, lambda one: one.run("--tiers", "profiles", "--profiles-topic", one.place.profiles)
-    ),
-    Purpose.SHARE: Case(PIPELINE, lambda one: one.make("output", "dead_letter"), _shared),
-    Purpose.OWNERSHIP: Case(DOWNSTREAM, _outputs, _owned, [Purpose.RECEIVE]),
-    Purpose.OTHER_GROUP: Case(DOWNSTREAM, _outputs, _count),
-    Purpose.TOTALS: Case(DOWNSTREAM, _outputs, _totals, [Purpose.OTHER_GROUP]),
-    Purpose.CALL: Case(DOWNSTREAM, _run_done, _call),
-    Purpose.RECEIVE: Case(DOWNSTREAM, _outputs, _receive),
-    Purpose.REPLAY: Case(OPERATOR, _outputs, _replay),
+    Purpose.PROFILES: Case(PIPELINE, _create_profiles, _run_with_profiles),
+    Purpose.SHARE: Case(PIPELINE, _create_output_topics, _run_shared),
+    Purpose.OWNERSHIP: Case(DOWNSTREAM, _create_outputs, _receive_by_claims, [Purpose.RECEIVE]),
+    Purpose.OTHER_GROUP: Case(DOWNSTREAM, _create_outputs, _count),
+    Purpose.TOTALS: Case(DOWNSTREAM, _create_outputs, _totals, [Purpose.OTHER_GROUP]),
+    Purpose.CALL: Case(DOWNSTREAM, _run_as_admin, _call),
+    Purpose.RECEIVE: Case(DOWNSTREAM, _create_outputs, _receive),
+    Purpose.REPLAY: Case(OPERATOR, _create_outputs, _replay),
 }
 
 
@@ -119,7 +136,7 @@ REFUSED_LATE = (Purpose.SHARE, 3)
 
 
 @pytest.fixture
-def ground(
+def resources(
     secure: Secure, names: Names, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ground]:
     """The input alone, with good orders and bad ones."""
@@ -130,63 +147,64 @@ def ground(
         stage.seed(ORDERS, "--bad-every", "4")
     with DemoServer(fail_every=1) as sink:
         sink.serving()
-        made = Ground(stage, sink, redis, tmp_path)
+        resources = Ground(stage, sink, redis, tmp_path)
         # Of the sandbox's own making; it would let `brew-scan` in.
-        secure.revoke(DOWNSTREAM, *(one for one in acl.rights_of(DOWNSTREAM) if one.prefix))
+        secure.revoke(DOWNSTREAM, *(right for right in acl.rights_of(DOWNSTREAM) if right.prefix))
         for user in acl.USERS:
-            secure.grant(user, *acl.rights_of(user, made.place))
-        yield made
+            secure.grant(user, *acl.rights_of(user, resources.place))
+        yield resources
         sink.shutdown()
     stage.nobody_left()
 
 
-ROWS = [(purpose, at) for purpose, case in CASES.items() for at in range(len(acl.extra_rights(case.user, [purpose])))]
+ROWS = [
+    (purpose, index)
+    for purpose, case in CASES.items()
+    for index, _ in enumerate(acl.extra_rights(case.user, [purpose]))
+]
 
 
 @pytest.mark.parametrize(
-    ("purpose", "at"), ROWS, ids=lambda one: one.name.lower() if isinstance(one, Purpose) else str(one)
+    ("purpose", "index"), ROWS, ids=lambda value: value.name.lower() if isinstance(value, Purpose) else str(value)
 )
-def test_a_right_that_is_missing_is_named_and_nothing_comes_out(ground: Ground, purpose: Purpose, at: int) -> None:
+def test_a_right_that_is_missing_is_named_and_nothing_comes_out(
+    resources: Ground, purpose: Purpose, index: int
+) -> None:
     """All but one; with all of them the work is done."""
-    case, secure = CASES[purpose], ground.stage.secure
-    case.prepare(ground)
-    rows = acl.extra_rights(case.user, [purpose], ground.place)
-    secure.grant(case.user, *rows, *acl.extra_rights(case.user, case.beside, ground.place))
-    assert secure.revoke(case.user, rows[at]) == 1
-    before = _written(ground)
-    late = (purpose, at) == REFUSED_LATE
-    code, said = case.command(ground, *(["--follow"] if late else []))
-    assert code == ExitCode.REFUSED, said
-    ground.stage.named(rows[at], case.user, said)
-    assert late or _written(ground) == before
-    if at == len(rows) - 1:  # to see it once is enough
-        secure.grant(case.user, rows[at])
-        code, said = case.command(ground)
-        assert code == ExitCode.DONE, said
+    case, secure = CASES[purpose], resources.stage.secure
+    case.prepare(resources)
+    rights = acl.extra_rights(case.user, [purpose], resources.place)
+    secure.grant(case.user, *rights, *acl.extra_rights(case.user, case.served_too, resources.place))
+    assert secure.revoke(case.user, rights[index]) == 1
+    before = _visible_records(resources)
+    late = (purpose, index) == REFUSED_LATE
+    code, output = case.command(resources, *(["--follow"] if late else []))
+    assert code == ExitCode.REFUSED, output
+    resources.stage.named(rights[index], case.user, output)
+    assert late or _visible_records(resources) == before
+    if index == len(rights) - 1:  # to see it once is enough
+        secure.grant(case.user, rights[index])
+        code, output = case.command(resources)
+        assert code == ExitCode.DONE, output
 
 
-def _written(ground: Ground) -> int:
+def _visible_records(resources: Ground) -> int:
     """Records that readers of the test's topics may see; totals, which are compared afterwards, are out by then."""
-    stage = ground.stage
-    there = topics.describe(stage.admin, _topics(ground), Deadline(30))
-    return sum(len(stage.records(name)) for name in there)
+    stage, names = resources.stage, resources.stage.names
+    possible = [names.input, names.output, names.dead_letter, f"{names.dead_letter}.replayed"]
+    return sum(len(stage.records(name)) for name in topics.describe(stage.admin, possible, Deadline(30)))
 
 
-def _topics(ground: Ground) -> list[str]:
-    names = ground.stage.names
-    return [names.input, names.output, names.dead_letter, f"{names.dead_letter}.replayed"]
-
-
-ELSEWHERE = {Purpose.UPSTREAM, Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT, Purpose.COMMITS}
+TESTED_ELSEWHERE = {Purpose.UPSTREAM, Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT, Purpose.COMMITS}
 """They have tests of their own: below, and the last in test_acls.py."""
 
 
 def test_each_purpose_of_the_page_has_a_test_that_takes_its_rights_away() -> None:
-    assert CASES.keys() | ELSEWHERE == set(Purpose)
+    assert CASES.keys() | TESTED_ELSEWHERE == set(Purpose)
     assert {row.user for row in acl.RIGHTS} == {PIPELINE, DOWNSTREAM, PROOF, OPERATOR}
 
 
-LOOKS = {
+COMMANDS = {
     "lag": ("--input", "--group"),
     "explain": ("--input", "--output", "--dead-letter", "--group"),
     "xray": ("--input", "--output", "--group"),
@@ -194,7 +212,7 @@ LOOKS = {
     "dlq inspect": ("--dead-letter", "--input"),
     "top": ("--input", "--output", "--dead-letter", "--group"),
 }
-MORE = {
+MORE_OPTIONS = {
     "explain": ("{0.stage.names.input}/0/0",),
     "lag": ("--interval", "0.1"),
     "dlq inspect": ("--source", "{0.rejected}"),
@@ -202,90 +220,94 @@ MORE = {
 }
 
 
-def _looked(ground: Ground, command: str, *more: str) -> tuple[int, str]:
-    return _asked(ground, command, *(word.format(ground) for word in MORE.get(command, ())), *more)
+def _inspect(resources: Ground, command: str, *more: str) -> tuple[int, str]:
+    return _run_as_operator(
+        resources, command, *(word.format(resources) for word in MORE_OPTIONS.get(command, ())), *more
+    )
 
 
-def _asked(ground: Ground, command: str, *more: str) -> tuple[int, str]:
-    given = ground.stage.options()
-    pairs = dict(zip(given[::2], given[1::2], strict=True))
-    words = [word for name in ("--bootstrap", *LOOKS[command]) for word in (name, pairs[name])]
-    return ground.stage.here(pipeline, *command.split(), *words, *more, user=OPERATOR)
+def _run_as_operator(resources: Ground, command: str, *more: str) -> tuple[int, str]:
+    options = resources.stage.options()
+    pairs = dict(zip(options[::2], options[1::2], strict=True))
+    words = [word for name in ("--bootstrap", *COMMANDS[command]) for word in (name, pairs[name])]
+    return resources.stage.here(pipeline, *command.split(), *words, *more, user=OPERATOR)
 
 
-def test_an_operator_without_one_right_is_told_its_name(ground: Ground) -> None:
+def test_an_operator_without_one_right_is_told_its_name(resources: Ground) -> None:
     """With the rights of the page every look is given; without one, who needs it names it, and the others go on."""
-    _outputs(ground)
-    refusing = dict.fromkeys(LOOKS, 0)
-    for right in acl.rights_of(OPERATOR, ground.place):
-        assert ground.stage.secure.revoke(OPERATOR, right) == 1
-        told = {command: _looked(ground, command) for command in LOOKS}
-        ground.stage.secure.grant(OPERATOR, right)
-        refused = [command for command, (code, _) in told.items() if code != ExitCode.DONE]
+    _create_outputs(resources)
+    refusals = dict.fromkeys(COMMANDS, 0)
+    for right in acl.rights_of(OPERATOR, resources.place):
+        assert resources.stage.secure.revoke(OPERATOR, right) == 1
+        results = {command: _inspect(resources, command) for command in COMMANDS}
+        resources.stage.secure.grant(OPERATOR, right)
+        refused = [command for command, (code, _) in results.items() if code != ExitCode.DONE]
         assert refused, f"nobody misses {right}"
         for command in refused:
-            code, said = told[command]
-            assert code == ExitCode.REFUSED, said
-            ground.stage.named(right, OPERATOR, said)
-            refusing[command] += 1
-    assert refusing["top"] == 0, "it shows what it can, and says what it can't"
-    assert {command: _looked(ground, command)[0] for command in LOOKS} == dict.fromkeys(LOOKS, ExitCode.DONE)
+            code, output = results[command]
+            assert code == ExitCode.REFUSED, output
+            resources.stage.named(right, OPERATOR, output)
+            refusals[command] += 1
+    assert refusals["top"] == 0, "it shows what it can, and says what it can't"
+    assert {command: _inspect(resources, command)[0] for command in COMMANDS} == dict.fromkeys(COMMANDS, ExitCode.DONE)
 
 
-def test_who_holds_back_the_input_is_named_to_whoever_may_know(ground: Ground) -> None:
+def test_who_holds_back_the_input_is_named_to_whoever_may_know(resources: Ground) -> None:
     """A run that waits says what it needs to be told the name; with the right it tells it. Both end alike."""
-    stage, secure = ground.stage, ground.stage.secure
-    ground.make("output", "dead_letter")
+    stage, secure = resources.stage, resources.stage.secure
+    resources.make("output", "dead_letter")
     with stage.acting("admin"):
         stage.seed(ORDERS, "--leave-open")
-    [right] = acl.extra_rights(PIPELINE, [Purpose.UPSTREAM], ground.place)
+    [right] = acl.extra_rights(PIPELINE, [Purpose.UPSTREAM], resources.place)
     secure.revoke(PIPELINE, right, *acl.extra_rights(PIPELINE, [Purpose.UPSTREAM]))
-    waited = ("--blocked-patience", "1", "--progress", "json")
-    code, said = ground.run(*waited)
-    assert code == ExitCode.REFUSED, said
-    assert "is blocked at offset" in said
-    assert "Describe on transactional ids" in said
-    hanging = f"{right.name}:open"
-    assert hanging not in said
+    options = ("--blocked-patience", "1", "--progress", "json")
+    code, output = resources.run(*options)
+    assert code == ExitCode.REFUSED, output
+    assert "is blocked at offset" in output
+    assert "Describe on transactional ids" in output
+    transactional_id = f"{right.name}:open"
+    assert transactional_id not in output
     secure.grant(PIPELINE, right)
-    code, said = ground.run(*waited)
-    assert code == ExitCode.REFUSED, said
-    assert hanging in said
+    code, output = resources.run(*options)
+    assert code == ExitCode.REFUSED, output
+    assert transactional_id in output
 
 
-def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(ground: Ground) -> None:
+def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(resources: Ground) -> None:
     """An open transaction's name, and the group's commits; then who may look may not end it."""
-    stage, secure = ground.stage, ground.stage.secure
-    ground.make("output", "dead_letter")
-    crash = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
-    assert crash.code == ExitCode.CRASHED_ON_PURPOSE, crash.text
+    stage, secure = resources.stage, resources.stage.secure
+    resources.make("output", "dead_letter")
+    crashed = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
+    assert crashed.code == ExitCode.CRASHED_ON_PURPOSE, crashed.text
     # The first partition that crashed ended the run: another one may not have come to write anything.
     source = SourcePosition.of(stage.records(stage.names.output, READ_UNCOMMITTED)[0].headers())
     explain = ("explain", str(source), "--json")
-    doctor = ("doctor", *ground.where, "--topic", stage.names.output, "--older-than", "0")
+    doctor = ("doctor", *resources.where, "--topic", stage.names.output, "--older-than", "0")
     extra = {
-        one: acl.extra_rights(OPERATOR, [one], ground.place) for one in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)
+        purpose: acl.extra_rights(OPERATOR, [purpose], resources.place)
+        for purpose in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)
     }
     assert [len(rows) for rows in extra.values()] == [1, 1, 1]
     for rows in extra.values():
         secure.revoke(OPERATOR, *rows)
-    assert "TransactionalIdAuthorizationFailed" in json.loads(_looked(ground, "lag", "--json")[1])["unavailable"]
+    assert "TransactionalIdAuthorizationFailed" in json.loads(_inspect(resources, "lag", "--json")[1])["unavailable"]
     assert "Describe on its transactional id" in stage.here(pipeline, *doctor, "--json", user=OPERATOR)[1]
-    assert any("__consumer_offsets" in one for one in json.loads(_asked(ground, *explain)[1])["unavailable"])
+    unavailable = json.loads(_run_as_operator(resources, *explain)[1])["unavailable"]
+    assert any("__consumer_offsets" in reason for reason in unavailable)
 
     for purpose in (Purpose.NAMES, Purpose.OFFSETS):
         secure.grant(OPERATOR, *extra[purpose])
-    for asked in (("lag", *MORE["lag"], "--json"), explain):
-        assert not json.loads(_asked(ground, *asked)[1])["unavailable"]
-    [named, *_] = [one.transactional_id for one in stage.open_transactions()]
-    abort = (*doctor, "--abort", "--transaction", str(named), "--yes", "--json")
+    for command in (("lag", *MORE_OPTIONS["lag"], "--json"), explain):
+        assert not json.loads(_run_as_operator(resources, *command)[1])["unavailable"]
+    [transactional_id, *_] = [open_.transactional_id for open_ in stage.open_transactions()]
+    abort = (*doctor, "--abort", "--transaction", str(transactional_id), "--yes", "--json")
     before = len(stage.open_transactions())
-    code, said = stage.here(pipeline, *abort, user=OPERATOR)
-    assert code == ExitCode.REFUSED, said
-    stage.named(extra[Purpose.ABORT][0], OPERATOR, said)
+    code, output = stage.here(pipeline, *abort, user=OPERATOR)
+    assert code == ExitCode.REFUSED, output
+    stage.named(extra[Purpose.ABORT][0], OPERATOR, output)
     assert len(stage.open_transactions()) == before
     secure.grant(OPERATOR, *extra[Purpose.ABORT])
     stage.here(pipeline, *abort, user=OPERATOR)
-    until(lambda: named not in {one.transactional_id for one in stage.open_transactions()}, "its end")
-    code, said = ground.run()
-    assert code == ExitCode.DONE, said
+    until(lambda: transactional_id not in {open_.transactional_id for open_ in stage.open_transactions()}, "its end")
+    code, output = resources.run()
+    assert code == ExitCode.DONE, output

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.brokers import Broker
@@ -22,7 +23,7 @@ from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, producer
 from brew.names import SINK_BATCH, ExitCode
 from proof.campaign import campaign
-from proof.campaign.cell import LINES, WHOLE
+from proof.campaign.cell import LINES, WHOLE, Cell, Result
 from proof.campaign.cells import claims
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.programs import Programs
@@ -54,6 +55,11 @@ main()
 """
 
 
+def _run_cell(cell: Cell, broker: Broker, tmp_path: Path, **settings: Any) -> Result:
+    """Run a cell once, with seed 1, on a broker that is not the campaign's own."""
+    return run(cell, 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, **settings))
+
+
 def _drain_only(stage: CellEnvironment) -> None:
     """The cell without its fault."""
     stage.orders(50)
@@ -62,40 +68,39 @@ def _drain_only(stage: CellEnvironment) -> None:
 
 def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_path: Path) -> None:
     """Two deaths with records in the log; the kills, what they left, and how long they held things up are told."""
-    unhurried = replace(CRASH, bound_s=None)  # how fast it is, a busy machine decides
-    found = run(unhurried, 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=2))
-    assert (found.verdict, found.anomalies, found.doubts) == ("proven", [], [])
-    assert found.fired["kills"] == found.needed["kills"] == 2
-    assert found.fired["aborted_records"] > 0
-    assert found.counts["inputs"] == found.counts["outputs"] + found.counts["dead_letters"]
-    assert all(0 < seconds < 60 for seconds in found.recovery_s)
+    cell = replace(CRASH, bound_s=None)  # how fast it is, a busy machine decides
+    result = _run_cell(cell, broker, tmp_path, kills=2)
+    assert (result.verdict, result.anomalies, result.doubts) == ("proven", [], [])
+    assert result.fired["kills"] == result.needed["kills"] == 2
+    assert result.fired["aborted_records"] > 0
+    assert result.counts["inputs"] == result.counts["outputs"] + result.counts["dead_letters"]
+    assert all(0 < seconds < 60 for seconds in result.recovery_s)
     assert not (tmp_path / f"{CRASH.name}-1").exists()
 
 
 def test_a_cell_whose_fault_is_taken_away_is_inconclusive(broker: Broker, tmp_path: Path) -> None:
     """Everything came out once, and that shows nothing about crashes."""
-    settings = RunSettings(tmp_path, kills=2)
-    found = run(replace(CRASH, function=_drain_only), 1, ExternalCluster(broker.bootstrap), settings)
-    assert (found.verdict, found.anomalies) == ("inconclusive", [])
-    assert [doubt for doubt in found.doubts if "silent-fault: kills 0 of 2" in doubt]
+    result = _run_cell(replace(CRASH, function=_drain_only), broker, tmp_path, kills=2)
+    assert (result.verdict, result.anomalies) == ("inconclusive", [])
+    assert [doubt for doubt in result.doubts if "silent-fault: kills 0 of 2" in doubt]
 
 
 def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker: Broker, tmp_path: Path) -> None:
     """The campaign goes red where the promise is broken, or its green would mean nothing."""
     mutant = tmp_path / "mutant.py"
     mutant.write_text(FORGETFUL)
-    terms = RunSettings(tmp_path, program=("env", f"PYTHONPATH={ROOT}", sys.executable, str(mutant), "run"))
-    found = run(replace(CRASH, function=_drain_only, needed={}), 1, ExternalCluster(broker.bootstrap), terms)
-    assert found.verdict == "violated"
-    assert "corrupt-output" in {anomaly["name"] for anomaly in found.anomalies}
+    program = ("env", f"PYTHONPATH={ROOT}", sys.executable, str(mutant), "run")
+    result = _run_cell(replace(CRASH, function=_drain_only, needed={}), broker, tmp_path, program=program)
+    assert result.verdict == "violated"
+    assert "corrupt-output" in {anomaly["name"] for anomaly in result.anomalies}
     assert list((tmp_path / f"{CRASH.name}-1" / "journals").glob("writer-*.jsonl"))
 
 
 def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
     """A cell that needs a sandbox says so, and touches nothing."""
-    found = run(campaign.named("F16-all-killed-connector"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path))
-    assert found.verdict == "inconclusive"
-    assert "three brokers" in found.doubts[0]
+    result = _run_cell(campaign.named("F16-all-killed-connector"), broker, tmp_path)
+    assert result.verdict == "inconclusive"
+    assert "three brokers" in result.doubts[0]
 
 
 def test_the_command_writes_results_and_resumes(broker: Broker, tmp_path: Path) -> None:
@@ -103,10 +108,10 @@ def test_the_command_writes_results_and_resumes(broker: Broker, tmp_path: Path) 
     words = ("campaign", "--cells", "F10*", "--cells", "F14-input-leader-connector", "--bootstrap", broker.bootstrap)
     first = _proof(*words, "--out", str(tmp_path))
     assert first.returncode == ExitCode.REFUSED, first.stderr
-    whole = json.loads((tmp_path / WHOLE).read_text())
-    assert {cell["cell"] for cell in whole["cells"]} == {"F10-old-checkpoint", "F14-input-leader-connector"}
-    assert whole["campaign"]["seeds"] == [1]
-    assert whole["campaign"]["versions"]["confluent-kafka"]
+    document = json.loads((tmp_path / WHOLE).read_text())
+    assert {cell["cell"] for cell in document["cells"]} == {"F10-old-checkpoint", "F14-input-leader-connector"}
+    assert document["campaign"]["seeds"] == [1]
+    assert document["campaign"]["versions"]["confluent-kafka"]
 
     again = _proof(*words, "--out", str(tmp_path), "--resume", "--json")
     assert again.stdout == ""
@@ -155,16 +160,16 @@ def test_a_reader_sees_a_batch_that_is_not_whole(broker: Broker, names: Names, t
                 client.flush(20)
                 watcher.look()
             client.commit_transaction(20)
-            until(lambda: sum(watcher.look().rows.values()) == seen + len(keys), "the rows")
+            until(lambda: sum(watcher.look().rows.values()) == visible_rows + len(keys), "the rows")
 
-        seen = 0
+        visible_rows = 0
         for batch, keys in ((0, (b"a", b"b")), (1, (b"c",))):
             commit(batch, *keys)
-            seen += len(keys)
+            visible_rows += len(keys)
         assert watcher.look().findings({b"a": 1, b"b": 1, b"c": 1}) == []
         commit(1, b"d")
-        found = watcher.look().findings({b"a": 1, b"b": 1, b"c": 1, b"d": 1})
-        assert [one["name"] for one in found] == ["torn-batch"]
+        findings = watcher.look().findings({b"a": 1, b"b": 1, b"c": 1, b"d": 1})
+        assert [finding["name"] for finding in findings] == ["torn-batch"]
 
 
 def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:
@@ -185,37 +190,35 @@ def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) 
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three members of eight partitions: the same cell, sooner."""
     monkeypatch.setattr(claims, "MEMBERS", 3)
     monkeypatch.setattr(claims, "PARTITIONS", 8)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_members")
 def test_a_claimant_that_sleeps_is_proven_to_own_nothing_that_others_have(broker: Broker, tmp_path: Path) -> None:
     """It sleeps once; what it wrote on waking was late, and no position of the log has two owners."""
     cell = replace(campaign.named("F34-sleepers"), needed={"pauses": 1, "takeovers": 1, "late": 1, "views": 3})
-    found = run(replace(cell, bound_s=None), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=1))
-    assert (found.verdict, found.anomalies, found.doubts) == ("proven", [], [])
-    assert len(found.recovery_s) == 1
+    result = _run_cell(replace(cell, bound_s=None), broker, tmp_path, kills=1)
+    assert (result.verdict, result.anomalies, result.doubts) == ("proven", [], [])
+    assert len(result.recovery_s) == 1
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_members")
 def test_members_that_do_not_hear_what_they_lost_are_caught(broker: Broker, tmp_path: Path) -> None:
     """The control goes red, or the others' green would mean nothing."""
     cell = replace(campaign.named("F34-believers-control"), bound_s=None)
-    found = run(cell, 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=1))
-    assert (found.verdict, found.expected) == ("violated", "violated")
-    assert {one["name"] for one in found.anomalies} == {"two-owners"}
+    result = _run_cell(cell, broker, tmp_path, kills=1)
+    assert (result.verdict, result.expected) == ("violated", "violated")
+    assert {anomaly["name"] for anomaly in result.anomalies} == {"two-owners"}
 
 
 def test_a_ledger_whose_position_is_committed_afterwards_is_violated(broker: Broker, tmp_path: Path) -> None:
     """The control: the same deaths, and the double rows are named; a stall would not be enough."""
-    found = run(
-        campaign.named("F29-consumer-control"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=1)
-    )
-    assert (found.verdict, found.as_expected) == ("violated", True), found.doubts
-    assert {one["name"] for one in found.anomalies} == {"ledger-duplicate", "ledger-drift"}
+    result = _run_cell(campaign.named("F29-consumer-control"), broker, tmp_path, kills=1)
+    assert (result.verdict, result.as_expected) == ("violated", True), result.doubts
+    assert {anomaly["name"] for anomaly in result.anomalies} == {"ledger-duplicate", "ledger-drift"}
 
 
 def test_a_cell_whose_server_is_not_installed_says_how_to_install_it(
@@ -223,9 +226,9 @@ def test_a_cell_whose_server_is_not_installed_says_how_to_install_it(
 ) -> None:
     """It is inconclusive, which ends a campaign with exit code 3, and never left out in silence."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = run(campaign.named("F32-forgetting"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path))
-    assert (found.verdict, found.as_expected) == ("inconclusive", False)
-    assert any("make setup-stores" in doubt for doubt in found.doubts)
+    result = _run_cell(campaign.named("F32-forgetting"), broker, tmp_path)
+    assert (result.verdict, result.as_expected) == ("inconclusive", False)
+    assert any("make setup-stores" in doubt for doubt in result.doubts)
 
 
 def _proof(*words: str) -> subprocess.CompletedProcess[str]:

@@ -37,49 +37,47 @@ from proof.claims.history import Belief, History, broken, uncovered
 @pytest.fixture
 def log(broker: Broker, names: Names) -> Iterator[ClaimsLog]:
     """A claims topic of this test's own."""
-    made = ClaimsLog(Connection(broker.bootstrap), names.topic("claims"))
-    yield made
-    made.close()
+    log = ClaimsLog(Connection(broker.bootstrap), names.topic("claims"))
+    yield log
+    log.close()
 
 
-def patience() -> Deadline:
+def within_20_s() -> Deadline:
     return Deadline(20)
 
 
-def claiming(partition: int = 0, client: str = "a") -> Item:
+def claim_item(partition: int = 0, client: str = "a") -> Item:
     return Item(0, *encode(ClaimingPartition(client, "g", "t", partition, 1000)))
 
 
 def member(log: ClaimsLog, client: str, count: int = 8) -> Member:
-    made = Member(log, Membership(client, "g", "t", tuple(range(count)), 5.0))
-    made.join(patience())
-    return made
+    claimant = Member(log, Membership(client, "g", "t", tuple(range(count)), 5.0))
+    claimant.join(within_20_s())
+    return claimant
 
 
 def test_records_carry_the_brokers_time_and_are_read_back_at_their_offsets(log: ClaimsLog) -> None:
     """The topic is made as the page says; what is appended tells the same offset and time as what is read."""
     log.tail({0: 0})
     before = time.time_ns() // 1_000_000
-    appended = log.append([claiming(0), claiming(1)], patience())
-    read = log.read({0: 2}, patience())
+    appended = log.append([claim_item(0), claim_item(1)], within_20_s())
+    read = log.read({0: 2}, within_20_s())
 
-    assert [one.offset for one in appended] == [0, 1]
-    assert [(one.partition, one.offset, one.time_ms) for one in read] == [tuple(one) for one in appended]
+    assert [entry.offset for entry in appended] == [0, 1]
+    assert [(entry.partition, entry.offset, entry.time_ms) for entry in read] == [tuple(entry) for entry in appended]
     assert abs(read[0].time_ms - before) < 10_000
-    assert log.bounds(patience()) == {0: (0, 2)}
-    assert log.history({0: (1, 2)}, patience()) == read[1:]
+    assert log.bounds(within_20_s()) == {0: (0, 2)}
+    assert log.history({0: (1, 2)}, within_20_s()) == read[1:]
 
 
 def test_a_topic_whose_time_comes_from_its_writers_is_refused(broker: Broker, names: Names) -> None:
     """Whoever writes could make itself fresh for ever."""
     connection, topic = Connection(broker.bootstrap), names.topic("claims")
-    topics.create(admin(connection), [topics.TopicSpec(topic, 1, {"message.timestamp.type": "CreateTime"})], patience())
-    log = ClaimsLog(connection, topic)
-    try:
-        with pytest.raises(Refused, match="LogAppendTime"):
-            member(log, "a")
-    finally:
-        log.close()
+    topics.create(
+        admin(connection), [topics.TopicSpec(topic, 1, {"message.timestamp.type": "CreateTime"})], within_20_s()
+    )
+    with contextlib.closing(ClaimsLog(connection, topic)) as log, pytest.raises(Refused, match="LogAppendTime"):
+        member(log, "a")
 
 
 def test_a_log_that_is_not_there_is_not_made_by_who_only_looks(broker: Broker, names: Names) -> None:
@@ -90,10 +88,10 @@ def test_a_log_that_is_not_there_is_not_made_by_who_only_looks(broker: Broker, n
 
 def test_eight_claimants_race_and_every_partition_has_one_owner_each_time(broker: Broker, names: Names) -> None:
     """Short; `make claims-races` runs 1,000 rounds over 64 partitions."""
-    found = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=5, partitions=16)
-    assert found.findings == []
-    assert sum(found.wins.values()) == 5 * 16
-    assert max(found.owned_after_s) < 10
+    result = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=5, partitions=16)
+    assert result.findings == []
+    assert sum(result.wins.values()) == 5 * 16
+    assert max(result.owned_after_s) < 10
 
 
 def test_claimants_that_do_not_read_back_are_caught(
@@ -101,15 +99,15 @@ def test_claimants_that_do_not_read_back_are_caught(
 ) -> None:
     """Who takes its own claim for granted takes what others have."""
 
-    def believing(self: Member, partitions: list[int], deadline: Deadline) -> None:
+    def claim_without_reading_back(self: Member, partitions: list[int], deadline: Deadline) -> None:
         written = self._write([ClaimingPartition("x", "g", "raced", p, 60_000) for p in partitions], deadline)
-        held = {p: races.Belief("", p, offset) for p, (_, offset) in zip(partitions, written, strict=True)}
-        self.held = lambda: held  # type: ignore[method-assign,assignment,return-value]
+        beliefs = {p: races.Belief("", p, offset) for p, (_, offset) in zip(partitions, written, strict=True)}
+        self.held = lambda: beliefs  # type: ignore[method-assign,assignment,return-value]
 
-    monkeypatch.setattr(Member, "claim", believing)
-    found = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=1, claimants=2, partitions=4)
-    assert any("2 owners" in text for text in found.findings)
-    assert any("believed that it owned partition" in text for text in found.findings)
+    monkeypatch.setattr(Member, "claim", claim_without_reading_back)
+    result = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=1, claimants=2, partitions=4)
+    assert any("2 owners" in text for text in result.findings)
+    assert any("believed that it owned partition" in text for text in result.findings)
 
 
 def test_the_judge_of_races_finds_each_way_to_be_wrong() -> None:
@@ -132,98 +130,94 @@ def test_a_newcomer_after_retention_gets_the_same_world(
     monkeypatch.setattr("brew.claims.state.SNAPSHOT_RECORDS", 50)
     connection, topic = Connection(broker.bootstrap), names.topic("claims")
     first = member(log, "a")
-    first.claim(range(4), patience())
+    first.claim(range(4), within_20_s())
     for _ in range(20):
         first._next_heartbeat_at = 0
-        first.turn(patience())
-    until = first.view.tables[0].snapshot_until
-    assert until > 50
-    cluster_admin.delete_records(admin(connection), topic, {0: until}, patience())
+        first.turn(within_20_s())
+    snapshot_until = first.view.tables[0].snapshot_until
+    assert snapshot_until > 50
+    cluster_admin.delete_records(admin(connection), topic, {0: snapshot_until}, within_20_s())
     first._next_heartbeat_at = 0
-    first.turn(patience())
+    first.turn(within_20_s())
 
-    other = ClaimsLog(connection, topic)
-    try:
-        assert other.bounds(patience())[0][0] == until
+    with contextlib.closing(ClaimsLog(connection, topic)) as other:
+        assert other.bounds(within_20_s())[0][0] == snapshot_until
         newcomer = member(other, "b")
-        waiting = patience()
+        deadline = within_20_s()
         while first.view.ends() != newcomer.view.ends():
-            waiting.check("both have read the same")
-            first.read_new(patience())
-        now, then = snapshot_of(newcomer.view.tables[0], "x"), snapshot_of(first.view.tables[0], "x")
-        assert now == then
+            deadline.check("both have read the same")
+            first.read_new(within_20_s())
+        assert snapshot_of(newcomer.view.tables[0], "x") == snapshot_of(first.view.tables[0], "x")
         assert not newcomer.view.partial
-    finally:
-        other.close()
 
 
 def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, names: Names, log: ClaimsLog) -> None:
     """Its tokens mean nothing in the new one."""
     client, topic = admin(Connection(broker.bootstrap)), names.topic("claims")
     first = member(log, "a")
-    first.turn(patience())
-    cluster_admin.delete_topics(client, [topic], patience())
+    first.turn(within_20_s())
+    cluster_admin.delete_topics(client, [topic], within_20_s())
     deadline = Deadline(20)
-    while topics.describe(client, [topic], patience()):
+    while topics.describe(client, [topic], within_20_s()):
         deadline.check("the topic goes")
-    topics.create(client, [topics.TopicSpec(topic, 1, CONFIG)], patience())
-    topics.describe_all(client, [topic], patience())
+    topics.create(client, [topics.TopicSpec(topic, 1, CONFIG)], within_20_s())
+    topics.describe_all(client, [topic], within_20_s())
 
-    def go_on() -> None:
+    def heartbeat_until_refused() -> None:
         while not deadline.expired():
             first._next_heartbeat_at = 0
             with contextlib.suppress(DeadlineExceeded):
                 first.turn(Deadline(5))
 
     with pytest.raises(Refused, match="recreated"):
-        go_on()
+        heartbeat_until_refused()
 
 
 def test_the_next_one_takes_over_a_topic_when_its_worker_leaves(broker: Broker, names: Names) -> None:
     """One seat, and two want it; a clean end hands over at once, not after two intervals, with a higher token."""
     connection, topic, interval_s = Connection(broker.bootstrap), names.topic("claims"), 10.0
 
-    def standing(client: str) -> StandBy:
+    def stand_by(client: str) -> StandBy:
         return StandBy(
             lambda: ClaimsLog(connection, topic), group="g", topic="orders", client_id=client, interval_s=interval_s
         )
 
-    never = threading.Event()
-    with standing("a") as a:
-        assert a.wait(never)
+    stop = threading.Event()
+    with stand_by("a") as a:
+        assert a.wait(stop)
         first = a.token
-        with standing("b") as b:
+        with stand_by("b") as b:
             assert not b.holds()
             a.leave()
             began = time.monotonic()
-            assert b.wait(never)
+            assert b.wait(stop)
             assert time.monotonic() - began < interval_s
             assert first is not None
             assert b.token is not None
             assert b.token > first
-        never.set()
-        assert not a.wait(never)
+        stop.set()
+        assert not a.wait(stop)
 
 
 def test_a_client_that_had_failed_before_says_why_and_the_next_append_has_another(secure: Secure, names: Names) -> None:
     """Without Write it fails for good while the log is read; what it says then is only that it has."""
     topic = names.topic("claims")
-    place = ResourceNames(names.input, names.output, names.dead_letter, names.group)
-    rows = [
-        replace(one, user=PROOF, name=topic)
-        for one in acl.extra_rights(DOWNSTREAM, [Purpose.OWNERSHIP], place)
-        if one.kind is Kind.TOPIC
+    resources = ResourceNames(names.input, names.output, names.dead_letter, names.group)
+    rights = [
+        replace(right, user=PROOF, name=topic)
+        for right in acl.extra_rights(DOWNSTREAM, [Purpose.OWNERSHIP], resources)
+        if right.kind is Kind.TOPIC
     ]
-    (write,) = (one for one in rows if one.operation is Operation.WRITE)
+    (write,) = (right for right in rights if right.operation is Operation.WRITE)
     # Who reads only may write nowhere; with Write on any topic the client would not fail for good.
-    secure.grant(PROOF, *(one for one in rows if one != write))
+    secure.grant(PROOF, *(right for right in rights if right != write))
     config = load(secure.security.config(PROOF))
     log = ClaimsLog(Connection(secure.broker.bootstrap, config.properties, config.secrets, config.source), topic)
     until(lambda: _has_failed(log._writer(), topic), "the client's failing for good")
     with pytest.raises(KafkaFailure, match=r"append to .*idempotence PID.*CLUSTER_AUTHORIZATION_FAILED"):
-        log.append([claiming()], patience())
+        log.append([claim_item()], within_20_s())
     secure.grant(PROOF, write)
-    assert len(log.append([claiming()], patience())) == 1
+    assert len(log.append([claim_item()], within_20_s())) == 1
     secure.revoke(PROOF, write)
     log.close()
 

@@ -25,10 +25,10 @@ from operations.dlq.dead_letter import ReplayLog
 from operations.dlq.replay import RepairCommand
 
 GOOD = b'{"customer_id":"c-1","total_cents":100}'
-MEND = f"{sys.executable} -c \"import sys; sys.stdout.write(sys.stdin.read().replace('broken', '') or sys.exit(7))\""
+REPAIR = f"{sys.executable} -c \"import sys; sys.stdout.write(sys.stdin.read().replace('broken', '') or sys.exit(7))\""
 
 
-def poisoned(stage: Stage, good: int = 20) -> None:
+def create_dead_letters(stage: Stage, good: int = 20) -> None:
     """Two partitions of good orders with four dead letters among them: two of one reason, and one of two others."""
     stage.create(2)
     stage.seed(good)
@@ -48,83 +48,83 @@ def dlq(stage: Stage, command: str, *more: str) -> Any:
     return asked(stage, f"dlq {command}", *more)
 
 
-def refused(stage: Stage, command: str, *more: str) -> tuple[int, str]:
+def run_dlq(stage: Stage, command: str, *more: str) -> tuple[int, str]:
     return pipeline(stage, f"dlq {command}", *more)
 
 
-def came_back(stage: Stage) -> Counter[str]:
+def times_replayed(stage: Stage) -> Counter[str]:
     """How often each dead letter stands on the input, by the place that the header names."""
-    headers = [dict(record.headers() or []) for record in stage.records(stage.names.input)]
-    return Counter((found[REPLAYED_FROM] or b"").decode() for found in headers if REPLAYED_FROM in found)
+    all_headers = [dict(record.headers() or []) for record in stage.records(stage.names.input)]
+    return Counter((headers[REPLAYED_FROM] or b"").decode() for headers in all_headers if REPLAYED_FROM in headers)
 
 
 def test_they_are_counted_and_shown_without_anything_that_a_terminal_obeys(stage: Stage) -> None:
-    poisoned(stage)
-    told = dlq(stage, "list")
-    counts = {(row["reason"], row["partition"]): row["letters"] for row in told["rows"]}
+    create_dead_letters(stage)
+    report = dlq(stage, "list")
+    counts = {(row["reason"], row["partition"]): row["letters"] for row in report["rows"]}
     assert counts == {
         (Reason.NOT_JSON, 0): 1,
         (Reason.NO_CUSTOMER_ID, 0): 1,
         (Reason.NOT_JSON, 1): 1,
         (Reason.NO_VALUE, 1): 1,
     }
-    assert (told["letters"], told["waiting"], told["replayed"]) == (4, 4, 0)
+    assert (report["letters"], report["waiting"], report["replayed"]) == (4, 4, 0)
     assert dlq(stage, "list", "--reason", "not-json", "--key", "gold-1", "--per", "day")["letters"] == 1
-    letter = next(one for one in stage.records(stage.names.dead_letter) if one.key() == b"silver-1")
-    at = f"{letter.partition()}/{letter.offset()}"
-    shown = dlq(stage, "inspect", at)
-    assert (shown["reason"], shown["key"], shown["value"]) == (
+    record = next(record for record in stage.records(stage.names.dead_letter) if record.key() == b"silver-1")
+    position = f"{record.partition()}/{record.offset()}"
+    letter = dlq(stage, "inspect", position)
+    assert (letter["reason"], letter["key"], letter["value"]) == (
         "not-json",
         {"text": "silver-1"},
         {"hex": b"\xff\x00\x1b[31m".hex()},
     )
-    assert dlq(stage, "inspect", "--source", "/".join(shown["source"].split("/")[1:])) == shown
-    code, text = refused(stage, "inspect", at)
+    assert dlq(stage, "inspect", "--source", "/".join(letter["source"].split("/")[1:])) == letter
+    code, text = run_dlq(stage, "inspect", position)
     assert (code, "\x1b" in text, "silver-1" in text) == (0, False, True)
-    assert "\u2502" in refused(stage, "list")[1]
-    assert refused(stage, "inspect", "0/4711")[0] == 3
-    assert refused(stage, "inspect", "0-1")[0] == 64
+    assert "\u2502" in run_dlq(stage, "list")[1]
+    assert run_dlq(stage, "inspect", "0/4711")[0] == 3
+    assert run_dlq(stage, "inspect", "0-1")[0] == 64
 
 
 def test_a_replay_writes_each_back_once_and_the_proof_holds(stage: Stage) -> None:
     """Same key, value and partition; what is rejected again is a new dead letter, and at the limit it stays."""
-    poisoned(stage)
+    create_dead_letters(stage)
     assert dlq(stage, "replay", "--dry-run")["replayed"] == 4
-    assert came_back(stage) == {}
+    assert times_replayed(stage) == {}
     assert dlq(stage, "replay")["replayed"] == 4
     again = dlq(stage, "replay")
     assert (again["replayed"], again["stays"]) == (0, {"replayed-before": 4})
-    assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
-    both = [r for r in stage.records(stage.names.input) if r.key() == b"gold-1"]
-    assert [(r.partition(), r.value()) for r in both] == [(0, b"broken" + GOOD)] * 2
-    names = [[name for name, _ in r.headers() or []] for r in both]
+    assert sorted(times_replayed(stage).values()) == [1, 1, 1, 1]
+    records = [r for r in stage.records(stage.names.input) if r.key() == b"gold-1"]
+    assert [(r.partition(), r.value()) for r in records] == [(0, b"broken" + GOOD)] * 2
+    names = [[name for name, _ in r.headers() or []] for r in records]
     assert names == [["trace"], ["trace", REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP]]
     stage.drain_alone()
     stage.proven(inputs=28, outputs=20)
     assert dlq(stage, "list")["waiting"] == 4
-    stays = dlq(stage, "replay", "--most-replays", "1")
-    assert (stays["replayed"], stays["stays"]) == (0, {"replayed-before": 4, "too-often": 4})
-    twice = dlq(stage, "replay", "--key", "gold-2")
-    assert [one["count"] for one in twice["letters"]] == [2]
+    limited = dlq(stage, "replay", "--most-replays", "1")
+    assert (limited["replayed"], limited["stays"]) == (0, {"replayed-before": 4, "too-often": 4})
+    repeated = dlq(stage, "replay", "--key", "gold-2")
+    assert [letter["count"] for letter in repeated["letters"]] == [2]
     headers = [r.headers() or [] for r in stage.records(stage.names.input) if r.key() == b"gold-2"]
     assert [[value for name, value in each if name == REPLAYED_COUNT] for each in headers] == [[], [b"1"], [b"2"]]
 
 
 def test_only_what_is_meant_is_written_back_and_repaired_on_the_way(stage: Stage) -> None:
     """By reason, by offsets, and through a command; what it fails on stays, told."""
-    poisoned(stage)
-    told = dlq(stage, "replay", "--reason", "not-json", "--partition", "0", "--edit", MEND)
-    assert (told["replayed"], told["stays"]) == (1, {})
+    create_dead_letters(stage)
+    report = dlq(stage, "replay", "--reason", "not-json", "--partition", "0", "--edit", REPAIR)
+    assert (report["replayed"], report["stays"]) == (1, {})
     stage.drain_alone()
     stage.proven(inputs=25, outputs=21)
-    failed = dlq(stage, "replay", "--reason", "no-value", "--edit", MEND)
+    failed = dlq(stage, "replay", "--reason", "no-value", "--edit", REPAIR)
     assert (failed["replayed"], failed["stays"]) == (0, {"edit-failed": 1})
     assert "exited with 7" in failed["stayed"][0]["message"]
     slow = dlq(stage, "replay", "--reason", "no-value", "--edit", "sleep 60", "--edit-timeout", "0.2")
     assert slow["stays"] == {"edit-failed": 1}
     assert dlq(stage, "replay", "--partition", "1", "--offsets", "0:1")["replayed"] == 1
     assert dlq(stage, "replay")["replayed"] == 2
-    assert set(came_back(stage).values()) == {1}
+    assert set(times_replayed(stage).values()) == {1}
     assert dlq(stage, "list")["replayed"] == 4
 
 
@@ -135,39 +135,39 @@ def replay(stage: Stage, *more: str) -> Ran:
 
 def test_a_replay_that_is_killed_and_run_again_writes_each_back_once(stage: Stage) -> None:
     """Three deaths in a row; each partition is a transaction of its own, so that there is work left for each."""
-    poisoned(stage)
+    create_dead_letters(stage)
     assert replay(stage, "--crash-point", CrashPoint.AFTER_FLUSH.value).code == -signal.SIGKILL
-    assert came_back(stage) == {}
+    assert times_replayed(stage) == {}
     for point in (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT):
         assert replay(stage, "--crash-point", point.value).code == -signal.SIGKILL
-        assert set(came_back(stage).values()) <= {1}
+        assert set(times_replayed(stage).values()) <= {1}
     assert replay(stage).code == 0
-    assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
+    assert sorted(times_replayed(stage).values()) == [1, 1, 1, 1]
     stage.drain_alone()
     stage.proven(inputs=28, outputs=20)
 
 
 def test_a_replay_that_another_one_overtakes_is_fenced(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one starts and ends while the first one edits, behind its fence and its look at the marks."""
-    poisoned(stage, good=2)
+    create_dead_letters(stage, good=2)
 
-    def overtaken(_: RepairCommand, value: bytes | None) -> bytes:
+    def replay_meanwhile(_: RepairCommand, value: bytes | None) -> bytes:
         dlq(stage, "replay")
         return value or b""
 
-    monkeypatch.setattr(RepairCommand, "__call__", overtaken)
-    code, text = refused(stage, "replay", "--edit", "any")
+    monkeypatch.setattr(RepairCommand, "__call__", replay_meanwhile)
+    code, text = run_dlq(stage, "replay", "--edit", "any")
     assert (code, "another replay" in text) == (3, True)
-    assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
+    assert sorted(times_replayed(stage).values()) == [1, 1, 1, 1]
 
 
 def test_without_its_marks_a_replay_would_write_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the other tests look at does go red."""
-    poisoned(stage, good=2)
+    create_dead_letters(stage, good=2)
     dlq(stage, "replay", "--key", "gold-2")
     monkeypatch.setattr(ReplayLog, "_take", lambda *_: None)
     dlq(stage, "replay", "--key", "gold-2")
-    assert list(came_back(stage).values()) == [2]
+    assert list(times_replayed(stage).values()) == [2]
 
 
 def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) -> None:
@@ -188,16 +188,16 @@ def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) ->
 
 def test_marks_count_for_one_group_only_and_are_missed(stage: Stage) -> None:
     """Another group's replay would not be fenced by this one's; marks that vanish would let letters come twice."""
-    poisoned(stage)
+    create_dead_letters(stage)
     assert dlq(stage, "replay", "--reason", "not-json")["replayed"] == 2
-    code, text = refused(stage, "replay", "--group", "another")
+    code, text = run_dlq(stage, "replay", "--group", "another")
     assert (code, "another" in text, stage.names.group in text) == (3, True, True)
     marks = stage.names.dead_letter + MARKS_TOPIC
     stage.admin.delete_topics([marks], operation_timeout=20)[marks].result(20)
     until(lambda: not topics.describe(stage.admin, [marks], Deadline(20)), "the marks' end on the broker", 20)
-    code, text = refused(stage, "replay")
+    code, text = run_dlq(stage, "replay")
     assert (code, "is lost" in text) == (3, True)
-    assert sorted(came_back(stage).values()) == [1, 1]
+    assert sorted(times_replayed(stage).values()) == [1, 1]
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])
@@ -208,9 +208,9 @@ def test_too_many_rejected_stop_a_run_and_lose_nothing(stage: Stage, reader: str
     small = ["--reader", reader, "--max-records-per-transaction", "700", "--transaction-bytes", "65536"]
     with pytest.raises(Refused, match=r"too-many-rejected: partition 0 .* --max-rejected is 0\.4"):
         stage.drain_alone(*small, "--max-rejected", "0.4")
-    behind = stage.committed()[0]
-    assert behind is not None
-    assert 1000 <= behind < 3000
+    position = stage.committed()[0]
+    assert position is not None
+    assert 1000 <= position < 3000
     stage.drain_alone(*small)
     stage.proven(inputs=3000, outputs=1500)
 
@@ -227,13 +227,13 @@ def clicks(stage: Stage, count: int) -> None:
 def test_a_run_that_reads_no_orders_at_all_stops_and_says_what_an_order_is(stage: Stage, reader: str) -> None:
     """What it rejected is a dead letter; the next run goes on behind that where it is allowed to, and none is twice."""
     clicks(stage, 2000)
-    few = ("--max-records-per-transaction", "100", "--transaction-bytes", "4096")
-    why = "all-rejected: the first .* they have no customer_id; an order looks like {"
-    with pytest.raises(Refused, match=why):
-        stage.drain_alone("--reader", reader, *few)
-    behind = sum(position or 0 for position in stage.committed().values())
-    assert 100 <= behind < 2000
-    assert dlq(stage, "list")["letters"] == behind
+    small = ("--max-records-per-transaction", "100", "--transaction-bytes", "4096")
+    message = "all-rejected: the first .* they have no customer_id; an order looks like {"
+    with pytest.raises(Refused, match=message):
+        stage.drain_alone("--reader", reader, *small)
+    position = sum(position or 0 for position in stage.committed().values())
+    assert 100 <= position < 2000
+    assert dlq(stage, "list")["letters"] == position
     stage.drain_alone("--reader", reader, "--max-rejected", "1")
     stage.proven(inputs=2000, outputs=0, dead_letters=2000)
 
@@ -244,7 +244,8 @@ def test_a_drain_of_twenty_clicks_is_refused_and_one_of_five_warns(stage: Stage)
     ran = stage.pipeline("--master", "none", seconds=60)
     assert (ran.code, "all-rejected: the first 20 records" in ran.err) == (3, True), ran.text
     stage.produce(stage.names.input, *((0, b"k", CLICK) for _ in range(5)))
-    few = stage.pipeline("--master", "none", seconds=60)
-    assert few.code == 0, few.text
-    assert f"warning: all 5 records were rejected; `brew dlq list --dead-letter {stage.names.dead_letter}`" in few.err
+    warned = stage.pipeline("--master", "none", seconds=60)
+    assert warned.code == 0, warned.text
+    command = f"brew dlq list --dead-letter {stage.names.dead_letter}"
+    assert f"warning: all 5 records were rejected; `{command}`" in warned.err
     stage.proven(inputs=25, outputs=0, dead_letters=25)

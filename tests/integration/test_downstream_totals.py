@@ -26,22 +26,22 @@ from downstream.totals.state_store import MemoryStore, StoreCheckpoint
 
 @pytest.fixture
 def shop(broker: Broker, names: Names) -> Iterator[Shop]:
-    made = Shop(Stage(broker, names))
-    made.stage.create(1, output=PARTITIONS)
-    made.sell(60)
-    yield made
+    shop = Shop(Stage(broker, names))
+    shop.stage.create(1, output=PARTITIONS)
+    shop.sell(60)
+    yield shop
     abandoned.clear()
 
 
 def test_totals_are_exact_and_go_on_where_they_stood(shop: Shop) -> None:
     """Customers whose orders lie in several partitions too; a second run adds what came since, after a restore."""
-    told = shop.count()
-    assert (told.orders, told.restored) == (60, 0)
+    result = shop.count()
+    assert (result.orders, result.restored) == (60, 0)
     assert shop.mistakes() == {}
     shop.sell(30)
-    told = shop.count()
-    assert told.orders == 30
-    assert told.restored > 0
+    result = shop.count()
+    assert result.orders == 30
+    assert result.restored > 0
     assert shop.mistakes() == {}
     assert shop.count().transactions == 0, "nothing to do, nothing written"
 
@@ -59,16 +59,16 @@ def test_no_crash_changes_a_total(shop: Shop, stage: str) -> None:
 
 def test_an_abort_leaves_nothing_in_the_state(shop: Shop) -> None:
     """The same process with the same state goes on after a transaction that had to be aborted."""
-    told = shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
-    assert told.failed == 1
+    result = shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
+    assert result.failed == 1
     assert shop.mistakes() == {}
 
 
 def test_a_takeover_fences_the_older_process(shop: Shop) -> None:
     """The older one hangs before its commit, a newer one does its work; waking up, it may not commit."""
     for topic in (shop.settings.input, shop.settings.deltas):
-        told = shop.count(CrashOnce(CrashPoint.AFTER_SEND_OFFSETS, topic, lambda _kafka: shop.count()))
-        assert told.fenced > 0
+        result = shop.count(CrashOnce(CrashPoint.AFTER_SEND_OFFSETS, topic, lambda _kafka: shop.count()))
+        assert result.fenced > 0
         assert shop.mistakes() == {}
         shop.sell(20)
 
@@ -133,19 +133,19 @@ def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
     deadline = working.Deadline
     monkeypatch.setattr(working, "Deadline", lambda _seconds: deadline(0.1))
     client = shop.stage.admin
-    work = Aggregate(settings, client, 0, MemoryStore())
+    aggregate = Aggregate(settings, client, 0, MemoryStore())
     with pytest.raises(DeadlineExceeded, match="open transaction"):
-        work._restore()
+        aggregate._restore()
     foreign.abort_transaction(10)
     monkeypatch.undo()
-    work._restore()
-    assert work.store.checkpoint is not None
+    aggregate._restore()
+    assert aggregate.store.checkpoint is not None
 
 
 # Bugs that somebody could write into the totals, and the comparison that finds each of them.
 
 
-class EarlyStore(Aggregate):
+class StoresBeforeCommit(Aggregate):
     """Changes the state while it produces, before anything is committed, and keeps the change after an abort."""
 
     def outputs(self, until: int) -> Iterator[Output]:
@@ -157,7 +157,7 @@ class EarlyStore(Aggregate):
         self._found, self._changes = {}, {}
 
 
-class ShortRestore(Aggregate):
+class RestoresHalf(Aggregate):
     """Takes the first half of the changelog for all of it."""
 
     def _restore(self) -> None:
@@ -168,7 +168,7 @@ class ShortRestore(Aggregate):
             self.store.write(dict(items[: len(items) // 2]), checkpoint)
 
 
-class Credulous(Aggregate):
+class TrustsOldState(Aggregate):
     """Believes its old state without looking where the group stands: what another process added is not in it."""
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
@@ -177,34 +177,34 @@ class Credulous(Aggregate):
 
 def test_a_state_that_keeps_aborted_changes_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--recompute` exits with 1 and names totals that are too high."""
-    monkeypatch.setattr(running, "Aggregate", EarlyStore)
+    monkeypatch.setattr(running, "Aggregate", StoresBeforeCommit)
     shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
-    found_out(shop)
+    assert_differences_are_found(shop)
 
 
 def test_a_restore_that_ends_too_early_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Totals that were not restored begin at nothing again."""
     shop.count()
     shop.sell(60)
-    monkeypatch.setattr(running, "Aggregate", ShortRestore)
+    monkeypatch.setattr(running, "Aggregate", RestoresHalf)
     shop.count()
-    found_out(shop)
+    assert_differences_are_found(shop)
 
 
 def test_a_state_that_is_believed_without_a_look_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next totals lack what another process had added meanwhile."""
-    monkeypatch.setattr(running, "Aggregate", Credulous)
-    kept = MemoryStore()
-    kept.close = lambda: None  # type: ignore[method-assign]
-    shop.count(store=kept)
+    monkeypatch.setattr(running, "Aggregate", TrustsOldState)
+    store = MemoryStore()
+    store.close = lambda: None  # type: ignore[method-assign]
+    shop.count(store=store)
     shop.sell(40)
     shop.count()
     shop.sell(40)
-    shop.count(store=kept)
-    found_out(shop)
+    shop.count(store=store)
+    assert_differences_are_found(shop)
 
 
-def found_out(shop: Shop) -> None:
+def assert_differences_are_found(shop: Shop) -> None:
     """The comparison exits with 1 and names a total that is wrong."""
     code, report = shop.compared()
     assert report.get("differences"), report

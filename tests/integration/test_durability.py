@@ -22,8 +22,8 @@ _UNWRITTEN = {"wal_writer_delay": "10s"}  # what is committed asynchronously sta
 @pytest.fixture(scope="module")
 def careless() -> Iterator[Postgres]:
     """A server of its own: its settings would concern every other test."""
-    with store(Postgres, {"fsync": "off", "full_page_writes": "off", **_UNWRITTEN}) as found:
-        yield found
+    with store(Postgres, {"fsync": "off", "full_page_writes": "off", **_UNWRITTEN}) as server:
+        yield server
 
 
 @pytest.fixture

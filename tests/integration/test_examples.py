@@ -26,16 +26,16 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
-    made.create(2)
-    return made
+    stage = Stage(broker, names)
+    stage.create(2)
+    return stage
 
 
 def brew(stage: Stage, command: str, function: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`brew run` and `brew verify`, in the repository's folder, without Spark."""
-    line = [sys.executable, "-m", "brew", command, *stage.options(), "--transform", f"examples/{function}", *more]
-    given = {**environment(stage.names.stem), **variables}
-    return subprocess.run(line, cwd=ROOT, env=given, capture_output=True, text=True, timeout=120, check=False)
+    arguments = [sys.executable, "-m", "brew", command, *stage.options(), "--transform", f"examples/{function}", *more]
+    env = {**environment(stage.names.stem), **variables}
+    return subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def run_and_verify(stage: Stage, function: str, *also: str, master: str = "none", **variables: str) -> None:
@@ -48,11 +48,12 @@ def run_and_verify(stage: Stage, function: str, *also: str, master: str = "none"
 
 
 def objects(records: Sequence[LogRecord]) -> list[Any]:
-    return [orjson.loads(one.value() or b"") for one in records]
+    return [orjson.loads(record.value() or b"") for record in records]
 
 
 def reasons(stage: Stage) -> list[bytes | None]:
-    return sorted(dict(one.headers() or ())[ERROR_REASON] or b"" for one in stage.records(stage.names.dead_letter))
+    letters = stage.records(stage.names.dead_letter)
+    return sorted(dict(letter.headers() or ())[ERROR_REASON] or b"" for letter in letters)
 
 
 def test_clicks_get_their_domain(stage: Stage) -> None:
@@ -64,7 +65,7 @@ def test_clicks_get_their_domain(stage: Stage) -> None:
         {"page": 1},
         [],
     ]
-    stage.produce(stage.names.input, *((n % 2, b"k", orjson.dumps(one), []) for n, one in enumerate(clicks)))
+    stage.produce(stage.names.input, *((n % 2, b"k", orjson.dumps(click), []) for n, click in enumerate(clicks)))
     run_and_verify(stage, "clicks.py:add_domain")
     assert objects(stage.records(stage.names.output)) == [{"url": "https://shop.example/x", "domain": "shop.example"}]
     assert reasons(stage) == [b"bad-url", b"no-url", b"no-url"]
@@ -85,11 +86,11 @@ def test_payments_are_converted_by_the_rate_of_their_time(stage: Stage, master: 
         ({"amount": 5, "currency": "XAU"}, first),
         ({"amount": "NaN", "currency": "EUR"}, first),
     ]
-    publish(stage, stage.names.input, *((b"k", orjson.dumps(one), when) for one, when in payments))
+    publish(stage, stage.names.input, *((b"k", orjson.dumps(payment), timestamp) for payment, timestamp in payments))
     variables = {"RATES_TOPIC": rates, "BOOTSTRAP": stage.broker.bootstrap}
     run_and_verify(stage, "currency.py:in_euros", master=master, **variables)
-    found = {(one["eur"], one["rate"]) for one in objects(stage.records(stage.names.output))}
-    assert found == {("9.00", "0.90"), ("9.60", "0.95"), ("5.00", "1")}
+    converted = {(payment["eur"], payment["rate"]) for payment in objects(stage.records(stage.names.output))}
+    assert converted == {("9.00", "0.90"), ("9.60", "0.95"), ("5.00", "1")}
     assert reasons(stage) == [b"no-amount", b"no-rate", b"no-rate"]
 
     publish(stage, rates, (b"USD", b"2", first + 4 * DAY_MS))
@@ -113,13 +114,13 @@ def test_personal_data_is_masked_in_value_key_and_headers(stage: Stage) -> None:
         stage.names.input, (0, b"c-1", orjson.dumps(customer), headers), (1, b"c-2", orjson.dumps(customer), [])
     )
     run_and_verify(stage, "masking.py:mask", MASKING_KEY="secret")
-    one, two = stage.records(stage.names.output)
-    masked = orjson.loads(one.value() or b"")
+    first, second = stage.records(stage.names.output)
+    masked = orjson.loads(first.value() or b"")
     assert set(masked) == {"customer_id", "tier", "contact"}
     assert list(masked["contact"][0]) == ["email"]
-    assert (one.value() == two.value(), one.key() == two.key()) == (True, False)
-    assert one.key() == masked["customer_id"].encode()  # the same text is masked alike, wherever it stands
-    written = b"".join((one.value() or b"", one.key() or b"", repr(one.headers()).encode()))
+    assert (first.value() == second.value(), first.key() == second.key()) == (True, False)
+    assert first.key() == masked["customer_id"].encode()  # the same text is masked alike, wherever it stands
+    written = b"".join((first.value() or b"", first.key() or b"", repr(first.headers()).encode()))
     assert [word for word in (b"Ada", b"c-1", b"a@x.example", b"user") if word in written] == []
 
     stage.produce(stage.names.input, (0, b"c-1", b"{}", []))
@@ -138,29 +139,29 @@ def test_the_lines_of_an_order_go_to_the_topic_of_their_kind(stage: Stage) -> No
         (1, b"o3", b'{"order_id":3}', []),
     )
     run_and_verify(stage, "routing.py:lines", "lines.food", "lines.books")
-    for topic, place, item in (("lines.food", 1, b"tea"), ("lines.books", 2, b"b1"), (stage.names.output, 3, b"t")):
-        (line,) = stage.records(topic)
-        assert (orjson.loads(line.value() or b"")["line"], line.key()) == (place, item)
+    for topic, number, item in (("lines.food", 1, b"tea"), ("lines.books", 2, b"b1"), (stage.names.output, 3, b"t")):
+        (record,) = stage.records(topic)
+        assert (orjson.loads(record.value() or b"")["line"], record.key()) == (number, item)
     assert reasons(stage) == [b"not-an-order"]
 
 
 def test_a_new_project_tests_runs_and_proves_itself(stage: Stage, tmp_path: Path) -> None:
     """`brew init`, then its Makefile's targets; `verify` sees it when the function is changed behind a run."""
     python = f"PYTHON={sys.executable}"
-    line = ["make", python, f"BREW={sys.executable} -m brew", f"INPUT={stage.names.input}"]
-    line += [f"OUTPUT={stage.names.output}", f"BOOTSTRAP={stage.broker.bootstrap}"]
-    given = {**environment(stage.names.stem), "PYTHONPATH": str(ROOT), "MASTER": "none"}
+    make = ["make", python, f"BREW={sys.executable} -m brew", f"INPUT={stage.names.input}"]
+    make += [f"OUTPUT={stage.names.output}", f"BOOTSTRAP={stage.broker.bootstrap}"]
+    env = {**environment(stage.names.stem), "PYTHONPATH": str(ROOT), "MASTER": "none"}
     name = f"p{stage.names.stem}"
 
-    def called(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, timeout=120, check=False)
+    def call(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
-    assert called([sys.executable, "-m", "brew", "init", name], tmp_path).returncode == 0
-    done = called([*line, "test", "seed", "run", "verify"], tmp_path / name)
+    assert call([sys.executable, "-m", "brew", "init", name], tmp_path).returncode == 0
+    done = call([*make, "test", "seed", "run", "verify"], tmp_path / name)
     assert done.returncode == 0, done.stdout + done.stderr
-    for told in (f"60 clicks on {stage.names.input}", "53 transformed, 3 rejected, 4 dropped", "proven"):
-        assert told in done.stdout
+    for message in (f"60 clicks on {stage.names.input}", "53 transformed, 3 rejected, 4 dropped", "proven"):
+        assert message in done.stdout
 
     function = tmp_path / name / "transformation.py"
     function.write_text(function.read_text().replace(".hostname", ".netloc + '!'"))
-    assert called([*line, "verify"], tmp_path / name).returncode != 0
+    assert call([*make, "verify"], tmp_path / name).returncode != 0

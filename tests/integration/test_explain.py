@@ -19,57 +19,57 @@ def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: 
     """Open, then aborted beside a committed copy, then a second one because the position was moved back."""
     stage.create(1)
     stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(5)))
-    place = f"{stage.names.input}/0/2"
-    (told,) = asked(stage, "explain", place)["orders"]
-    assert (told["answer"], told["copies"]) == ("not-read", [])
+    position = f"{stage.names.input}/0/2"
+    (order,) = asked(stage, "explain", position)["orders"]
+    assert (order["answer"], order["copies"]) == ("not-read", [])
 
     crash(stage)
-    (told,) = asked(stage, "explain", place)["orders"]
-    assert (told["answer"], [one["fate"] for one in told["copies"]]) == ("in-flight", ["open"])
+    (order,) = asked(stage, "explain", position)["orders"]
+    assert (order["answer"], [copy["fate"] for copy in order["copies"]]) == ("in-flight", ["open"])
 
     stage.drain_alone()
-    (told,) = asked(stage, "explain", "gold-2")["orders"]
-    assert (told["order"], told["answer"]) == (place, "delivered")
-    aborted, committed = told["copies"]
+    (order,) = asked(stage, "explain", "gold-2")["orders"]
+    assert (order["order"], order["answer"]) == (position, "delivered")
+    aborted, committed = order["copies"]
     assert (aborted["fate"], aborted["visible"], "fence" in aborted["rule"]) == ("aborted", False, True)
     assert (committed["fate"], committed["visible"]) == ("committed", True)
     assert committed["transactional_id"] == f"{stage.names.group}:{stage.names.input}:0"
-    assert (committed["range"], told["group"]["committed"]) == ([0, 5], 5)
-    assert asked(stage, "explain", committed["at"])["orders"] == [told]
+    assert (committed["range"], order["group"]["committed"]) == ([0, 5], 5)
+    assert asked(stage, "explain", committed["at"])["orders"] == [order]
 
     set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 2}, Deadline(20))
     stage.drain_alone()
-    found = asked(stage, "explain", "gold-2", "--since", "1h", code=1)
-    (told,) = found["orders"]
-    assert (told["answer"], "reset to an earlier one" in told["why"]) == ("twice", True)
-    assert found["verdict"]["verdict"] == "delivered-twice"
-    assert [one["range"] for one in told["copies"] if one["fate"] == "committed"] == [[0, 5], [2, 5]]
-    code, text = pipeline(stage, "explain", place)
+    report = asked(stage, "explain", "gold-2", "--since", "1h", code=1)
+    (order,) = report["orders"]
+    assert (order["answer"], "reset to an earlier one" in order["why"]) == ("twice", True)
+    assert report["verdict"]["verdict"] == "delivered-twice"
+    assert [copy["range"] for copy in order["copies"] if copy["fate"] == "committed"] == [[0, 5], [2, 5]]
+    code, text = pipeline(stage, "explain", position)
     assert (code, max(map(len, text.splitlines())) <= 120) == (1, True)
 
 
 def test_explain_tells_a_rejected_order_and_follows_its_replay_both_ways(stage: Stage) -> None:
     """The reason is told; a replay is no second writing of upstream, and is found from either end."""
     stage.create(1)
-    order = b'{"order_id":"o-1","customer_id":"c-1"}'
-    stage.produce(stage.names.input, (0, b"gold-1", b"broken" + order), (0, b"gold-2", order))
+    value = b'{"order_id":"o-1","customer_id":"c-1"}'
+    stage.produce(stage.names.input, (0, b"gold-1", b"broken" + value), (0, b"gold-2", value))
     stage.drain_alone()
     first = f"{stage.names.input}/0/0"
-    found = asked(stage, "explain", first)
-    (told,) = found["orders"]
-    (letter,) = told["copies"]
-    assert (told["answer"], letter["reason"], letter["range"]) == ("rejected", "not-json", [0, 2])
-    assert (letter["message"] in told["why"], found["verdict"]) == (True, None)
+    report = asked(stage, "explain", first)
+    (order,) = report["orders"]
+    (letter,) = order["copies"]
+    assert (order["answer"], letter["reason"], letter["range"]) == ("rejected", "not-json", [0, 2])
+    assert (letter["message"] in order["why"], report["verdict"]) == (True, None)
 
     replayed = replay(stage)
     stage.drain_alone()
-    found = asked(stage, "explain", first)
-    told, back = found["orders"]
-    assert (told["order"], told["answer"], told["replayed_as"]) == (first, "rejected", [replayed])
-    assert (back["order"], back["answer"], back["replay_of"]) == (replayed, "rejected", letter["at"])
-    assert (found["verdict"]["verdict"], letter["at"] in found["verdict"]["why"]) == ("replayed", True)
+    report = asked(stage, "explain", first)
+    order, again = report["orders"]
+    assert (order["order"], order["answer"], order["replayed_as"]) == (first, "rejected", [replayed])
+    assert (again["order"], again["answer"], again["replay_of"]) == (replayed, "rejected", letter["at"])
+    assert (report["verdict"]["verdict"], letter["at"] in report["verdict"]["why"]) == ("replayed", True)
     by_replay = asked(stage, "explain", replayed)
-    assert (by_replay["orders"], by_replay["verdict"]) == (found["orders"], found["verdict"])
+    assert (by_replay["orders"], by_replay["verdict"]) == (report["orders"], report["verdict"])
     code, text = pipeline(stage, "explain", first)
     assert (code, f"replayed as {replayed}" in " ".join(text.split())) == (0, True)
 
@@ -77,8 +77,8 @@ def test_explain_tells_a_rejected_order_and_follows_its_replay_both_ways(stage: 
 def replay(stage: Stage) -> str:
     """Write back the one record that was rejected; where on the input it then stands."""
     markers_written(stage.connection, stage.names.dead_letter)
-    code, told = pipeline(stage, "dlq replay")
-    assert code == 0, told
+    code, output = pipeline(stage, "dlq replay")
+    assert code == 0, output
     markers_written(stage.connection, stage.names.input)
     return f"{stage.names.input}/0/{stage.records(stage.names.input)[-1].offset()}"
 
@@ -86,19 +86,19 @@ def replay(stage: Stage) -> str:
 def test_explain_tells_what_upstream_wrote_twice(stage: Stage) -> None:
     """Two records of one order are delivered once each: that is no breach, and said so."""
     stage.create(2)
-    order = b'{"order_id":"o-1","customer_id":"c-1"}'
-    other = b'{"order_id":"o-2","customer_id":"c-1"}'
-    stage.produce(stage.names.input, (0, b"gold-1", order), (0, b"gold-1", other), (1, b"gold-9", order))
+    value = b'{"order_id":"o-1","customer_id":"c-1"}'
+    other_value = b'{"order_id":"o-2","customer_id":"c-1"}'
+    stage.produce(stage.names.input, (0, b"gold-1", value), (0, b"gold-1", other_value), (1, b"gold-9", value))
     stage.drain_alone()
-    found = asked(stage, "explain", "o-1", "--order-id")
-    assert ([one["answer"] for one in found["orders"]], found["found"]) == (["delivered", "delivered"], 2)
-    verdict = found["verdict"]
+    report = asked(stage, "explain", "o-1", "--order-id")
+    assert ([order["answer"] for order in report["orders"]], report["found"]) == (["delivered", "delivered"], 2)
+    verdict = report["verdict"]
     assert (verdict["verdict"], "'o-1' 2 times, with the same bytes" in verdict["why"]) == ("written-twice", True)
     code, text = pipeline(stage, "explain", "o-1", "--order-id")
     assert (code, "verdict: written-twice" in text) == (0, True)
-    found = asked(stage, "explain", "gold-1")
-    assert [one["order_id"] for one in found["orders"]] == ["o-1", "o-2"]
-    assert found["verdict"]["verdict"] == "different"
+    report = asked(stage, "explain", "gold-1")
+    assert [order["order_id"] for order in report["orders"]] == ["o-1", "o-2"]
+    assert report["verdict"]["verdict"] == "different"
     code, text = pipeline(stage, "explain", "o-9", "--order-id")
     assert (code, "has the order_id 'o-9'" in text) == (0, True)
 
@@ -113,8 +113,8 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
     stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(3)))
     set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 1}, Deadline(20))
     stage.drain_alone()
-    (told,) = asked(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
-    assert told["answer"] == "lost"
+    (order,) = asked(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
+    assert order["answer"] == "lost"
     assert asked(stage, "explain", "gold-9")["orders"] == []
     code, text = pipeline(stage, "explain", f"{stage.names.output}/0/2")
     assert (code, "there is no record" in text) == (3, True)
@@ -129,8 +129,8 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
 def test_a_topic_that_does_not_exist_is_refused(stage: Stage) -> None:
     """Not answered with "no record": nobody would know that the name was wrong."""
     stage.create(1)
-    for what in ("gold-1", "brew-nowhere/0/1"):
-        code, text = pipeline(stage, "explain", what, "--input", "brew-nowhere")
+    for argument in ("gold-1", "brew-nowhere/0/1"):
+        code, text = pipeline(stage, "explain", argument, "--input", "brew-nowhere")
         assert (code, "'brew-nowhere' does not exist" in text) == (ExitCode.REFUSED, True), text
 
 
@@ -147,8 +147,8 @@ def test_a_planted_duplicate_is_told_as_what_it_is(stage: Stage) -> None:
         assert writer.flush(20) == 0
         writer.commit_transaction(20)
     markers_written(stage.connection, stage.names.output)
-    found = asked(stage, "explain", "gold-1", code=1)
-    (told,) = found["orders"]
-    assert (told["answer"], found["verdict"]["verdict"]) == ("twice", "delivered-twice")
-    assert "in 2 transactions of" in told["why"], told["why"]
-    assert "two groups, or two programs, write to this topic" in told["why"], told["why"]
+    report = asked(stage, "explain", "gold-1", code=1)
+    (order,) = report["orders"]
+    assert (order["answer"], report["verdict"]["verdict"]) == ("twice", "delivered-twice")
+    assert "in 2 transactions of" in order["why"], order["why"]
+    assert "two groups, or two programs, write to this topic" in order["why"], order["why"]

@@ -26,49 +26,49 @@ STEP_S = 20.0
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
-    made.create(1)
-    return made
+    stage = Stage(broker, names)
+    stage.create(1)
+    return stage
 
 
 @pytest.fixture
-def asked(stage: Stage) -> Iterator[Groups]:
-    found = Groups(stage.connection)
-    yield found
-    found.close()
+def groups(stage: Stage) -> Iterator[Groups]:
+    groups = Groups(stage.connection)
+    yield groups
+    groups.close()
 
 
 @contextmanager
 def member(stage: Stage, protocol: str) -> Iterator[None]:
     """Somebody who has joined the group with this protocol (`classic`, or `consumer` as of KIP-848)."""
-    joined = consumer(stage.connection, stage.names.group, READ_COMMITTED, **{"group.protocol": protocol})
+    client = consumer(stage.connection, stage.names.group, READ_COMMITTED, **{"group.protocol": protocol})
     try:
-        joined.subscribe([stage.names.input])
-        until(lambda: joined.poll(0.05) or joined.assignment(), "a partition for the member")
+        client.subscribe([stage.names.input])
+        until(lambda: client.poll(0.05) or client.assignment(), "a partition for the member")
         yield
     finally:
-        joined.close()
+        client.close()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_are_told_whatever_protocol_they_joined_with(stage: Stage, asked: Groups, protocol: str) -> None:
+def test_members_are_told_whatever_protocol_they_joined_with(stage: Stage, groups: Groups, protocol: str) -> None:
     """DescribeGroups knows nothing of a group of KIP-848; the position of both is moved by their members."""
     with member(stage, protocol):
-        told = asked.describe(stage.names.group, Deadline(STEP_S))
-    assert (told.state, [one.partition("@")[0] for one in told.members]) == ("stable", ["rdkafka"])
-    assert told.operations is not None
-    assert {"READ", "DELETE", "DESCRIBE"} <= told.operations
+        facts = groups.describe(stage.names.group, Deadline(STEP_S))
+    assert (facts.state, [member.partition("@")[0] for member in facts.members]) == ("stable", ["rdkafka"])
+    assert facts.operations is not None
+    assert {"READ", "DELETE", "DESCRIBE"} <= facts.operations
 
 
-def test_a_group_that_nobody_made_is_dead_and_one_that_holds_offsets_is_empty(stage: Stage, asked: Groups) -> None:
+def test_a_group_that_nobody_made_is_dead_and_one_that_holds_offsets_is_empty(stage: Stage, groups: Groups) -> None:
     """Neither has members; deleted, it is dead again, and then there is nothing left to delete."""
     group = stage.names.group
-    assert asked.now(group, Deadline(STEP_S)) == GroupFacts("dead", ())
+    assert groups.now(group, Deadline(STEP_S)) == GroupFacts("dead", ())
     cluster_admin.set_offsets(stage.connection, group, stage.names.input, {0: 0}, Deadline(STEP_S))
     assert stage.committed() == {0: 0}
     assert group_state(stage.connection, group, Deadline(STEP_S)) == ("empty", 0)
     cluster_admin.delete_group(stage.connection, group, Deadline(STEP_S))
-    assert asked.describe(group, Deadline(STEP_S)).state == "dead"
+    assert groups.describe(group, Deadline(STEP_S)).state == "dead"
     with pytest.raises(Fatal, match=f"delete group {group}: .*GroupIdNotFoundError"):
         cluster_admin.delete_group(stage.connection, group, Deadline(STEP_S))
 
@@ -85,20 +85,20 @@ def test_a_group_with_members_is_neither_moved_nor_deleted(stage: Stage) -> None
 def test_the_connection_is_kept_between_questions_and_ends_with_its_thread(stage: Stage) -> None:
     """A following run asks every five seconds."""
     before = set(threading.enumerate())
-    one = Groups(stage.connection)
-    one.describe(stage.names.group, Deadline(STEP_S))
-    kept = one._admin
-    one.describe(stage.names.group, Deadline(STEP_S))
-    assert one._admin is kept
-    one.close()
-    one.close()
+    groups = Groups(stage.connection)
+    groups.describe(stage.names.group, Deadline(STEP_S))
+    client = groups._admin
+    groups.describe(stage.names.group, Deadline(STEP_S))
+    assert groups._admin is client
+    groups.close()
+    groups.close()
     until(lambda: set(threading.enumerate()) <= before, "the end of the connection's thread")
 
 
 def test_where_no_broker_answers_the_reason_is_told_in_time_and_no_thread_is_left() -> None:
     """Not an error: the run asks again a few seconds later."""
     before = set(threading.enumerate())
-    told = Groups(Connection("127.0.0.1:1")).now("g", Deadline(0.5))
-    assert isinstance(told, Unknown)
-    assert "127.0.0.1:1" in told.reason
+    facts = Groups(Connection("127.0.0.1:1")).now("g", Deadline(0.5))
+    assert isinstance(facts, Unknown)
+    assert "127.0.0.1:1" in facts.reason
     until(lambda: set(threading.enumerate()) <= before, "the end of its threads")

@@ -44,9 +44,8 @@ def test_raw_batches_tell_who_wrote_and_how_it_ended(broker: Broker, names: Name
     """Headers and markers only: no codec is needed."""
     connection = topic_with_transactions(broker, names, compression)
     log = log_offsets(admin(connection), names.input, [0], Deadline(20))[0]
-    found = list(raw_batches(connection, names.input, 0, log.first, log.end, Deadline(20)))
-    told = [(one.records, one.transactional, one.marker) for one in found]
-    assert told == [
+    batches = list(raw_batches(connection, names.input, 0, log.first, log.end, Deadline(20)))
+    assert [(batch.records, batch.transactional, batch.marker) for batch in batches] == [
         (3, False, None),
         (2, True, None),
         (1, True, "commit"),
@@ -54,25 +53,25 @@ def test_raw_batches_tell_who_wrote_and_how_it_ended(broker: Broker, names: Name
         (1, True, "abort"),
         (1, True, None),
     ]
-    assert [one.base_offset for one in found] == [0, 3, 5, 6, 10, 11]
-    assert len({one.producer_id for one in found if one.transactional}) == 1
+    assert [batch.base_offset for batch in batches] == [0, 3, 5, 6, 10, 11]
+    assert len({batch.producer_id for batch in batches if batch.transactional}) == 1
 
 
 def test_a_range_yields_the_batches_that_hold_its_offsets(broker: Broker, names: Names) -> None:
     """The first one may begin before it."""
     connection = topic_with_transactions(broker, names)
-    found = list(raw_batches(connection, names.input, 0, 4, 7, Deadline(20)))
-    assert [(one.base_offset, one.last_offset) for one in found] == [(3, 4), (5, 5), (6, 9)]
+    batches = list(raw_batches(connection, names.input, 0, 4, 7, Deadline(20)))
+    assert [(batch.base_offset, batch.last_offset) for batch in batches] == [(3, 4), (5, 5), (6, 9)]
     assert list(raw_batches(connection, names.input, 0, 7, 7, Deadline(20))) == []
 
 
 def test_an_open_transaction_is_named_with_its_first_offset_and_age(broker: Broker, names: Names) -> None:
     """The partition's leader and the coordinator together know all of it."""
     connection = topic_with_transactions(broker, names)
-    (found,) = open_transactions(connection, names.input, [0], Deadline(20))
-    assert (found.partition, found.first_offset, found.transactional_id) == (0, 11, names.topic("tx"))
-    assert found.age_s is not None
-    assert 0 <= found.age_s < 60
+    (transaction,) = open_transactions(connection, names.input, [0], Deadline(20))
+    assert (transaction.partition, transaction.first_offset, transaction.transactional_id) == (0, 11, names.topic("tx"))
+    assert transaction.age_s is not None
+    assert 0 <= transaction.age_s < 60
 
 
 def test_no_thread_is_left_behind(broker: Broker, names: Names) -> None:

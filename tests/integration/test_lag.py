@@ -20,8 +20,8 @@ from operations.partition_state import State, classify
 
 
 def lag_of(stage: Stage) -> dict[str, Any]:
-    told = asked(stage, "lag", "--interval", "0.1")
-    return dict(told["partitions"][0])
+    report = asked(stage, "lag", "--interval", "0.1")
+    return dict(report["partitions"][0])
 
 
 def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
@@ -81,15 +81,15 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_a_reader_is_give
         hour_ago = int(time.time() * 1000) - 3_600_000
         order, new = b'{"customer_id":"c-1"}', hour_ago + 3_000_000
         stage.produce(stage.names.input, (0, b"gold-1", order, None, hour_ago), (0, b"gold-1", order, None, new))
-        told = asked(stage, "lag", "--interval", "0.1")
-        ages = [row["lag_s"] for row in told["partitions"]]
-        assert (3_600 <= ages[0] < 3_700, ages[1], told["lag_s"]) == (True, 0, ages[0])
+        report = asked(stage, "lag", "--interval", "0.1")
+        ages = [row["lag_s"] for row in report["partitions"]]
+        assert (3_600 <= ages[0] < 3_700, ages[1], report["lag_s"]) == (True, 0, ages[0])
         assert asked(stage, "lag", "--interval", "0.1", "--exact", "0")["lag_s"] >= 3_600
-        quick = ("--interval", "0.1", "--fail-older-than")
-        assert pipeline(stage, "lag", *quick, "60")[0] == ExitCode.VIOLATION
-        code, text = pipeline(stage, "lag", *quick, "7200")
+        fail_older_than = ("--interval", "0.1", "--fail-older-than")
+        assert pipeline(stage, "lag", *fail_older_than, "60")[0] == ExitCode.VIOLATION
+        code, text = pipeline(stage, "lag", *fail_older_than, "7200")
         assert (code, "2 records to read, the oldest is 3,6" in text) == (ExitCode.DONE, True)
-        assert pipeline(stage, "lag", *quick, "60", "--watch")[0] == ExitCode.USAGE
+        assert pipeline(stage, "lag", *fail_older_than, "60", "--watch")[0] == ExitCode.USAGE
     stage.drain_alone()
     with upstream(stage, "late") as late:
         write(stage, late, 2)
@@ -103,41 +103,41 @@ def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_st
     """One fetch for each partition that lags and has moved, and none for those that are at the end."""
     stage.create(2)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
-    asked_at: list[tuple[int, int]] = []
-    plain = RawLogs.visible
+    fetches: list[tuple[int, int]] = []
+    visible = RawLogs.visible
 
-    def counted(self: RawLogs, topic: str, partition: int, offset: int, *more: Any) -> Any:
-        asked_at.append((partition, offset))
-        return plain(self, topic, partition, offset, *more)
+    def count_fetches(self: RawLogs, topic: str, partition: int, offset: int, *more: Any) -> Any:
+        fetches.append((partition, offset))
+        return visible(self, topic, partition, offset, *more)
 
-    monkeypatch.setattr(RawLogs, "visible", counted)
+    monkeypatch.setattr(RawLogs, "visible", count_fetches)
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
         ages = [observer.snapshot(Deadline(20))[0].oldest_ms for _ in range(3)]
-        assert (len(set(ages)), asked_at) == (1, [(0, 0)])
+        assert (len(set(ages)), fetches) == (1, [(0, 0)])
         stage.drain_alone()
         observer.snapshot(Deadline(20))
         stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
         assert observer.snapshot(Deadline(20))[0].oldest_ms >= ages[0]
-    assert asked_at == [(0, 0), (0, 1)]
+    assert fetches == [(0, 0), (0, 1)]
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100, ages=False) as observer:
         assert observer.snapshot(Deadline(20))[0].oldest_ms is None
-    assert len(asked_at) == 2
+    assert len(fetches) == 2
 
 
 def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> None:
     """Between two looks somebody took the id over, and committed nothing; before that it only stands still."""
     stage.create(1)
     stage.seed(5)
-    own = str(TransactionalId(stage.names.group, stage.names.input, 0))
-    fence(stage.connection, own, Deadline(20))
+    transactional_id = str(TransactionalId(stage.names.group, stage.names.input, 0))
+    fence(stage.connection, transactional_id, Deadline(20))
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
-        (before,), (still,) = observer.snapshot(Deadline(20)), observer.snapshot(Deadline(20))
-        fence(stage.connection, own, Deadline(20))
+        (before,), (unchanged,) = observer.snapshot(Deadline(20)), observer.snapshot(Deadline(20))
+        fence(stage.connection, transactional_id, Deadline(20))
         (after,) = observer.snapshot(Deadline(20))
     now_ms = int(time.time() * 1000)
-    assert classify(before, still, now_ms).state is State.STUCK
-    told = classify(still, after, now_ms)
-    assert (told.state, "two runs fence each other" in told.why) == (State.FENCED, True)
+    assert classify(before, unchanged, now_ms).state is State.STUCK
+    classification = classify(unchanged, after, now_ms)
+    assert (classification.state, "two runs fence each other" in classification.why) == (State.FENCED, True)
     assert after.remaining.records == 5
 
 

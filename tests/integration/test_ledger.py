@@ -68,7 +68,7 @@ def test_of_two_ledgers_that_begin_at_once_in_the_same_tables_one_is_refused(sta
     """Each would find no rows of another's, and their entries could not be told apart."""
     quick = dataclasses.replace(stage.database, lock_s=0.3)
     assignment = AssignedPartition(stage.topic, "id", 0, None, 0, 10)
-    first, second = (Database(one, "test") for one in (stage.database, quick))
+    first, second = (Database(settings, "test") for settings in (stage.database, quick))
     make_tables(first, stage.schema, TABLES)
     with first.transaction(Deadline(9)) as connection:
         Ledger("one", stage.topic).make(connection, [assignment])
@@ -101,7 +101,7 @@ def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: 
     """The published pattern, in place of ours: after a restore it goes on where Kafka stands, and the check sees it."""
     _book_more_and_restore(stage)
 
-    def larger(row: OffsetRow, assignment: ledger_handler.AssignedPartition) -> Start:
+    def larger(row: OffsetRow, assignment: AssignedPartition) -> Start:
         return Start(max(row.next_offset, assignment.committed or 0))
 
     monkeypatch.setattr(ledger_handler, "start", larger)
@@ -125,20 +125,20 @@ def _book_more_and_restore(stage: LedgerStage) -> None:
 def _advance_unguarded(
     ledger: ledger_handler.Ledger, connection: psycopg.Connection, slices: list[PartitionBatch]
 ) -> None:
-    for one in slices:
-        where = [one.until, *ledger._names, one.partition]
+    for batch in slices:
+        parameters = [batch.until, *ledger._names, batch.partition]
         connection.execute(
             "UPDATE kafka_offsets SET next_offset = %s WHERE consumer_group = %s AND topic = %s AND partition = %s",
-            where,
+            parameters,
         )
 
 
 def test_two_members_on_the_same_partitions_book_each_order_once(stage: LedgerStage) -> None:
     """Nobody keeps static members apart but the locked row and the guarded update."""
     first, second = stage.handler(), stage.handler()
-    with following(stage.loop(batch=20), first) as one, following(stage.loop(batch=30), second) as two:
-        one.done()
-        two.done()
+    with following(stage.loop(batch=20), first) as first_loop, following(stage.loop(batch=30), second) as second_loop:
+        first_loop.done()
+        second_loop.done()
     assert first.booked.entries + second.booked.entries == ORDERS
     stage.proven(ORDERS)
 
@@ -147,20 +147,20 @@ def test_without_lock_and_guard_two_members_book_twice(stage: LedgerStage, monke
     """The same with the position written as if nobody else were there: the check names the double rows."""
     monkeypatch.setattr(ledger_handler.Ledger, "require", lambda *_: None)
     monkeypatch.setattr(ledger_handler.Ledger, "advance", _advance_unguarded)
-    both = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=20)
     assigned = LedgerHandler.assigned
 
-    def together(
-        handler: LedgerHandler, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline
+    def assigned_together(
+        handler: LedgerHandler, assignments: list[AssignedPartition], deadline: Deadline
     ) -> dict[int, int]:
-        found = dict(assigned(handler, assignments, deadline))
-        both.wait()
-        return found
+        positions = dict(assigned(handler, assignments, deadline))
+        barrier.wait()
+        return positions
 
-    monkeypatch.setattr(LedgerHandler, "assigned", together)
-    with following(stage.loop(), stage.handler()) as one, following(stage.loop(), stage.handler()) as two:
-        one.done()
-        two.done()
+    monkeypatch.setattr(LedgerHandler, "assigned", assigned_together)
+    with following(stage.loop(), stage.handler()) as a, following(stage.loop(), stage.handler()) as b:
+        a.done()
+        b.done()
     assert stage.check().findings["ledger-duplicate"] == ORDERS
 
 
@@ -170,10 +170,10 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
     class Member(LedgerHandler):
         def __init__(self) -> None:
             super().__init__(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.StoreCrash())
-            self.seated = threading.Event()
+            self.has_partitions = threading.Event()
 
-        def assigned(self, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline) -> dict[int, int]:
-            self.seated.set()
+        def assigned(self, assignments: list[AssignedPartition], deadline: Deadline) -> dict[int, int]:
+            self.has_partitions.set()
             return dict(super().assigned(assignments, deadline))
 
         def handle(self, slices: list[PartitionBatch], context: HandlerContext) -> None:
@@ -182,17 +182,17 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
 
     first, second = Member(), Member()
     loop = stage.loop(partitions=None, batch=3, follow=True)
-    with following(loop, first) as one:
+    with following(loop, first) as first_loop:
         until(lambda: first.booked.entries > 0, "the first one books")
-        with following(loop, second) as two:
-            assert second.seated.wait(30)
+        with following(loop, second) as second_loop:
+            assert second.has_partitions.wait(30)
             enriched.write(stage.bootstrap, stage.topic, ORDERS, seed=2, first=1000)
             until(lambda: second.booked.entries >= 20, "the second one books")
-            two.stop.set()
-            two.done()
+            second_loop.stop.set()
+            second_loop.done()
         until(lambda: first.booked.entries + second.booked.entries == 2 * ORDERS, "all are booked")
-        one.stop.set()
-        one.done()
+        first_loop.stop.set()
+        first_loop.done()
     stage.proven(2 * ORDERS)
 
 
@@ -205,7 +205,7 @@ def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(st
     class Next(LedgerHandler):
         """Has joined before the other one sleeps, so that it comes while the lock is held, however slow its start."""
 
-        def assigned(self, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[AssignedPartition], deadline: Deadline) -> dict[int, int]:
             assert asleep.wait(60)
             return dict(super().assigned(assignments, deadline))
 
@@ -341,6 +341,6 @@ def test_a_draining_member_ends_also_where_others_hold_everything(stage: LedgerS
 def test_the_command_takes_partitions_by_claim(stage: LedgerStage, names: Names) -> None:
     """From its options to the rows."""
     options = ("--ownership", "claims", "--claims", names.topic("claims"), "--client-id", "ledger-1")
-    told = document(run(stage.command(*options, "--heartbeat-interval-s", "0.5", "--json")))
-    assert told["entries"] == ORDERS
+    report = document(run(stage.command(*options, "--heartbeat-interval-s", "0.5", "--json")))
+    assert report["entries"] == ORDERS
     stage.proven(ORDERS)

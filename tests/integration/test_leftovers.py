@@ -19,28 +19,28 @@ from brew.records import ERROR_REASON
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
-    made.create(2)
-    made.seed(20)
-    return made
+    stage = Stage(broker, names)
+    stage.create(2)
+    stage.seed(20)
+    return stage
 
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
     """An empty temporary folder, for Python and for Java."""
-    made = tmp_path / "temporary"
-    made.mkdir()
-    return made
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
 
 
 def start(stage: Stage, temporary: Path, *words: str) -> Running:
     java = f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData"
-    given = {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": java, "XDG_CACHE_HOME": str(temporary.parent / "cache")}
-    return Running([sys.executable, "-m", *words], environment(stage.names.stem) | given)
+    variables = {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": java, "XDG_CACHE_HOME": str(temporary.parent / "cache")}
+    return Running([sys.executable, "-m", *words], environment(stage.names.stem) | variables)
 
 
-def left(temporary: Path) -> list[str]:
-    return sorted(one.name for one in temporary.iterdir())
+def files_in(temporary: Path) -> list[str]:
+    return sorted(path.name for path in temporary.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_program_leaves_nothing_in_the_temporary_folder(stage: Stage, temporar
     with start(stage, temporary, *words, *stage.options()) as program:
         ran = program.wait(120)
     assert ran.code == 0 or words[1] == "verify", ran.text
-    assert left(temporary) == []
+    assert files_in(temporary) == []
 
 
 def test_the_live_view_leaves_nothing_in_the_temporary_folder(stage: Stage, temporary: Path) -> None:
@@ -69,14 +69,14 @@ def test_the_live_view_leaves_nothing_in_the_temporary_folder(stage: Stage, temp
         program.terminate()
         ran = program.wait(60)
     assert ran.code in {0, 128 + signal.SIGTERM}, ran.text
-    assert left(temporary) == []
+    assert files_in(temporary) == []
 
 
 def test_every_script_removes_its_temporary_folder() -> None:
     """However it ends: the demos make folders of their own."""
-    made = [script for script in (ROOT / "scripts").glob("*.sh") if "mktemp" in script.read_text()]
-    assert "story.sh" in [script.name for script in made], "the demos' own"
-    assert [script.name for script in made if "trap " not in script.read_text()] == []
+    scripts = [script for script in (ROOT / "scripts").glob("*.sh") if "mktemp" in script.read_text()]
+    assert "story.sh" in [script.name for script in scripts], "the demos' own"
+    assert [script.name for script in scripts if "trap " not in script.read_text()] == []
 
 
 def test_show_follow_shows_what_is_written_while_it_runs(stage: Stage, temporary: Path) -> None:
@@ -88,11 +88,11 @@ def test_show_follow_shows_what_is_written_while_it_runs(stage: Stage, temporary
     ) as program:  # fmt: skip
         stage.drain_alone()
         program.await_line(lambda line: line.startswith("{"), times=2)
-        found = [json.loads(line) for line in program.told().splitlines() if line.startswith("{")]
+        records = [json.loads(line) for line in program.told().splitlines() if line.startswith("{")]
         program.terminate()
         ran = program.wait(60)
     assert ran.code in {0, 128 + signal.SIGTERM}, ran.text
-    assert len(found) == 2
-    assert {one["fate"] for one in found} == {"committed"}
-    assert all(ERROR_REASON in dict(one["headers"]) for one in found)
-    assert left(temporary) == []
+    assert len(records) == 2
+    assert {record["fate"] for record in records} == {"committed"}
+    assert all(ERROR_REASON in dict(record["headers"]) for record in records)
+    assert files_in(temporary) == []

@@ -22,7 +22,9 @@ from proof.wire.rules import Action, Rule, Side
 Call = Callable[[AdminClient, Deadline], object]
 
 
-def _calls(names: Names) -> dict[Api, Call]:
+@pytest.fixture
+def calls(broker: Broker, names: Names) -> dict[Api, Call]:
+    make_topics(Connection(broker.bootstrap), names.input)
     user = {names.stem: Secret("no user of anybody")}
     return {
         Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.TopicSpec(names.output, 1, {})], by),
@@ -34,21 +36,15 @@ def _calls(names: Names) -> dict[Api, Call]:
     }
 
 
-@pytest.fixture
-def calls(broker: Broker, names: Names) -> dict[Api, Call]:
-    make_topics(Connection(broker.bootstrap), names.input)
-    return _calls(names)
-
-
 def test_an_answer_that_is_lost_is_asked_for_again(broker: Broker, calls: dict[Api, Call], names: Names) -> None:
     """The first answer to each request never comes; a topic that was made by then counts as made by this call."""
     with WireProxy(broker.bootstrap) as proxy, ThreadPoolExecutor() as pool:
-        traps = [proxy.add(Rule(api, Action.DROP, Side.REPLY)) for api in calls]
-        asked = {api: pool.submit(call, admin(proxy.connection), Deadline(20)) for api, call in calls.items()}
-        told = {api: future.result() for api, future in asked.items()}
-        assert [trap.fired for trap in traps] == [1] * len(calls)
-    assert told[Api.CREATE_TOPICS] == {names.output: True}
-    assert told[Api.DESCRIBE_CONFIGS] == "delete"
+        rules = [proxy.add(Rule(api, Action.DROP, Side.REPLY)) for api in calls]
+        futures = {api: pool.submit(call, admin(proxy.connection), Deadline(20)) for api, call in calls.items()}
+        results = {api: future.result() for api, future in futures.items()}
+        assert [rule.fired for rule in rules] == [1] * len(calls)
+    assert results[Api.CREATE_TOPICS] == {names.output: True}
+    assert results[Api.DESCRIBE_CONFIGS] == "delete"
 
 
 def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: dict[Api, Call]) -> None:
@@ -56,8 +52,8 @@ def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: di
     with WireProxy(broker.bootstrap) as proxy, ThreadPoolExecutor() as pool:
         for api in calls:
             proxy.add(Rule(api, Action.DROP, Side.REPLY, times=0))
-        asked = [pool.submit(call, admin(proxy.connection), Deadline(1)) for call in calls.values()]
-        failures = [future.exception() for future in asked]
+        futures = [pool.submit(call, admin(proxy.connection), Deadline(1)) for call in calls.values()]
+        failures = [future.exception() for future in futures]
     assert [type(failure) for failure in failures] == [DeadlineExceeded] * len(calls)
     assert all("still failing after 1 s" in str(failure) for failure in failures)
 
@@ -65,6 +61,6 @@ def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: di
 @pytest.mark.usefixtures("calls")
 def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, names: Names) -> None:
     """Also when the other one was there first and we were answered at once."""
-    wanted = [topics.TopicSpec(names.input, 1, {}), topics.TopicSpec(names.output, 1, {})]
-    made = topics.create(admin(Connection(broker.bootstrap)), wanted, Deadline(20))
-    assert made == {names.input: False, names.output: True}
+    specs = [topics.TopicSpec(names.input, 1, {}), topics.TopicSpec(names.output, 1, {})]
+    created = topics.create(admin(Connection(broker.bootstrap)), specs, Deadline(20))
+    assert created == {names.input: False, names.output: True}

@@ -22,13 +22,11 @@ COUNT = 20
 @pytest.mark.parametrize("ground", GROUNDS)
 def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, ground: str) -> None:
     """The control stands on the same ground; docs/proof/mutants.md tells what is wrong, and what names it."""
-    here = [one for one in EVERY.values() if one.on == ground]
-
-    control, tried = experiments(ground, here, lambda name: Stage(broker, Names.fresh(name)))
-
+    bugs = [bug for bug in EVERY.values() if bug.on == ground]
+    control, tried = experiments(ground, bugs, lambda name: Stage(broker, Names.fresh(name)))
     assert control.proven, control
-    assert {one.name: seen for one, seen in tried if not as_it_should(one, seen)} == {}
-    assert len(tried) == len(here) > 0
+    assert {bug.name: result for bug, result in tried if not as_it_should(bug, result)} == {}
+    assert len(tried) == len(bugs) > 0
 
 
 @pytest.mark.parametrize(
@@ -43,9 +41,7 @@ def test_a_bug_is_seen_in_a_process_that_is_killed_too(stage: Stage, program: li
         assert dying.wait(60).code == -signal.SIGKILL
     stage.seed(4)
     stage.drain_alone()
-
     code, report = stage.verify()
-
     assert (code, report["totals"].get("lost-output", 0)) == (1 if lost else 0, lost), report
 
 

@@ -53,22 +53,22 @@ class Endpoint:
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self.given: list[str] = []
+        self.token_owners: list[str] = []
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 pair = base64.b64decode(self.headers["Authorization"].partition(" ")[2]).decode()
-                client, _, secret = (urllib.parse.unquote(one) for one in pair.partition(":"))
-                known = secret == _SECRET
+                client, _, secret = (urllib.parse.unquote(part) for part in pair.partition(":"))
+                accepted = secret == _SECRET
                 body = {"access_token": endpoint.token(client), "token_type": "Bearer", "expires_in": 600}
-                self.send_response(200 if known else 401)
+                self.send_response(200 if accepted else 401)
                 self.send_header("Content-Type", "application/json")
                 self.end_headers()
-                self.wfile.write(json.dumps(body if known else {"error": "invalid_client"}).encode())
-                if known:
-                    endpoint.given.append(client)
+                self.wfile.write(json.dumps(body if accepted else {"error": "invalid_client"}).encode())
+                if accepted:
+                    endpoint.token_owners.append(client)
 
             def log_message(self, *_: object) -> None: ...
 
@@ -93,7 +93,7 @@ class Endpoint:
 
 
 @dataclass
-class Place:
+class TokenBroker:
     """A secure broker that takes tokens, and a folder for clients' files."""
 
     cluster: Cluster
@@ -111,11 +111,11 @@ class Place:
         file.chmod(0o600)
         return file
 
-    def call(self, client: str, *words: str, secret: str = _SECRET) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", *words, "--bootstrap", self.cluster.bootstrap]
+    def call(self, client: str, *module_and_arguments: str, secret: str = _SECRET) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *module_and_arguments, "--bootstrap", self.cluster.bootstrap]
         command += ["--client-config", str(self.config(client, secret))]
-        given = environment("oauth")
-        return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=180)
+        variables = environment("oauth")
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=180)
 
     def succeeds(self, client: str, *words: str) -> str:
         done = self.call(client, *words)
@@ -124,7 +124,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def token_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenBroker]:
     folder, endpoint = tmp_path_factory.mktemp("oauth"), Endpoint()
     keys = folder / "keys.json"
     keys.write_text(endpoint.key_set())
@@ -149,9 +149,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 del os.environ["JAVA_TOOL_OPTIONS"]
             else:
                 os.environ["JAVA_TOOL_OPTIONS"] = before
-            found = Place(cluster, endpoint, folder)
-            found.succeeds("admin", "proof", "topics")
-            yield found
+            token_broker = TokenBroker(cluster, endpoint, folder)
+            token_broker.succeeds("admin", "proof", "topics")
+            yield token_broker
     finally:
         endpoint.server.shutdown()
         thread.join()
@@ -159,36 +159,36 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("reader", [("--master", "none"), ("--master", "local[2]", "--reader", "connector")])
-def test_a_run_logs_in_by_token_and_the_operators_tools_do(place: Place, reader: tuple[str, ...]) -> None:
+def test_a_run_logs_in_by_token_and_the_operators_tools_do(token_broker: TokenBroker, reader: tuple[str, ...]) -> None:
     """The broker sees the token's owner: rights are those of the user `pipeline`."""
-    place.succeeds("admin", "proof", "seed", "--count", "50")
-    before = len(place.endpoint.given)
-    assert "50 records: 50 enriched" in place.succeeds("pipeline", "pipeline", "run", *reader)
-    tokens = len(place.endpoint.given) - before
+    token_broker.succeeds("admin", "proof", "seed", "--count", "50")
+    before = len(token_broker.endpoint.token_owners)
+    assert "50 records: 50 enriched" in token_broker.succeeds("pipeline", "pipeline", "run", *reader)
+    tokens = len(token_broker.endpoint.token_owners) - before
     assert tokens <= 8, "one for a process, not one for each client"
-    assert json.loads(place.succeeds("operator", "pipeline", "lag", "--json"))["remaining"] == 0
-    assert "no hanging or lingering" in place.succeeds("operator", "pipeline", "doctor")
-    place.succeeds("proof-reader", "proof", "verify")
+    assert json.loads(token_broker.succeeds("operator", "pipeline", "lag", "--json"))["remaining"] == 0
+    assert "no hanging or lingering" in token_broker.succeeds("operator", "pipeline", "doctor")
+    token_broker.succeeds("proof-reader", "proof", "verify")
 
 
-def test_a_wrong_secret_is_told_with_the_endpoint_and_without_the_secret(place: Place) -> None:
+def test_a_wrong_secret_is_told_with_the_endpoint_and_without_the_secret(token_broker: TokenBroker) -> None:
     """Soon, and as a refusal."""
-    done = place.call("pipeline", "pipeline", "run", "--master", "none", secret="wrong-secret")
+    done = token_broker.call("pipeline", "pipeline", "run", "--master", "none", secret="wrong-secret")
     assert done.returncode == 3, done.stderr
-    assert f"no token for client pipeline from {place.endpoint.url}: HTTP 401" in done.stderr
+    assert f"no token for client pipeline from {token_broker.endpoint.url}: HTTP 401" in done.stderr
     assert "wrong-secret" not in done.stderr.replace("pipeline-wrong-secret.properties", "")
 
 
-def test_an_owner_without_rights_is_told_whose_they_are(place: Place) -> None:
-    done = place.call("nobody", "pipeline", "run", "--master", "none")
+def test_an_owner_without_rights_is_told_whose_they_are(token_broker: TokenBroker) -> None:
+    done = token_broker.call("nobody", "pipeline", "run", "--master", "none")
     assert done.returncode == 3, done.stderr
     assert "client nobody" in done.stderr
 
 
-def test_the_tasks_of_a_sink_log_in_by_token(place: Place) -> None:
+def test_the_tasks_of_a_sink_log_in_by_token(token_broker: TokenBroker) -> None:
     """The driver through kafka-python, tasks through aiokafka; the last test, since `verify` would see the record."""
-    found = load(place.config("pipeline"))
-    connection = Connection(place.cluster.bootstrap, found.properties, found.secrets, found.source)
+    config = load(token_broker.config("pipeline"))
+    connection = Connection(token_broker.cluster.bootstrap, config.properties, config.secrets, config.source)
     kafka = SharedTransaction(TransactionSettings(connection, GROUP_ID, 20.0), OUTPUT_TOPIC)
     written = []
 

@@ -14,8 +14,6 @@ from harness.waiting import markers_written
 from brew.jvm.dependencies import KAFKAS, fetch, home
 
 ORDERS = 40
-
-
 OLDEST = "3.3.2"
 
 
@@ -38,31 +36,31 @@ def test_a_crash_heals_on_an_old_broker_and_every_command_tells_what_is_there(ol
     stage.drain()
     stage.proven(inputs=ORDERS, outputs=ORDERS)
 
-    told = asked(stage, "preflight")
-    found = {one["name"]: one for one in told["findings"]}
-    assert not told["refuses"]
-    unknown = {name for name, one in found.items() if one["severity"] == "unknown"}
+    report = asked(stage, "preflight")
+    findings = {finding["name"]: finding for finding in report["findings"]}
+    assert not report["refuses"]
+    unknown = {name for name, finding in findings.items() if finding["severity"] == "unknown"}
     assert unknown == {"transaction-verification"}
-    assert "before Kafka 3.6" in found["transaction-verification"]["why"]
+    assert "before Kafka 3.6" in findings["transaction-verification"]["why"]
 
     (order,) = asked(stage, "explain", f"{names.input}/0/0")["orders"]
     assert order["answer"] == "delivered"
     fates = [copy["fate"] for copy in order["copies"]]
     assert fates == ["aborted", "committed"]
 
-    strips = {one["role"]: one for one in asked(stage, "xray")["strips"]}
+    strips = {strip["role"]: strip for strip in asked(stage, "xray")["strips"]}
     kinds = [run["kind"] for run in strips["output"]["runs"]]
     assert kinds == ["aborted", "abort-marker", "committed", "commit-marker"]
     assert pipeline(stage, "top", "--once")[0] == 0
 
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
-        (held,) = [row for row in asked(stage, "lag", "--interval", "0.1")["partitions"] if row["held_by"]]
-        assert (held["state"], held["partition"], names.topic("up") in held["why"]) == ("blocked", 0, True)
-        looked = ("--topic", names.input, "--older-than", "0")
-        (sick,) = asked(stage, "doctor", *looked, code=1)["transactions"]
-        assert (sick["transactional_id"], sick["kind"]) == (names.topic("up"), "lingering")
-        told = asked(stage, "doctor", *looked, "--abort", "--yes", "--transaction", names.topic("up"))
-        assert told["sick"] == 0
+        (blocked,) = [row for row in asked(stage, "lag", "--interval", "0.1")["partitions"] if row["held_by"]]
+        assert (blocked["state"], blocked["partition"], names.topic("up") in blocked["why"]) == ("blocked", 0, True)
+        options = ("--topic", names.input, "--older-than", "0")
+        (transaction,) = asked(stage, "doctor", *options, code=1)["transactions"]
+        assert (transaction["transactional_id"], transaction["kind"]) == (names.topic("up"), "lingering")
+        report = asked(stage, "doctor", *options, "--abort", "--yes", "--transaction", names.topic("up"))
+        assert report["sick"] == 0
     markers_written(stage.connection, names.input)
     assert [row["held_by"] for row in asked(stage, "lag", "--interval", "0.1")["partitions"]] == [[]]

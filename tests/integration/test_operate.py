@@ -30,21 +30,21 @@ def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> No
     stage.create(2)
     stage.seed(10)
     stage.drain_alone()
-    told = asked(stage, "preflight")
-    found = {one["name"]: one for one in told["findings"]}
-    assert not told["refuses"]
-    assert {name for name, one in found.items() if one["severity"] == "unsafe"} == set()
-    assert {name for name, one in found.items() if one["severity"] == "unknown"} == set()
-    assert found["transaction-timeout"]["need"] == "less than 900000 ms"
-    assert (found["transaction-version"]["value"], found["brokers-alike"]["value"]) == ("2", "1 broker")
-    assert found["topic-identity"]["value"] == "2 of 2 positions"
+    report = asked(stage, "preflight")
+    findings = {finding["name"]: finding for finding in report["findings"]}
+    assert not report["refuses"]
+    assert {name for name, finding in findings.items() if finding["severity"] == "unsafe"} == set()
+    assert {name for name, finding in findings.items() if finding["severity"] == "unknown"} == set()
+    assert findings["transaction-timeout"]["need"] == "less than 900000 ms"
+    assert (findings["transaction-version"]["value"], findings["brokers-alike"]["value"]) == ("2", "1 broker")
+    assert findings["topic-identity"]["value"] == "2 of 2 positions"
     code, text = pipeline(stage, "preflight")
     assert (code, "a run can start" in text) == (0, True)
     assert "! input-replication" in text
     assert "✓" not in text
-    code, everything = pipeline(stage, "preflight", "--all")
-    assert (code, everything.count("✓ ")) == (0, told["counts"]["ok"])
-    assert everything.index("! input-replication") < everything.index("✓ ")
+    code, all_checks = pipeline(stage, "preflight", "--all")
+    assert (code, all_checks.count("✓ ")) == (0, report["counts"]["ok"])
+    assert all_checks.index("! input-replication") < all_checks.index("✓ ")
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -53,11 +53,11 @@ def configure(stage: Stage, config: dict[str, str]) -> None:
     topic = ConfigResource(ResourceType.TOPIC, stage.names.output)
     set_config(stage.admin, stage.names.output, config, Deadline(20))
 
-    def known() -> bool:
-        found = stage.admin.describe_configs([topic], request_timeout=20)[topic].result()
-        return all(found[name].value == value for name, value in config.items())
+    def applied() -> bool:
+        actual = stage.admin.describe_configs([topic], request_timeout=20)[topic].result()
+        return all(actual[name].value == value for name, value in config.items())
 
-    until(known, f"{config} on the broker", 20)
+    until(applied, f"{config} on the broker", 20)
 
 
 def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage) -> None:
@@ -79,12 +79,12 @@ def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage
 
 
 @contextlib.contextmanager
-def stranger(stage: Stage) -> Iterator[None]:
+def other_member(stage: Stage) -> Iterator[None]:
     """Somebody who has subscribed with our group."""
     member = consumer(stage.connection, stage.names.group, READ_COMMITTED)
     try:
         member.subscribe([stage.names.input])
-        until(lambda: member.poll(0.05) or member.assignment(), "the stranger's partitions")
+        until(lambda: member.poll(0.05) or member.assignment(), "the other member's partitions")
         yield
     finally:
         member.close()
@@ -93,17 +93,17 @@ def stranger(stage: Stage) -> Iterator[None]:
 def test_a_stranger_in_the_group_is_found(stage: Stage) -> None:
     """It would commit positions of its own."""
     stage.create(1)
-    with stranger(stage):
-        told = asked(stage, "preflight", code=3)
-    (found,) = [one for one in told["findings"] if one["name"] == "group-members"]
-    assert (found["severity"], found["value"].startswith("1: ")) == ("unsafe", True)
+    with other_member(stage):
+        report = asked(stage, "preflight", code=3)
+    (finding,) = [finding for finding in report["findings"] if finding["name"] == "group-members"]
+    assert (finding["severity"], finding["value"].startswith("1: ")) == ("unsafe", True)
 
 
 def test_a_run_that_is_refused_makes_no_topic(stage: Stage) -> None:
     """Who is told no finds the cluster as it was."""
     stage.create(1)
     stage.seed(10)
-    with stranger(stage), pytest.raises(Refused, match="--allow group-members"):
+    with other_member(stage), pytest.raises(Refused, match="--allow group-members"):
         stage.drain_alone()
     assert topics.describe(stage.admin, [stage.names.output, stage.names.dead_letter], Deadline(20)) == {}
     stage.drain_alone()
@@ -114,12 +114,12 @@ def test_topics_that_were_just_made_are_judged_as_they_are(stage: Stage, monkeyp
     """Not as they were expected: somebody's policy may make them otherwise."""
     stage.create(1)
     stage.seed(10)
-    make = topics.create
+    create = topics.create
 
-    def compacted(client: AdminClient, wanted: list[TopicSpec], deadline: Deadline) -> None:
-        make(client, [replace(one, config={**one.config, "cleanup.policy": "compact"}) for one in wanted], deadline)
+    def create_compacted(client: AdminClient, specs: list[TopicSpec], deadline: Deadline) -> None:
+        create(client, [replace(spec, config={**spec.config, "cleanup.policy": "compact"}) for spec in specs], deadline)
 
-    monkeypatch.setattr(topics, "create", compacted)
+    monkeypatch.setattr(topics, "create", create_compacted)
     with pytest.raises(Refused, match="output-cleanup is compact"):
         stage.drain_alone()
     assert stage.records(stage.names.output) == []
@@ -133,9 +133,9 @@ def test_a_stranger_who_joins_while_a_run_follows_ends_it(stage: Stage, reader: 
     with stage.python(*follow) as run, stage.python(*follow, "--allow", "group-members") as tolerant:
         stage.seed(10)
         until(lambda: stage.outputs() == 10, "both have begun", 30)
-        with stranger(stage):
-            ended = run.wait(60)
-            assert (ended.code, "group-members is 1: " in ended.err) == (ExitCode.REFUSED, True), ended
+        with other_member(stage):
+            ran = run.wait(60)
+            assert (ran.code, "group-members is 1: " in ran.err) == (ExitCode.REFUSED, True), ran
             assert tolerant.alive()
         tolerant.terminate()
         assert tolerant.wait(20).code == 0
@@ -155,13 +155,13 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
         monkeypatch.setattr(TransactionsAdmin, "_ask", too_old)
-        told = asked(stage, "lag", "--interval", "0.1")
-        (row,) = told["partitions"]
+        report = asked(stage, "lag", "--interval", "0.1")
+        (row,) = report["partitions"]
         assert (row["state"], "did not report its producer" in row["why"], row["held_by"]) == ("blocked", True, [])
-        assert "Kafka 3.0 or later" in told["unavailable"]
-        told = asked(stage, "explain", f"{stage.names.input}/0/0")
-        assert [one["answer"] for one in told["orders"]] == ["delivered"]
-        assert [text for text in told["unavailable"] if "Kafka 3.0 or later" in text]
+        assert "Kafka 3.0 or later" in report["unavailable"]
+        report = asked(stage, "explain", f"{stage.names.input}/0/0")
+        assert [order["answer"] for order in report["orders"]] == ["delivered"]
+        assert [text for text in report["unavailable"] if "Kafka 3.0 or later" in text]
         code, text = pipeline(stage, "doctor", "--topic", stage.names.input)
         assert (code, "Kafka 3.0 or later" in text) == (3, True)
 
@@ -180,9 +180,9 @@ def test_the_time_outs_are_explained_with_what_brokers_and_options_say(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For people in 80 columns, for programs as a document; one that the brokers refuse ends with 3."""
-    told = asked(stage, "preflight", "--explain-timeouts", "--transaction-timeout", "120")
-    assert [one["ms"] for one in told["chain"]] == [30_000, 108_000, 120_000, 900_000]
-    assert told["holds"] is True
+    report = asked(stage, "preflight", "--explain-timeouts", "--transaction-timeout", "120")
+    assert [timeout["ms"] for timeout in report["chain"]] == [30_000, 108_000, 120_000, 900_000]
+    assert report["holds"] is True
     longest = ("preflight", "--explain-timeouts", "--transaction-timeout", "900")
     assert asked(stage, *longest)["holds"] is False
     monkeypatch.setattr(ClusterFacts, "number", lambda *_: 60_000)

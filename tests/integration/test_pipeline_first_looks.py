@@ -11,13 +11,18 @@ from harness.pipeline import Here, Stage
 from brew.driver import partitions
 from brew.driver import run as running
 from brew.driver.partitions import PartitionSurvey
-from brew.driver.run_context import RunProgress
+from brew.driver.run_context import RunContext, RunProgress
 from brew.errors import Refused
 from brew.kafka.clients import producer
 from brew.offsets import OffsetRange
 
 
-def begun(stage: Stage) -> Producer:
+def run_context(stage: Stage) -> RunContext:
+    preflight = running.check(stage.settings("--master", "none"))
+    return running.create_context(preflight, threading.Event(), RunProgress(), Here())
+
+
+def begin_transaction(stage: Stage) -> Producer:
     """A transaction of partition 0, with a record in the output."""
     txn_id = f"{stage.names.group}:{stage.names.input}:0"
     writer = producer(stage.connection, txn_id, timeout_s=60, message_max_bytes=1_000_000)
@@ -35,7 +40,7 @@ def die_in_partition_0_before_partition_1_has_a_position(stage: Stage) -> Produc
     stage.produce(stage.names.input, (0, *order))
     stage.drain_alone()
     stage.produce(stage.names.input, (0, *order), (1, *order))
-    return begun(stage)
+    return begin_transaction(stage)
 
 
 def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_position_yet(
@@ -52,37 +57,32 @@ def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_positio
 def test_a_rival_that_died_is_waited_for_look_by_look_until_its_partition_is_ours(stage: Stage) -> None:
     """Each look ends soon, so that claims are followed meanwhile; a fence may strike only in what is ours."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    ground = running.check(stage.settings("--master", "none"))
-    one = PartitionSurvey(running.create_context(ground, threading.Event(), RunProgress(), Here()))
-    one.owned = {1}
+    survey = PartitionSurvey(run_context(stage))
+    survey.owned = {1}
     for _ in range(2):
-        facts, all_of_them = one.read(lambda _source: range(2))
-        assert (1 in {fact.partition for fact in facts}, all_of_them) == (False, False)
+        facts, complete = survey.read(lambda _source: range(2))
+        assert (1 in {fact.partition for fact in facts}, complete) == (False, False)
     assert len(stage.open_transactions()) == 1
-    one.owned = {0, 1}
-    facts, all_of_them = one.read(lambda _source: range(2))
-    one.close()
-    assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
+    survey.owned = {0, 1}
+    facts, complete = survey.read(lambda _source: range(2))
+    survey.close()
+    assert ({fact.partition for fact in facts}, complete) == ({0, 1}, True)
     stage.nothing_open()
 
 
 def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transaction(stage: Stage) -> None:
     """At each look it has another one open; what they hide came later than what has to be seen."""
     rival = die_in_partition_0_before_partition_1_has_a_position(stage)
-    one = PartitionSurvey(
-        running.create_context(
-            running.check(stage.settings("--master", "none")), threading.Event(), RunProgress(), Here()
-        )
-    )
-    one.owned = {1}
-    assert one.read(lambda _source: range(2))[1] is False
+    survey = PartitionSurvey(run_context(stage))
+    survey.owned = {1}
+    assert survey.read(lambda _source: range(2))[1] is False
     rival.commit_transaction(20)
     rival.begin_transaction()
     rival.produce(stage.names.output, b"of the next one", partition=0)
     assert rival.flush(20) == 0
-    facts, all_of_them = one.read(lambda _source: range(2))
-    one.close()
-    assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
+    facts, complete = survey.read(lambda _source: range(2))
+    survey.close()
+    assert ({fact.partition for fact in facts}, complete) == ({0, 1}, True)
     rival.abort_transaction(20)
 
 
@@ -90,17 +90,15 @@ def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None
     """A partition is given out while it is empty; its first transaction may outlast the next look."""
     stage.create(1)
     stage.drain_alone()
-    shared = running.create_context(
-        running.check(stage.settings("--master", "none")), threading.Event(), RunProgress(), Here()
-    )
-    one = PartitionSurvey(shared)
-    one.read(lambda _source: range(1))
-    shared.running[0] = OffsetRange(stage.names.input, 0, 0, 1)
+    context = run_context(stage)
+    survey = PartitionSurvey(context)
+    survey.read(lambda _source: range(1))
+    context.running[0] = OffsetRange(stage.names.input, 0, 0, 1)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": "c-1"}'))
-    first = begun(stage)
-    facts, all_of_them = one.read(lambda _source: range(1))
-    one.close()
-    assert ([fact.committed for fact in facts], all_of_them) == ([None], True)
+    first = begin_transaction(stage)
+    facts, complete = survey.read(lambda _source: range(1))
+    survey.close()
+    assert ([fact.committed for fact in facts], complete) == ([None], True)
     first.commit_transaction(20)
     assert stage.outputs() == 1
 
@@ -109,9 +107,8 @@ def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, mon
     """Nobody gives us the partition of whoever hangs there; to begin would be a guess."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
     monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
-    ground = running.check(stage.settings("--master", "none"))
-    one = PartitionSurvey(running.create_context(ground, threading.Event(), RunProgress(), Here()))
-    one.owned = {1}
+    survey = PartitionSurvey(run_context(stage))
+    survey.owned = {1}
     with pytest.raises(Refused, match="an open transaction of another producer hides output"):
-        one.read(lambda _source: range(2))
-    one.close()
+        survey.read(lambda _source: range(2))
+    survey.close()

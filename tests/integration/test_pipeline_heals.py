@@ -34,15 +34,15 @@ def stage(broker: Broker, names: Names) -> Stage:
 
 
 @pytest.fixture(params=READERS)
-def either(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
+def any_reader(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
     """Whoever reads."""
     return Stage(broker, names, reader=request.param)
 
 
 def rows_of(stage: Stage, start: int, until: int) -> list[Rows]:
     """Some of partition 0, as a reader hands it over."""
-    found = [one for one in stage.records(stage.names.input) if start <= one.offset() < until]
-    columns = zip(*[(r.offset(), r.key(), r.value(), None, r.timestamp()[1]) for r in found], strict=True)
+    records = [record for record in stage.records(stage.names.input) if start <= record.offset() < until]
+    columns = zip(*[(r.offset(), r.key(), r.value(), None, r.timestamp()[1]) for r in records], strict=True)
     return [Rows(*map(list, columns))]
 
 
@@ -53,11 +53,11 @@ WORKER_POINTS = [
     CrashPoint.COMMIT_IN_FLIGHT,
     CrashPoint.BEFORE_REPORT,
 ]
-TRACELESS = {CrashPoint.AFTER_FENCE}
+NOTHING_PRODUCED = {CrashPoint.AFTER_FENCE}
 DONE = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 
 
-def in_the_log(stage: Stage) -> int:
+def count_with_aborted(stage: Stage) -> int:
     """Records of the output as a read_uncommitted reader sees them, aborted attempts among them."""
     return len(stage.records(stage.names.output, READ_UNCOMMITTED))
 
@@ -67,62 +67,62 @@ def test_a_dead_worker_heals_within_the_run_at_every_crash_point(stage: Stage, p
     """Each range's first attempt dies by SIGKILL; the next one's fence and locate tell what is out and what is not."""
     stage.create(2)
     stage.seed(40)
-    here = stage.drain("--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", point.value)
+    run = stage.drain("--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", point.value)
     if point in DONE:
-        assert Status.ALREADY_DONE in here.statuses()
-        assert in_the_log(stage) == 40
+        assert Status.ALREADY_DONE in run.statuses()
+        assert count_with_aborted(stage) == 40
     elif point is not CrashPoint.COMMIT_IN_FLIGHT:
-        assert in_the_log(stage) > 40
+        assert count_with_aborted(stage) > 40
     stage.proven(inputs=40, outputs=40)
 
 
 @pytest.mark.parametrize("point", list(CrashPoint))
-def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(either: Stage, point: CrashPoint) -> None:
+def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(any_reader: Stage, point: CrashPoint) -> None:
     """The crashed attempt's producer lives on in this process, its transaction open; the next run does not wait."""
-    stage = either
+    stage = any_reader
     stage.create(2)
     stage.seed(40)
     crashed = stage.drain_alone("--crash-prob", "1.0", "--crash-point", point.value)
     assert crashed.statuses() == {Status.CRASHED}
-    left = sum(one.enriched for one in crashed.outcomes)
-    assert (left > 0) == (point not in TRACELESS)
+    enriched = sum(outcome.enriched for outcome in crashed.outcomes)
+    assert (enriched > 0) == (point not in NOTHING_PRODUCED)
     if point not in {CrashPoint.COMMIT_IN_FLIGHT, *DONE}:
         assert len(stage.records(stage.names.output)) == 0
-        assert in_the_log(stage) == left
+        assert count_with_aborted(stage) == enriched
     stage.drain_alone()
     stage.proven(inputs=40, outputs=40)
 
 
-def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(either: Stage) -> None:
+def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(any_reader: Stage) -> None:
     """Somebody fences every id again and again: attempts end as fenced, and once it stops all comes out, once."""
-    stage = either
+    stage = any_reader
     stage.create()
-    here, ended, seeded = Here(), threading.Event(), 0
+    run, stopped, seeded = Here(), threading.Event(), 0
 
     def steal() -> None:
-        while not ended.is_set() and not met():  # a thief who never rests can win every time
+        while not stopped.is_set() and not fenced_often_enough():  # a thief who never rests can win every time
             for partition in range(PARTITIONS):
                 txn_id = str(TransactionalId(stage.names.group, stage.names.input, partition))
                 thief = producer(stage.connection, txn_id, timeout_s=30, message_max_bytes=1_000_000)
                 with contextlib.suppress(KafkaException):  # the pipeline fences back
                     thief.init_transactions(10)
 
-    def met() -> bool:
+    def fenced_often_enough() -> bool:
         """Whether the thief came between a fence and its commit often enough; a theft between cycles shows nothing."""
-        return here.progress.totals.fenced >= PARTITIONS
+        return run.progress.totals.fenced >= PARTITIONS
 
     thief, deadline = threading.Thread(target=steal), Deadline(120)
     thief.start()
     try:
-        while not met():
+        while not fenced_often_enough():
             deadline.check("the thief meets the pipeline")
             stage.seed(400)
             seeded += 400
-            stage.drain_alone("--max-records-per-transaction", "25", here=here)
+            stage.drain_alone("--max-records-per-transaction", "25", here=run)
     finally:
-        ended.set()
+        stopped.set()
         thief.join(60)
-    assert any("fenced" in one.detail for one in here.outcomes if one.status is Status.FENCED)
+    assert any("fenced" in outcome.detail for outcome in run.outcomes if outcome.status is Status.FENCED)
     stage.proven(inputs=seeded, outputs=seeded)
 
 
@@ -137,16 +137,16 @@ def test_two_attempts_at_the_same_range_at_once_write_it_once(stage: Stage) -> N
     rivals = 0
     for start in range(0, 300, 30):
         rows = rows_of(stage, start, start + 30)
-        offer = AttemptSpec(OffsetRange(stage.names.input, 0, start, start + 30), targets, first_time=start == 0)
-        job = Job({0: offer}, transaction, OrderEnrichment(settings.limits))
+        spec = AttemptSpec(OffsetRange(stage.names.input, 0, start, start + 30), targets, first_time=start == 0)
+        job = Job({0: spec}, transaction, OrderEnrichment(settings.limits))
         with ThreadPoolExecutor(3) as pool:
-            copies = [pool.submit(attempt, offer, iter(rows), job) for _ in range(3)]
-            told = [copy.result() for copy in copies]
-        statuses = [one.status for one in told]
-        assert set(statuses) <= {Status.COMMITTED, Status.FENCED, Status.ALREADY_DONE}, [one.detail for one in told]
-        assert statuses.count(Status.COMMITTED) <= 1, told
+            copies = [pool.submit(attempt, spec, iter(rows), job) for _ in range(3)]
+            outcomes = [copy.result() for copy in copies]
+        statuses = [outcome.status for outcome in outcomes]
+        assert set(statuses) <= {Status.COMMITTED, Status.FENCED, Status.ALREADY_DONE}, outcomes
+        assert statuses.count(Status.COMMITTED) <= 1, outcomes
         rivals += Status.FENCED in statuses
-        assert attempt(offer, iter(rows), job).status in {Status.COMMITTED, Status.ALREADY_DONE}
+        assert attempt(spec, iter(rows), job).status in {Status.COMMITTED, Status.ALREADY_DONE}
     assert rivals, "they never met"
     stage.proven(inputs=300, outputs=300)
 
@@ -161,9 +161,9 @@ def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage)
     for wrong in (frame.repartition(2), frame.orderBy("offset")):
         with pytest.raises(Fatal, match="Spark planned"):
             check_one_task_per_range(wrong, ranges)
-    two = frame.union(frame)
+    doubled = frame.union(frame)
     with pytest.raises(Fatal, match="Spark planned 2 tasks for 1 ranges"):
-        check_one_task_per_range(two, ranges)
+        check_one_task_per_range(doubled, ranges)
 
 
 def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -> None:
@@ -178,8 +178,8 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
         offsets = [log.end for _, log in sorted(stage.logs(stage.names.input).items())]
         ranges = [OffsetRange(stage.names.input, number, 0, end) for number, end in enumerate(offsets)]
         assert len(read_ranges(spark, stage.connection, stage.names.group, ranges).collect()) == 40
-        up = [one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
-        return sum(1 for one in up if one.raddr.port == port)
+        established = (one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED)
+        return sum(1 for connection in established if connection.raddr.port == port)
 
     first = connections()
     assert max(connections() for _ in range(3)) <= first, "fewer when those of an earlier test are closed meanwhile"

@@ -16,8 +16,8 @@ from brew.offsets import SourcePosition
 from brew.orders import Reason
 from brew.records import ERROR_MESSAGE, ERROR_OFFSET, ERROR_OMITTED, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 
-OWN = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
-STAMP = 1_700_000_000_123
+INPUT_HEADERS = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
+TIMESTAMP_MS = 1_700_000_000_123
 PROOF_ALONE = pytest.mark.parametrize("stage", [DIRECT], indirect=True)
 """Of tests of the proof, which does not ask who read."""
 
@@ -28,12 +28,12 @@ def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage
 
 
 def by_source(records: list[LogRecord]) -> dict[tuple[int, int], LogRecord]:
-    found = {}
-    for one in records:
-        source = SourcePosition.of(one.headers())
+    by_position = {}
+    for record in records:
+        source = SourcePosition.of(record.headers())
         assert source is not None
-        found[source.partition, source.offset] = one
-    return found
+        by_position[source.partition, source.offset] = record
+    return by_position
 
 
 def test_a_transactional_input_is_read_without_what_was_aborted_up_to_its_very_end(stage: Stage) -> None:
@@ -41,14 +41,15 @@ def test_a_transactional_input_is_read_without_what_was_aborted_up_to_its_very_e
     stage.create(3)
     stage.seed(60, "--transactional", "--markers-only-partition", "1")
     assert len(stage.records(stage.names.input)) == 60
-    here = stage.drain("--max-records-per-transaction", "25")
-    assert here.progress.totals.enriched == 60
-    markers_only = [one for one in here.outcomes if one.partition == 1]
-    assert {one.status for one in markers_only} == {Status.COMMITTED}
-    assert sum(one.enriched for one in markers_only) == 0
-    assert not any(key.startswith(b"gold-aborted") for one in stage.records(stage.names.output) if (key := one.key()))
+    run = stage.drain("--max-records-per-transaction", "25")
+    assert run.progress.totals.enriched == 60
+    markers_only = [outcome for outcome in run.outcomes if outcome.partition == 1]
+    assert {outcome.status for outcome in markers_only} == {Status.COMMITTED}
+    assert sum(outcome.enriched for outcome in markers_only) == 0
+    keys = [record.key() or b"" for record in stage.records(stage.names.output)]
+    assert not any(key.startswith(b"gold-aborted") for key in keys)
     stage.proven(inputs=60, outputs=60)
-    # A crash leaves the same ground for the next run.
+    # The same after a crash of the run before.
     stage.seed(60, "--transactional", "--markers-only-partition", "1")
     stage.drain("--crash-prob", "1.0")
     stage.drain()
@@ -75,8 +76,8 @@ def test_bad_records_of_every_reason_go_to_the_dead_letters_unchanged(stage: Sta
     records = []
     for number, value in enumerate(BAD.values()):
         records += [
-            (0, b"gold-%d" % number, good(number), OWN, STAMP + number),
-            (0, b"bad-%d" % number, value, OWN, STAMP + number),
+            (0, b"gold-%d" % number, good(number), INPUT_HEADERS, TIMESTAMP_MS + number),
+            (0, b"bad-%d" % number, value, INPUT_HEADERS, TIMESTAMP_MS + number),
         ]
     stage.produce(stage.names.input, *records, (1, None, good(1)), (1, b"", b""), (1, b"k\xff", b"\xff\xfe"))
     limits = ["--max-record-bytes", "2000", "--max-record-depth", "20"]
@@ -84,27 +85,27 @@ def test_bad_records_of_every_reason_go_to_the_dead_letters_unchanged(stage: Sta
 
     dead = by_source(stage.records(stage.names.dead_letter))
     for index, (reason, value) in enumerate(BAD.items()):
-        one = dead[0, 2 * index + 1]
-        assert (one.partition(), one.key(), one.value()) == (0, b"bad-%d" % index, value)
-        assert one.timestamp()[1] == STAMP + index
-        headers = one.headers() or []
-        assert headers[: len(OWN)] == OWN
-        told = dict(headers[len(OWN) :])
-        assert told[ERROR_REASON] == reason.encode()
-        assert told[ERROR_MESSAGE]
-        assert told[ERROR_TOPIC] == stage.names.input.encode()
-        assert (told[ERROR_PARTITION], told[ERROR_OFFSET]) == (b"0", b"%d" % (2 * index + 1))
-        assert ERROR_OMITTED not in told
+        record = dead[0, 2 * index + 1]
+        assert (record.partition(), record.key(), record.value()) == (0, b"bad-%d" % index, value)
+        assert record.timestamp()[1] == TIMESTAMP_MS + index
+        headers = record.headers() or []
+        assert headers[: len(INPUT_HEADERS)] == INPUT_HEADERS
+        error = dict(headers[len(INPUT_HEADERS) :])
+        assert error[ERROR_REASON] == reason.encode()
+        assert error[ERROR_MESSAGE]
+        assert error[ERROR_TOPIC] == stage.names.input.encode()
+        assert (error[ERROR_PARTITION], error[ERROR_OFFSET]) == (b"0", b"%d" % (2 * index + 1))
+        assert ERROR_OMITTED not in error
     assert dict(dead[1, 1].headers() or [])[ERROR_REASON] == b"not-json"
     assert (dead[1, 2].key(), dead[1, 2].value()) == (b"k\xff", b"\xff\xfe")
 
-    out = by_source(stage.records(stage.names.output))
+    outputs = by_source(stage.records(stage.names.output))
     for number in range(len(BAD)):
-        one = out[0, 2 * number]
-        assert (one.headers() or [])[: len(OWN)] == OWN
-        assert one.timestamp()[1] == STAMP + number
-        assert orjson.loads(one.value() or b"")["loyalty_discount"] == 0.15
-    assert orjson.loads(out[1, 0].value() or b"")["loyalty_tier"] == "standard"
+        record = outputs[0, 2 * number]
+        assert (record.headers() or [])[: len(INPUT_HEADERS)] == INPUT_HEADERS
+        assert record.timestamp()[1] == TIMESTAMP_MS + number
+        assert orjson.loads(record.value() or b"")["loyalty_discount"] == 0.15
+    assert orjson.loads(outputs[1, 0].value() or b"")["loyalty_tier"] == "standard"
     stage.proven(inputs=15, outputs=7, dead_letters=8)
 
 
@@ -131,9 +132,9 @@ def test_numbers_come_out_digit_by_digit(stage: Stage) -> None:
     stage.create(1)
     stage.produce(stage.names.input, (0, b"silver-000001", exact))
     stage.drain()
-    (one,) = stage.records(stage.names.output)
-    assert (one.value() or b"").startswith(exact[:-1] + b","), one.value()
-    assert b'"loyalty_tier":"silver"' in (one.value() or b"")
+    (record,) = stage.records(stage.names.output)
+    assert (record.value() or b"").startswith(exact[:-1] + b","), record.value()
+    assert b'"loyalty_tier":"silver"' in (record.value() or b"")
     stage.proven(inputs=1, outputs=1)
 
 
@@ -148,13 +149,14 @@ def test_other_partition_counts_keep_the_order_per_key_through_a_crash(stage: St
         )
     stage.drain("--max-records-per-transaction", "10", "--crash-prob", "0.5", "--crash-seed", "3")
     stage.drain("--max-records-per-transaction", "10")
-    seen: dict[bytes, list[tuple[int, int]]] = {}
-    for one in stage.records(stage.names.output):
-        seen.setdefault(one.key() or b"", []).append((one.partition(), orjson.loads(one.value() or b"")["lap"]))
-    for places in seen.values():
+    laps_by_key: dict[bytes, list[tuple[int, int]]] = {}
+    for record in stage.records(stage.names.output):
+        lap = orjson.loads(record.value() or b"")["lap"]
+        laps_by_key.setdefault(record.key() or b"", []).append((record.partition(), lap))
+    for places in laps_by_key.values():
         assert [lap for _, lap in places] == [0, 1, 2, 3, 4]
         assert len({partition for partition, _ in places}) == 1
-    assert len({places[0][0] for places in seen.values()}) == 3
+    assert len({places[0][0] for places in laps_by_key.values()}) == 3
     stage.proven(inputs=100, outputs=100)
 
 
@@ -170,8 +172,8 @@ def test_an_output_left_in_an_open_transaction_is_seen_by_the_brokers_view(stage
     stray.begin_transaction()
     stray.produce(stage.names.output, b"stray", partition=0)
     assert stray.flush(20) == 0
-    (found,) = stage.open_transactions()
-    assert found.transactional_id == stage.names.topic("stray")
+    (transaction,) = stage.open_transactions()
+    assert transaction.transactional_id == stage.names.topic("stray")
     with pytest.raises(AssertionError):
         stage.proven(inputs=5)
     stray.abort_transaction(20)
@@ -195,6 +197,6 @@ def test_an_output_that_takes_small_batches_only_gets_them(stage: Stage) -> None
     small = {topics.MAX_MESSAGE_BYTES: "60000"}
     topics.create(stage.admin, [topics.TopicSpec(stage.names.output, 1, small)], Deadline(20))
     stage.seed(2000)
-    here = stage.drain_alone()
-    assert {one.status for one in here.outcomes} == {Status.COMMITTED}, [one.detail for one in here.outcomes]
+    run = stage.drain_alone()
+    assert run.statuses() == {Status.COMMITTED}, run.outcomes
     stage.proven(inputs=2000, outputs=2000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -29,20 +30,20 @@ def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage
 
 def move(stage: Stage, *positions: tuple[int, int], metadata: str = "") -> None:
     """Set the group's position by hand, as `kafka-consumer-groups --reset-offsets` does."""
-    wanted = [TopicPartition(stage.names.input, partition, offset, metadata) for partition, offset in positions]
-    asked = stage.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.names.group, wanted)])
-    for future in asked.values():
+    offsets = [TopicPartition(stage.names.input, partition, offset, metadata) for partition, offset in positions]
+    futures = stage.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.names.group, offsets)])
+    for future in futures.values():
         future.result(20)
 
 
-def forget(stage: Stage) -> None:
+def delete_group(stage: Stage) -> None:
     """Let the group vanish, as retention of offsets does."""
     for future in stage.admin.delete_consumer_groups([stage.names.group]).values():
         future.result(20)
     until(lambda: set(stage.committed().values()) == {None}, "the group's end")
 
 
-def drained(stage: Stage, count: int = 40, partitions: int = 2) -> None:
+def create_and_drain(stage: Stage, count: int = 40, partitions: int = 2) -> None:
     stage.create(partitions)
     stage.seed(count)
     stage.drain()
@@ -50,8 +51,8 @@ def drained(stage: Stage, count: int = 40, partitions: int = 2) -> None:
 
 def test_vanished_offsets_are_refused_with_both_ways_out_and_nothing_is_written(stage: Stage) -> None:
     """To begin at the earliest would double what is out; to begin at the latest would lose what came since."""
-    drained(stage)
-    forget(stage)
+    create_and_drain(stage)
+    delete_group(stage)
     stage.seed(6)
     with pytest.raises(Refused, match="offsets-vanished") as refused:
         stage.drain()
@@ -64,28 +65,28 @@ def test_vanished_offsets_are_refused_with_both_ways_out_and_nothing_is_written(
     stage.proven(inputs=46, outputs=46)
 
     # The second one does what it says, and the proof sees it: this is the check of the check.
-    forget(stage)
+    delete_group(stage)
     stage.drain("--on-missing-position", "start-over")
     code, report = stage.verify()
     assert (code, report["totals"]) == (1, {"duplicate-output": 46})
 
 
-@pytest.mark.parametrize("way", OnMissingPosition)
+@pytest.mark.parametrize("policy", OnMissingPosition)
 def test_what_another_first_run_writes_meanwhile_is_not_taken_for_a_lost_position(
-    stage: Stage, way: OnMissingPosition
+    stage: Stage, policy: OnMissingPosition
 ) -> None:
     """Two runs begin at once: one looks, the other commits, then the first one finds records without a position."""
     stage.create(2)
     stage.seed(20)
-    settings = replace(stage.settings(), on_missing_position=way)
-    surveyor = OffsetsClient(settings)
-    source = surveyor.input_topic(Deadline(20))
-    facts = surveyor.facts(source, range(2), Deadline(20), {})
+    settings = replace(stage.settings(), on_missing_position=policy)
+    offsets_client = OffsetsClient(settings)
+    source = offsets_client.input_topic(Deadline(20))
+    facts = offsets_client.facts(source, range(2), Deadline(20), {})
     stage.drain()
-    targets = surveyor.output_topics(source, Deadline(20))
+    targets = offsets_client.output_topics(source, Deadline(20))
     allowed = missing_offsets.resolve(settings, facts, targets, [], missing_offsets.OutputWait(Deadline(20)))
-    surveyor.close()
-    assert allowed == ({0, 1} if way is OnMissingPosition.START_OVER else set()), "they are asked again"
+    offsets_client.close()
+    assert allowed == ({0, 1} if policy is OnMissingPosition.START_OVER else set()), "they are asked again"
     stage.drain()
     stage.proven(inputs=20, outputs=20)
 
@@ -95,8 +96,7 @@ def test_one_vanished_partition_is_enough_to_refuse_and_rejected_records_count_a
     stage.create(2)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": 1}'), (1, b"k", b"not json"))
     stage.drain()
-    asked = stage.admin.delete_consumer_groups([stage.names.group])
-    asked[stage.names.group].result(20)
+    delete_group(stage)
     move(stage, (0, 1))
     with pytest.raises(Refused, match=rf"offsets-vanished: .*{stage.names.input}\[1\]"):
         stage.drain()
@@ -106,7 +106,7 @@ def test_one_vanished_partition_is_enough_to_refuse_and_rejected_records_count_a
 
 def test_retention_past_the_position_is_refused_with_the_lost_range(stage: Stage) -> None:
     """Records that nobody enriched are gone; to go on silently would hide it."""
-    drained(stage)
+    create_and_drain(stage)
     stage.seed(20)
     for future in stage.admin.delete_records([TopicPartition(stage.names.input, 0, 25)]).values():
         future.result(20)
@@ -133,12 +133,10 @@ def test_retention_before_the_first_run_is_no_loss(stage: Stage) -> None:
 
 def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -> None:
     """The position belongs to a topic that is gone: the id beside it tells."""
-    drained(stage)
-    whose = (stage.connection, stage.names.group, stage.names.input)
-    written = committed_by(*whose, [0, 1], READ_COMMITTED, Deadline(20))
-    texts = {one.metadata for one in written.values() if one is not None}
-    assert len(texts) == 1
-    (text,) = texts
+    create_and_drain(stage)
+    names = stage.names
+    committed = committed_by(stage.connection, names.group, names.input, [0, 1], READ_COMMITTED, Deadline(20))
+    (metadata,) = {position.metadata for position in committed.values() if position is not None}
     stage.admin.delete_topics([stage.names.input])[stage.names.input].result(20)
     until(lambda: stage.names.input not in stage.admin.list_topics(timeout=10).topics, "the topic's end")
     stage.create(2)
@@ -149,8 +147,8 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
         stage.drain()
     with pytest.raises(Refused, match=r"topic-recreated: the output's last record of .* came from offset 19"):
         stage.drain("--on-missing-position", "restore")
-    move(stage, (0, 20), (1, 20), metadata=text)
-    old_id = re.escape(text.partition("=")[2])
+    move(stage, (0, 20), (1, 20), metadata=metadata)
+    old_id = re.escape(metadata.partition("=")[2])
     with pytest.raises(Refused, match=rf"topic-recreated: .* stands at 20 of topic id {old_id}, the topic has id "):
         stage.drain()
     assert len(stage.records(stage.names.output)) == 40
@@ -158,7 +156,7 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
 
 def test_a_position_beyond_the_end_is_refused(stage: Stage) -> None:
     """The log was cut, or somebody set a wrong number: waiting until it is reached would lose what comes."""
-    drained(stage)
+    create_and_drain(stage)
     move(stage, (0, 999))
     with pytest.raises(Refused, match=r"offset-ahead: .* stands at 999, the log ends at 20"):
         stage.drain()
@@ -168,21 +166,17 @@ def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage
     """One truth: an operator's reset takes effect at once, in the running pipeline, and doubles what it doubles."""
     stage.create(1, output=1)
     stage.seed(30)
-    stop, here = threading.Event(), []
-
-    def follow() -> None:
-        here.append(stage.follow_here(stop))
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        until(lambda: stage.outputs() == 30, "the first pass")
-        move(stage, (0, 10))
-        until(lambda: stage.outputs() == 50, "the second pass")
-    finally:
-        stop.set()
-        thread.join(30)
-    assert any(note.startswith("offset-gap: partition 0") for note in here[0].notes), here[0].notes
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(stage.follow_here, stop)
+        try:
+            until(lambda: stage.outputs() == 30, "the first pass")
+            move(stage, (0, 10))
+            until(lambda: stage.outputs() == 50, "the second pass")
+        finally:
+            stop.set()
+        notes = following.result(30).notes
+    assert any(note.startswith("offset-gap: partition 0") for note in notes), notes
     code, report = stage.verify()
     assert (code, report["totals"]) == (1, {"duplicate-output": 20})
     assert report["findings"][0]["evidence"].endswith("came out before")
@@ -196,20 +190,20 @@ def test_a_position_moved_forward_is_obeyed_and_the_proof_names_what_was_skipped
     stage.drain()
     code, report = stage.verify()
     assert (code, report["totals"]) == (1, {"lost-output": 10})
-    assert [one["offset"] for one in report["findings"]] == list(range(10))
+    assert [finding["offset"] for finding in report["findings"]] == list(range(10))
 
 
 def test_a_drain_gives_up_on_an_upstream_transaction_that_does_not_end(stage: Stage) -> None:
     """After --blocked-patience it says who was in the way and what to do; what was visible is out."""
     stage.create(2)
     stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
-    here = Here()
+    run = Here()
     with pytest.raises(Refused, match="held back by an open upstream transaction"):
-        stage.drain("--blocked-patience", "5", here=here)
-    hanging = f"seed:{stage.names.input}:open"
-    assert any(hanging in note for note in here.notes), here.notes
+        stage.drain("--blocked-patience", "5", here=run)
+    transactional_id = f"seed:{stage.names.input}:open"
+    assert any(transactional_id in note for note in run.notes), run.notes
     assert stage.outputs() == 20
     stage.nothing_open()
-    resolve(stage.connection, hanging, Deadline(20))
+    resolve(stage.connection, transactional_id, Deadline(20))
     stage.drain()
     stage.proven(inputs=20)

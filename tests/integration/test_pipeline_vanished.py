@@ -35,24 +35,24 @@ class Moments(RunProgress):
             self.on_commit()
 
     def survey(self, facts: Iterable[PartitionFacts], *ours: Any) -> None:
-        super().survey(found := list(facts), *ours)
-        if any(fact.committed is not None for fact in found) and self.on_seen is not None and not self.acted:
+        super().survey(all_facts := list(facts), *ours)
+        if any(fact.committed is not None for fact in all_facts) and self.on_seen is not None and not self.acted:
             self.acted.append("seen")
             self.on_seen()
 
 
 def follow(stage: Stage, reader: str, progress: RunProgress) -> None:
     """`run --master none --follow` in this thread, with `run`'s own parts."""
-    ground = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
+    preflight = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
     stop = threading.Event()
-    shared = running.create_context(ground, stop, progress, Here())
-    runner, workers = running.create_workers(ground, shared)
-    end = threading.Timer(30, stop.set)
-    end.start()
+    shared = running.create_context(preflight, stop, progress, Here())
+    runner, workers = running.create_workers(preflight, shared)
+    timer = threading.Timer(30, stop.set)
+    timer.start()
     try:
         running.run_loops(shared, runner, workers)
     finally:
-        end.cancel()
+        timer.cancel()
         runner.close()
 
 

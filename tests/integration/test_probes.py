@@ -54,21 +54,25 @@ def test_a_pipeline_tells_what_it_does_and_what_it_did(stage: Stage, reader: str
         status = run.until(lambda s: s.totals.records == 40, "all are done")
         assert (status.application, status.reader, status.group) == ("pipeline", reader, stage.names.group)
         assert (status.totals.dead_letters, status.totals.fences) == (10, 0)
-        assert {one.partition: one.position for one in status.partitions} == stage.committed()
-        worked = [one for one in status.partitions if one.records]
-        for one in worked:
-            assert one.last_transaction is not None
-            assert tuple(one.last_transaction.steps) == STEPS
-            assert one.last_transaction.transactional_id == str(
-                TransactionalId(stage.names.group, stage.names.input, one.partition)
+        assert {partition.partition: partition.position for partition in status.partitions} == stage.committed()
+        with_records = [partition for partition in status.partitions if partition.records]
+        for partition in with_records:
+            assert partition.last_transaction is not None
+            assert tuple(partition.last_transaction.steps) == STEPS
+            assert partition.last_transaction.transactional_id == str(
+                TransactionalId(stage.names.group, stage.names.input, partition.partition)
             )
-            assert one.transactions.committed >= 1
-        run.until(lambda s: all(one.state is PartitionState.IDLE for one in s.partitions), "nothing is left")
+            assert partition.transactions.committed >= 1
+        run.until(lambda s: all(p.state is PartitionState.IDLE for p in s.partitions), "nothing is left")
         assert (run.code("/livez"), run.code("/readyz"), run.code("/nothing")) == (200, 200, 404)
-        asked = from_json(run.ask("/status?producers")[1])
-        told = {p.partition: (last.producer_id, last.epoch) for p in asked.partitions if (last := p.last_transaction)}
-        assert len(told) == 4
-        assert _last_writers(stage).items() <= told.items(), "but for the partition whose orders are all rejected"
+        status_with_producers = from_json(run.ask("/status?producers")[1])
+        producers = {
+            partition.partition: (transaction.producer_id, transaction.epoch)
+            for partition in status_with_producers.partitions
+            if (transaction := partition.last_transaction)
+        }
+        assert len(producers) == 4
+        assert _last_writers(stage).items() <= producers.items(), "but for the partition whose orders are all rejected"
         assert run.metric(r'brew_txn_total{.*outcome="committed"') == status.totals.transactions
         assert run.metric(r'brew_dlq_total{reason="no') + run.metric(r'brew_dlq_total{reason="[^n]') == 10
         assert run.metric(r"brew_consumer_lag{") == 0
@@ -78,29 +82,29 @@ def test_a_pipeline_tells_what_it_does_and_what_it_did(stage: Stage, reader: str
 
 def _last_writers(stage: Stage) -> dict[int, tuple[int, int]]:
     """Partition of the output -> producer id and epoch of its last batch; the input's partition of the same number."""
-    deadline, found = Deadline(20), {}
+    deadline, writers = Deadline(20), {}
     for partition, log in log_offsets(stage.admin, stage.names.output, range(4), deadline).items():
         for batch in raw_batches(stage.connection, stage.names.output, partition, log.first, log.end, deadline):
-            found[partition] = (batch.producer_id, batch.producer_epoch)
-    return found
+            writers[partition] = (batch.producer_id, batch.producer_epoch)
+    return writers
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])
 def test_a_transaction_is_counted_as_open_from_its_begin_to_its_end(stage: Stage, reader: str) -> None:
     """A proxy holds one partition's commit: that one is open, and it alone, though another has nothing to read."""
     stage.create(2)
-    name = str(TransactionalId(stage.names.group, stage.names.input, 1))
+    transactional_id = str(TransactionalId(stage.names.group, stage.names.input, 1))
     with WireProxy(stage.broker.bootstrap) as proxy:
-        held = proxy.add(Rule(Api.END_TXN, transactional_id=name, committed=True))
+        held_commit = proxy.add(Rule(Api.END_TXN, transactional_id=transactional_id, committed=True))
         with following(Stage(Broker(proxy.bootstrap), stage.names), "--reader", reader) as run:
-            run.until(lambda s: [one.lag for one in s.partitions] == [0, 0], "it has looked")
+            run.until(lambda s: [p.lag for p in s.partitions] == [0, 0], "it has looked")
             assert run.metric("brew_txn_open ") == 0
             stage.produce(stage.names.input, (1, b"gold-1", ORDER))
-            held.caught(Deadline(20))
+            held_commit.caught(Deadline(20))
             status = run.until(lambda s: s.partitions[1].open_s is not None, "the commit is under way")
             assert (status.partitions[0].open_s, run.metric("brew_txn_open ")) == (None, 1)
             assert stage.open_transactions(), "so do the brokers say"
-            held.release()
+            held_commit.release()
             run.until(lambda s: s.totals.records == 1, "it is committed")
             assert (run.status().partitions[1].open_s, run.metric("brew_txn_open ")) == (None, 0)
             run.ends()
@@ -113,13 +117,13 @@ def test_an_open_transaction_of_the_totals_is_counted_too(stage: Stage) -> None:
     stage.seed(5)
     stage.drain_alone()
     with WireProxy(stage.broker.bootstrap) as proxy:
-        held = proxy.add(Rule(Api.END_TXN, committed=True))
-        told = ("--topic", stage.names.output, "--store", "memory", "--output", stage.names.topic("totals"))
-        command = ("totals", "--bootstrap", proxy.bootstrap, *told, "--group", stage.names.topic("totals"))
+        held_commit = proxy.add(Rule(Api.END_TXN, committed=True))
+        options = ("--topic", stage.names.output, "--store", "memory", "--output", stage.names.topic("totals"))
+        command = ("totals", "--bootstrap", proxy.bootstrap, *options, "--group", stage.names.topic("totals"))
         with started(stage, "downstream", *command, "--follow", "--probe-port", "0") as run:
-            held.caught(Deadline(20))
+            held_commit.caught(Deadline(20))
             assert run.metric("brew_txn_open ") == 1
-            held.release()
+            held_commit.release()
             done = PartitionState.IDLE, None
             run.until(lambda s: s.totals.records > 5 and {(p.state, p.open_s) for p in s.partitions} == {done}, "all")
             run.ends()
@@ -135,7 +139,7 @@ def test_what_stands_behind_an_upstreams_transaction_is_blocked_and_alive(stage:
     upstream.flush(20)
     with following(stage, "--reader", "direct") as run:
         states = [PartitionState.IDLE, PartitionState.BLOCKED]
-        status = run.until(lambda s: [one.state for one in s.partitions] == states, "one is blocked")
+        status = run.until(lambda s: [p.state for p in s.partitions] == states, "one is blocked")
         assert (status.partitions[1].held_back, status.partitions[1].lag) == (1, 0)
         assert (run.code("/livez"), run.code("/readyz")) == (200, 200)
         assert run.metric(r'brew_partition_state{partition="1",state="blocked"') == 1
@@ -152,23 +156,23 @@ def test_a_partition_that_stands_still_with_work_turns_livez_red_until_it_moves(
     foreign.init_transactions(20)
     foreign.begin_transaction()
     member = consumer(stage.connection, stage.names.group, READ_UNCOMMITTED)
-    held = [TopicPartition(stage.names.input, 1, 0)]
-    foreign.send_offsets_to_transaction(held, member.consumer_group_metadata(), 20)
+    positions = [TopicPartition(stage.names.input, 1, 0)]
+    foreign.send_offsets_to_transaction(positions, member.consumer_group_metadata(), 20)
     member.close()
     stage.produce(stage.names.input, (0, b"gold-1", ORDER), (1, b"gold-2", ORDER))
     short = ("--transaction-timeout", "1", "--consuming-ttl", "2", "--polling-ttl", "60")
     with following(stage, "--reader", reader, *short) as run:
         run.until(lambda s: [p.lag for p in s.partitions] == [0, 1], "the other partition is done")
 
-        def stuck() -> Any:
+        def stuck_report() -> Any:
             """What it says once an attempt came as far as that; in its second a fence may take all of it."""
-            code, told = run.ask("/livez")
-            return json.loads(told) if code == 503 and b"locate" in told else None
+            code, body = run.ask("/livez")
+            return json.loads(body) if code == 503 and b"locate" in body else None
 
-        told = until(stuck, "it is stuck")
-        assert [(one["partition"], one["state"]) for one in told["ill"]] == [(1, "stuck")]
-        assert "locate" in told["reason"]
-        assert "--consuming-ttl 2" in told["reason"]
+        report = until(stuck_report, "it is stuck")
+        assert [(partition["partition"], partition["state"]) for partition in report["ill"]] == [(1, "stuck")]
+        assert "locate" in report["reason"]
+        assert "--consuming-ttl 2" in report["reason"]
         assert (run.code("/readyz"), run.code("/startupz")) == (503, 200)
         foreign.abort_transaction(20)
         run.until(lambda s: [p.lag for p in s.partitions] == [0, 0] and s.live.ok, "it moves, and is well")
@@ -184,19 +188,19 @@ def test_drivers_that_share_tell_each_of_its_own(stage: Stage) -> None:
     """Sums over all of them are right: no partition is told twice."""
     stage.create()
     share = ("--share", "--claim-interval", "0.5", "--claims", stage.names.topic("claims"))
-    with following(stage, *share) as one:
-        one.until(lambda s: len(s.partitions) == 4, "the first one has all")
-        with following(stage, *share) as other:
-            both = [one, other]
+    with following(stage, *share) as first:
+        first.until(lambda s: len(s.partitions) == 4, "the first one has all")
+        with following(stage, *share) as second:
+            runs = [first, second]
 
             def divided() -> bool:
-                told = [p.partition for run in both for p in run.status().partitions]
-                return sorted(told) == [0, 1, 2, 3] and len(other.status().partitions) == 2
+                partitions = [p.partition for run in runs for p in run.status().partitions]
+                return sorted(partitions) == [0, 1, 2, 3] and len(second.status().partitions) == 2
 
             until(divided, "each has two")
-            assert [len(run.status().partitions) for run in both] == [2, 2]
-            other.ends()
-        one.ends()
+            assert [len(run.status().partitions) for run in runs] == [2, 2]
+            second.ends()
+        first.ends()
 
 
 def test_a_driver_that_stands_by_is_alive_and_ready(stage: Stage) -> None:
@@ -232,8 +236,8 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
     stage.drain_alone()
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service)
     threading.Thread(target=service.serve_forever, daemon=True).start()
-    place = stage.names.output
-    both = ("--bootstrap", stage.broker.bootstrap, "--topic", place, "--follow", "--probe-port", "0")
+    topic = stage.names.output
+    options = ("--bootstrap", stage.broker.bootstrap, "--topic", topic, "--follow", "--probe-port", "0")
     programs = {
         "call": ("--url", f"http://127.0.0.1:{service.server_port}/", "--dead-letter", stage.names.topic("calls")),
         "totals": ("--store", "memory", "--output", stage.names.topic("totals")),
@@ -241,16 +245,16 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
     with contextlib.ExitStack() as running:
         runs = {
             name: running.enter_context(
-                started(stage, "downstream", name, *both, "--group", stage.names.topic(name), *more)
+                started(stage, "downstream", name, *options, "--group", stage.names.topic(name), *more)
             )
             for name, more in programs.items()
         }
         for name, run in runs.items():
-            status = run.until(lambda s: sum(one.records for one in s.partitions if one.topic == place) == 20, "read")
+            status = run.until(lambda s: sum(p.records for p in s.partitions if p.topic == topic) == 20, "read")
             assert (status.application, status.reader) == (f"downstream {name}", None)
-            run.until(lambda s: all(one.state is PartitionState.IDLE for one in s.partitions), "all is done")
+            run.until(lambda s: all(p.state is PartitionState.IDLE for p in s.partitions), "all is done")
             assert (run.code("/livez"), run.code("/readyz"), run.code("/startupz")) == (200, 200, 200)
-            assert run.metric(rf'brew_records_total{{.*topic="{re.escape(place)}"') == 20
+            assert run.metric(rf'brew_records_total{{.*topic="{re.escape(topic)}"') == 20
             run.ends()
     service.shutdown()
     service.server_close()
@@ -266,8 +270,8 @@ def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
     ]
     stage.produce(stage.names.input, (0, b"gold-1", ORDER, trace), (0, b"gold-2", b"{", trace), (0, b"gold-3", ORDER))
     stage.drain_alone()
-    out = [one.headers() or [] for one in stage.records(stage.names.output)]
-    (dead,) = [one.headers() or [] for one in stage.records(stage.names.dead_letter)]
+    out = [record.headers() or [] for record in stage.records(stage.names.output)]
+    (dead,) = [record.headers() or [] for record in stage.records(stage.names.dead_letter)]
     assert out[0][:3] == trace
     assert dead[:3] == trace
     assert [name for name, _ in out[1]] == ["source.topic", "source.partition", "source.offset"]
@@ -277,16 +281,16 @@ def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
 def test_a_transactions_span_links_to_the_spans_that_wrote_its_records(stage: Stage, reader: str) -> None:
     """From the headers of the input to the exporter, whoever reads."""
     stage.create(1)
-    parents = [f"00-{n:032x}-{n:016x}-01" for n in (7, 9)]
+    parents = [f"00-{number:032x}-{number:016x}-01" for number in (7, 9)]
     order = b'{"customer_id":"c-1"}'
-    records = [(0, b"gold-1", order, [("traceparent", one.encode())]) for one in [*parents, *parents]]
+    records = [(0, b"gold-1", order, [("traceparent", parent.encode())]) for parent in [*parents, *parents]]
     stage.produce(stage.names.input, *records, (0, b"gold-1", order))
     with stage.python(
         "pipeline", "run", *stage.options(), "--master", "none", "--reader", reader, "--spans", "console"
     ) as program:
         ran = program.wait(60)
     assert ran.code == 0, ran.text
-    spans = [json.loads(one) for one in re.findall(r"^\{$.*?^\}$", ran.out, re.DOTALL | re.MULTILINE)]
-    linked = [[link["context"]["span_id"] for link in one["links"]] for one in spans if one["links"]]
-    assert linked == [[f"0x{n:016x}" for n in (7, 9)]]
+    spans = [json.loads(span) for span in re.findall(r"^\{$.*?^\}$", ran.out, re.DOTALL | re.MULTILINE)]
+    linked = [[link["context"]["span_id"] for link in span["links"]] for span in spans if span["links"]]
+    assert linked == [[f"0x{number:016x}" for number in (7, 9)]]
     assert stage.outputs() == 5

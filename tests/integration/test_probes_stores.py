@@ -45,18 +45,18 @@ def done(records: int) -> Callable[[Status], bool]:
     return lambda status: status.totals.records == records and all(p.lag == 0 for p in status.partitions)
 
 
-def waits(status: Status) -> bool:
+def all_blocked(status: Status) -> bool:
     """All of it stands still for a store."""
-    return {one.state for one in status.partitions} == {PartitionState.BLOCKED}
+    return {partition.state for partition in status.partitions} == {PartitionState.BLOCKED}
 
 
 def test_who_loses_its_store_is_alive_and_not_ready_until_it_is_back(
     ledger: LedgerStage, postgres: Postgres, redis: Redis, names: Names
 ) -> None:
     """The ledger, and both kinds of receivers; a restart of theirs would bring no store back."""
-    place = (ledger.bootstrap, ledger.topic)
-    in_postgres = ReceiveStage(*place, names.topic("postgres"), postgres.url, ledger.schema + "_r")
-    in_redis = ReceiveStage(*place, names.topic("redis"), redis=redis.url)
+    source = (ledger.bootstrap, ledger.topic)
+    in_postgres = ReceiveStage(*source, names.topic("postgres"), postgres.url, ledger.schema + "_r")
+    in_redis = ReceiveStage(*source, names.topic("redis"), redis=redis.url)
     commands = [
         (ledger.command(), "database:"),
         (in_postgres.command("postgres"), "database:"),
@@ -66,20 +66,20 @@ def test_who_loses_its_store_is_alive_and_not_ready_until_it_is_back(
         runs = [(running.enter_context(probed(command)), server) for command, server in commands]
         for run, _ in runs:
             status = run.until(done(FIRST), "all is worked on")
-            assert {one.state for one in status.partitions} == {PartitionState.IDLE}
+            assert {partition.state for partition in status.partitions} == {PartitionState.IDLE}
             assert (run.code("/livez"), run.code("/readyz"), run.code("/startupz")) == (200, 200, 200)
             assert run.metric(r"brew_records_total{") == FIRST
             assert run.metric("brew_consumer_lag{") == 0
         assert {p.partition: p.position for p in runs[0][0].status().partitions} == _booked(ledger)
         for store in (postgres, redis):
             store.kill()
-        enriched.write(*place, MORE, first=FIRST)
+        enriched.write(*source, MORE, first=FIRST)
         for run, server in runs:
-            run.until(waits, "all of it waits")
+            run.until(all_blocked, "all of it waits")
             assert (run.code("/livez"), run.code("/readyz")) == (200, 503)
-            told = json.loads(run.ask("/readyz")[1])
-            assert server in told["reason"], told
-            assert told["ill"] == []
+            report = json.loads(run.ask("/readyz")[1])
+            assert server in report["reason"], report
+            assert report["ill"] == []
             assert "a server has not answered" in run.status().partitions[0].reason
             assert run.metric(r'brew_partition_state{.*state="blocked"') == 4
             assert (run.metric("brew_live"), run.metric("brew_ready")) == (1, 0)
@@ -96,10 +96,10 @@ def test_who_loses_its_store_is_alive_and_not_ready_until_it_is_back(
 
 def test_messages_that_come_again_are_counted(ledger: LedgerStage, postgres: Postgres, redis: Redis) -> None:
     """Read from the log's start by a group that knows all of them; the first time there were none."""
-    place, group = (ledger.bootstrap, ledger.topic), ledger.group
+    source, group = (ledger.bootstrap, ledger.topic), ledger.group
     for stage, store in (
-        (ReceiveStage(*place, f"{group}-postgres", postgres.url, ledger.schema + "_r"), "postgres"),
-        (ReceiveStage(*place, f"{group}-redis", redis=redis.url), "redis-script"),
+        (ReceiveStage(*source, f"{group}-postgres", postgres.url, ledger.schema + "_r"), "postgres"),
+        (ReceiveStage(*source, f"{group}-redis", redis=redis.url), "redis-script"),
     ):
         for again, repeated in ((), 0), (("--again",), FIRST):
             with probed(stage.command(store, *again)) as run:
@@ -117,9 +117,9 @@ def test_who_is_told_no_by_its_store_ends_by_itself(ledger: LedgerStage) -> None
         with psycopg.connect(ledger.url) as session:
             session.execute(f"DROP TABLE {ledger.schema}.ledger_entries".encode())
         enriched.write(ledger.bootstrap, ledger.topic, MORE, first=FIRST)
-        ended = run.program.wait(20)
-    assert ended.code == 3
-    assert "refused, and a retry would not help" in ended.err
+        ran = run.program.wait(20)
+    assert ran.code == 3
+    assert "refused, and a retry would not help" in ran.err
 
 
 @pytest.mark.parametrize("kind", ["ledger", "postgres", "redis", "redis-script"])
@@ -137,15 +137,15 @@ def test_who_never_reaches_its_store_is_not_ready_and_gives_up(ledger: LedgerSta
     }
     command = commands[kind]()
     with probed([*command, "--patience-s", "2"]) as run:
-        run.until(waits, "all of it waits")
+        run.until(all_blocked, "all of it waits")
         assert (run.code("/livez"), run.code("/readyz")) == (200, 503)
         assert str(port) in run.status().ready.reason
-        ended = run.program.wait(20)
-    assert ended.code == 3
-    assert "--patience-s" in ended.err
+        ran = run.program.wait(20)
+    assert ran.code == 3
+    assert "--patience-s" in ran.err
 
 
 def _booked(stage: LedgerStage) -> dict[int, int]:
     with psycopg.connect(stage.url) as session:
-        found = session.execute(f"SELECT partition, next_offset FROM {stage.schema}.kafka_offsets".encode())
-        return dict(found.fetchall())
+        rows = session.execute(f"SELECT partition, next_offset FROM {stage.schema}.kafka_offsets".encode())
+        return dict(rows.fetchall())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READ_UNCOMMITTED, Stage, Status
+from harness.pipeline import READ_UNCOMMITTED, Here, Stage, Status
 from harness.programs import until
 from harness.transactions import make_topics
 
@@ -41,6 +41,17 @@ class Customers:
         config = {topics.CLEANUP_POLICY: policy}
         make_topics(self.stage.connection, self.topic, partitions=partitions, config=config)
 
+    def prepare(self, tiers: Mapping[str, str | None], *orders: str, partitions: int = 2) -> None:
+        """Make the input and the profiles' topic; write these profiles, then an order of each of these customers."""
+        self.stage.create(1)
+        self.make(partitions=partitions)
+        self.write(tiers)
+        if orders:
+            self.order(*orders)
+
+    def drain(self, *options: str) -> Here:
+        return self.stage.drain_alone(*options, *self.options)
+
     def write(self, tiers: Mapping[str, str | None]) -> None:
         """Profiles by customer; None removes one."""
         records = [(-1, name.encode(), None if tier is None else profile(name, tier)) for name, tier in tiers.items()]
@@ -48,7 +59,9 @@ class Customers:
 
     def order(self, *names: str) -> None:
         """An order of each; all keys say gold."""
-        orders = [(0, b"gold-%d" % at, b'{"customer_id":"%b"}' % name.encode()) for at, name in enumerate(names)]
+        orders = [
+            (0, b"gold-%d" % number, b'{"customer_id":"%b"}' % name.encode()) for number, name in enumerate(names)
+        ]
         self.stage.produce(self.stage.names.input, *orders)
 
     @property
@@ -57,15 +70,15 @@ class Customers:
 
     def outputs(self, isolation: str | None = None) -> list[tuple[str, str, bytes]]:
         """Customer, tier and header of each output, in the order of their sources."""
-        found = self.stage.records(self.stage.names.output, *([isolation] if isolation else []))
-        told = []
-        for record in found:
+        records = self.stage.records(self.stage.names.output, *([isolation] if isolation else []))
+        rows = []
+        for record in records:
             source, order = SourcePosition.of(record.headers()), json.loads(record.value() or b"")
             assert source is not None
             assert order["loyalty_discount"] == DISCOUNTS[order["loyalty_tier"]]
             header = dict(record.headers() or ())[PROFILE_OFFSET] or b""
-            told.append((source.offset, order["customer_id"], order["loyalty_tier"], header))
-        return [(name, tier, header) for _, name, tier, header in sorted(told)]
+            rows.append((source.offset, order["customer_id"], order["loyalty_tier"], header))
+        return [(name, tier, header) for _, name, tier, header in sorted(rows)]
 
     def verify(self, *more: str) -> tuple[int, Any]:
         return self.stage._proof("verify", *self.stage.options(), *self.options, *more)
@@ -84,21 +97,19 @@ def customers(broker: Broker, names: Names) -> Customers:
 @pytest.mark.parametrize("reader", READERS)
 def test_tiers_come_from_profiles_and_every_output_names_its_own(customers: Customers, reader: str) -> None:
     """Updates, a removed customer, one that nobody knows; the keys' prefix, gold, has no say."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver", "b": "gold", "c": "gold"})
+    customers.prepare({"a": "silver", "b": "gold", "c": "gold"})
     customers.write({"a": "bronze", "c": None})
     customers.order("a", "b", "c", "nobody")
     ran = customers.stage.pipeline(*NONE, "--reader", reader, *customers.options, seconds=60)
     assert ran.code == 0, ran
-    found = customers.outputs()
-    assert [(name, tier) for name, tier, _ in found] == [
+    outputs = customers.outputs()
+    assert [(name, tier) for name, tier, _ in outputs] == [
         ("a", "bronze"),
         ("b", "gold"),
         ("c", "standard"),
         ("nobody", "standard"),
     ]
-    assert [header.startswith(b"none ") for *_, header in found] == [False, False, True, True]
+    assert [header.startswith(b"none ") for *_, header in outputs] == [False, False, True, True]
     assert "2 customers of" in ran.text
     customers.proven(profiled=2, unprofiled=2)
     code, report = customers.stage.verify()
@@ -108,9 +119,7 @@ def test_tiers_come_from_profiles_and_every_output_names_its_own(customers: Cust
 @pytest.mark.parametrize("reader", READERS)
 def test_an_order_meets_every_profile_that_was_written_before_it(customers: Customers, reader: str) -> None:
     """While the run goes on: the table is read on before each transaction. A transaction's profile counts, too."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver"})
+    customers.prepare({"a": "silver"})
     with customers.stage.follow(*NONE, "--reader", reader, "--follow", *customers.options) as program:
         for number, tier in enumerate(["silver", "gold", None, "bronze"]):
             if number:
@@ -126,9 +135,7 @@ def test_an_order_meets_every_profile_that_was_written_before_it(customers: Cust
 
 def test_a_profile_behind_an_open_transaction_holds_nobody_up(customers: Customers) -> None:
     """Profiles are read up to the last stable offset; what was aborted is none."""
-    customers.stage.create(1)
-    customers.make(partitions=1)
-    customers.write({"a": "silver"})
+    customers.prepare({"a": "silver"}, partitions=1)
     client = producer(
         customers.stage.connection, f"{customers.topic}-writer", timeout_s=60, message_max_bytes=1_000_000
     )
@@ -137,31 +144,28 @@ def test_a_profile_behind_an_open_transaction_holds_nobody_up(customers: Custome
     client.produce(customers.topic, profile("a", "gold"), b"a", 0)
     client.flush(20)
     customers.order("a")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     client.abort_transaction(20)
     customers.order("a")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert customers.outputs() == [("a", "silver", b"0/0"), ("a", "silver", b"0/0")]
     customers.proven(profiled=2, unprofiled=0)
 
 
 def test_a_retry_after_a_crash_meets_the_newer_profile_and_says_so(customers: Customers) -> None:
     """What the crash left is aborted; each order comes out once, with the profile of the attempt that committed."""
-    customers.stage.create(1)
-    customers.make(partitions=1)
-    customers.write({"a": "silver", "b": "gold"})
-    customers.order("a", "b")
-    assert customers.stage.drain_alone("--crash-prob", "1.0", *customers.options).statuses() == {Status.CRASHED}
+    customers.prepare({"a": "silver", "b": "gold"}, "a", "b", partitions=1)
+    assert customers.drain("--crash-prob", "1.0").statuses() == {Status.CRASHED}
     customers.write({"a": "bronze"})
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert customers.outputs() == [("a", "bronze", b"0/2"), ("b", "gold", b"0/1")]
-    left = customers.outputs(READ_UNCOMMITTED)
-    assert sorted(set(left) - set(customers.outputs())) == [("a", "silver", b"0/0")]
+    uncommitted = customers.outputs(READ_UNCOMMITTED)
+    assert sorted(set(uncommitted) - set(customers.outputs())) == [("a", "silver", b"0/0")]
     values: dict[tuple[int, bytes | None], set[bytes | None]] = {}
-    for one in customers.stage.records(customers.stage.names.output, READ_UNCOMMITTED):
-        source = SourcePosition.of(one.headers())
+    for record in customers.stage.records(customers.stage.names.output, READ_UNCOMMITTED):
+        source = SourcePosition.of(record.headers())
         assert source is not None
-        values.setdefault((source.offset, dict(one.headers() or ())[PROFILE_OFFSET]), set()).add(one.value())
+        values.setdefault((source.offset, dict(record.headers() or ())[PROFILE_OFFSET]), set()).add(record.value())
     assert all(len(same) == 1 for same in values.values()), "equal order and header, equal bytes"
     customers.proven(profiled=2, unprofiled=0)
 
@@ -170,36 +174,31 @@ def test_a_missing_topic_and_one_that_forgets_are_refused_with_their_settings(cu
     customers.stage.create(1)
     customers.order("a")
     with pytest.raises(Refused, match=r"is not on .*make topic-create-all.*PROFILES_TOPIC \(--profiles-topic\)"):
-        customers.stage.drain_alone(*customers.options)
+        customers.drain()
     customers.make(policy="delete")
     with pytest.raises(Refused, match=r"has cleanup.policy=delete.*needs cleanup.policy=compact"):
-        customers.stage.drain_alone(*customers.options)
+        customers.drain()
     assert customers.stage.committed() == {0: None}
 
 
 def test_malformed_profiles_stop_nobody_and_are_named(customers: Customers, capsys: pytest.CaptureFixture[str]) -> None:
-    customers.stage.create(1)
-    customers.make(partitions=1)
-    customers.write({"a": "silver", "b": "gold"})
+    customers.prepare({"a": "silver", "b": "gold"}, partitions=1)
     customers.stage.produce(customers.topic, (0, b"a", b"{"), (0, b"c", b'{"tier":"diamond"}'))
     customers.order("a", "b", "c")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "gold", "standard"]
-    told = capsys.readouterr().err
-    assert "2 records can't be read" in told
-    assert f"{customers.topic}[0] offset 2: the value is not JSON" in told
+    output = capsys.readouterr().err
+    assert "2 records can't be read" in output
+    assert f"{customers.topic}[0] offset 2: the value is not JSON" in output
     customers.proven(profiled=1, unprofiled=2)
     assert any("2 records of" in note for note in customers.verify()[1]["notes"])
 
 
 def test_a_wrong_tier_is_seen(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that mixes up its tiers gives each customer another one."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver", "b": "gold"})
-    customers.order("a", "b")
+    customers.prepare({"a": "silver", "b": "gold"}, "a", "b")
     monkeypatch.setattr(profiles, "_TIERS", (*profiles._TIERS[1:], profiles._TIERS[0]))
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     code, report = customers.verify()
     assert (code, report["verdict"], report["totals"]) == (1, "violated", {"corrupt-output": 2})
     assert "loyalty_" in report["findings"][0]["evidence"]
@@ -207,18 +206,15 @@ def test_a_wrong_tier_is_seen(customers: Customers, monkeypatch: pytest.MonkeyPa
 
 def test_a_table_that_is_not_read_to_its_end_is_caught(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put in on purpose: the first transaction does not wait. The count that was demanded is not reached."""
-    customers.stage.create(1)
-    customers.make()
-    customers.write({"a": "silver", "b": "gold"})
-    customers.order("a", "b")
-    with monkeypatch.context() as broken:
-        broken.setattr(FullTopicReader, "ends", lambda self, _deadline: dict(self.positions))
-        customers.stage.drain_alone(*customers.options)
+    customers.prepare({"a": "silver", "b": "gold"}, "a", "b")
+    with monkeypatch.context() as patched:
+        patched.setattr(FullTopicReader, "ends", lambda self, _deadline: dict(self.positions))
+        customers.drain()
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "standard"]
     code, report = customers.verify("--need", "profiled=2")
     assert (code, report["totals"]) == (3, {"silent-fault": 1})
     customers.order("a", "b")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     assert customers.verify("--need", "profiled=2")[0] == 0
 
 
@@ -240,13 +236,13 @@ def test_the_seeder_makes_a_compacted_topic_that_the_orders_customers_are_found_
     customers.stage.create()
     options = ("--topic", customers.topic, "--customers", "20000", "--updates", "300", "--tombstones", "100")
     bootstrap = ("--bootstrap", customers.stage.broker.bootstrap)
-    code, told = customers.stage._proof("seed-customers", *bootstrap, *options)
-    assert (code, told["created"], told["customers"], told["tombstones"]) == (0, True, 20000, 100), told
+    code, report = customers.stage._proof("seed-customers", *bootstrap, *options)
+    assert (code, report["created"], report["customers"], report["tombstones"]) == (0, True, 20000, 100), report
     assert topics.cleanup_policy(customers.stage.admin, customers.topic, Deadline(20)) == "compact"
-    code, told = customers.stage._proof("seed-customers", *bootstrap, "--topic", customers.topic, "--customers", "1")
-    assert (code, told["created"], told["partitions"]) == (0, False, 4), told
+    code, report = customers.stage._proof("seed-customers", *bootstrap, "--topic", customers.topic, "--customers", "1")
+    assert (code, report["created"], report["partitions"]) == (0, False, 4), report
     customers.stage.seed(300, "--bad-every", "10")
-    customers.stage.drain_alone(*customers.options)
+    customers.drain()
     code, report = customers.verify()
     assert (code, report["outputs"], report["dead_letters"]) == (0, 270, 30)
     assert report["counts"]["profiled"] > 200

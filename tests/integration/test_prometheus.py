@@ -34,14 +34,14 @@ TOOL_S = 60
 
 def tool(name: str) -> str:
     """Where it is; tests fail without it, and are not skipped."""
-    found = shutil.which(name)
-    assert found is not None, f"{name} is missing; scripts/setup-packages.sh metrics installs it (make test does)"
-    return found
+    path = shutil.which(name)
+    assert path is not None, f"{name} is missing; scripts/setup-packages.sh metrics installs it (make test does)"
+    return path
 
 
-def promtool(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def promtool(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [tool("promtool"), *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=TOOL_S)
+    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=TOOL_S)
 
 
 def test_prometheus_takes_the_rules_and_each_fires_when_it_should_and_only_then() -> None:
@@ -55,23 +55,23 @@ def test_prometheus_takes_the_rules_and_each_fires_when_it_should_and_only_then(
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]])
 def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not(alert: str) -> None:
     """Not firing is shown by a series beside the one that fires, or by an earlier time."""
-    tests = [one for one in yaml.safe_load(TESTS.read_text())["tests"] if alert in str(one["alert_rule_test"])]
-    told = [one for test in tests for one in test["alert_rule_test"] if one["alertname"] == alert]
-    assert any(one["exp_alerts"] for one in told)
-    fires = max(len(one["exp_alerts"]) for one in told)
-    beside = max(len(test["input_series"]) for test in tests)
-    assert beside > fires or any(not one["exp_alerts"] for one in told)
+    tests = [case for case in yaml.safe_load(TESTS.read_text())["tests"] if alert in str(case["alert_rule_test"])]
+    cases = [case for test in tests for case in test["alert_rule_test"] if case["alertname"] == alert]
+    assert any(case["exp_alerts"] for case in cases)
+    most_firing = max(len(case["exp_alerts"]) for case in cases)
+    most_series = max(len(test["input_series"]) for test in tests)
+    assert most_series > most_firing or any(not case["exp_alerts"] for case in cases)
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "seen"),
+    ("right", "wrong", "expected"),
     [
         ('state=~"stuck|unrecoverable"', 'state="stuck"', "orders[1]"),
         ("for: 15m", "for: 1m", "BrewPartitionBlocked"),
         ("> 10000", "> 10", "is-near"),
     ],
 )
-def test_a_rule_that_was_changed_by_mistake_is_seen(tmp_path: Path, right: str, wrong: str, seen: str) -> None:
+def test_a_rule_that_was_changed_by_mistake_is_seen(tmp_path: Path, right: str, wrong: str, expected: str) -> None:
     text = RULES.read_text()
     assert right in text
     (tmp_path / RULES.name).write_text(text.replace(right, wrong, 1))
@@ -79,7 +79,7 @@ def test_a_rule_that_was_changed_by_mistake_is_seen(tmp_path: Path, right: str, 
     shutil.copy(TESTS, tmp_path / "tests")
     tested = promtool("test", "rules", tmp_path / "tests" / TESTS.name)
     assert tested.returncode == 1
-    assert seen in (tested.stdout + tested.stderr).decode()
+    assert expected in (tested.stdout + tested.stderr).decode()
 
 
 @dataclass
@@ -90,8 +90,8 @@ class Prometheus:
     program: Running
 
     def ask(self, page: str, **query: str) -> Any:
-        words = urllib.parse.urlencode(query)
-        with urllib.request.urlopen(f"{self.url}/api/v1/{page}?{words}", timeout=ASK_S) as reply:
+        parameters = urllib.parse.urlencode(query)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{page}?{parameters}", timeout=ASK_S) as reply:
             return json.load(reply)["data"]
 
     def answers(self) -> bool:
@@ -102,12 +102,12 @@ class Prometheus:
 
     def series(self, expression: str) -> list[dict[str, Any]]:
         """What an expression finds now."""
-        found: list[dict[str, Any]] = self.ask("query", query=expression)["result"]
-        return found
+        result: list[dict[str, Any]] = self.ask("query", query=expression)["result"]
+        return result
 
 
 @contextlib.contextmanager
-def prometheus(place: Path, target: str) -> Iterator[Prometheus]:
+def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
     """Scrapes ``target`` once a second, with our rules."""
     (port,) = free(1)
     config = {
@@ -115,23 +115,23 @@ def prometheus(place: Path, target: str) -> Iterator[Prometheus]:
         "rule_files": [str(RULES)],
         "scrape_configs": [{"job_name": "brew", "static_configs": [{"targets": [target]}]}],
     }
-    (place / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [tool("prometheus"), f"--config.file={place}/prometheus.yml", f"--storage.tsdb.path={place}/data"]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    command = [tool("prometheus"), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
     with Running(command, {}) as program:
-        found = Prometheus(f"http://127.0.0.1:{port}", program)
-        until(found.answers, "Prometheus answers")
-        yield found
+        server = Prometheus(f"http://127.0.0.1:{port}", program)
+        until(server.answers, "Prometheus answers")
+        yield server
         program.terminate()
         assert program.wait(20).code == 0
 
 
-def unanswered(found: Prometheus) -> set[str]:
+def unanswered(server: Prometheus) -> set[str]:
     """The panels with a query that finds nothing now."""
     return {
         panel["title"]
         for panel in DASHBOARD["panels"]
-        if not all(found.series(target["expr"].replace("$job", ".+")) for target in panel.get("targets", ()))
+        if not all(server.series(target["expr"].replace("$job", ".+")) for target in panel.get("targets", ()))
     }
 
 
@@ -144,19 +144,19 @@ def test_prometheus_reads_a_running_program_and_answers_every_panel(
     follow = ("--master", "none", "--reader", "direct", "--follow", "--probe-port", "0")
     with stage.python("pipeline", "run", *stage.options(), *follow) as program:
         run = Probed(program)
-        with prometheus(tmp_path, run.url().removeprefix("http://")) as found:
-            until(lambda: found.series("brew_ready == 1"), "it is scraped")
+        with prometheus(tmp_path, run.url().removeprefix("http://")) as server:
+            until(lambda: server.series("brew_ready == 1"), "it is scraped")
             stage.seed(40, "--bad-every", "4")
-            until(lambda: [one["value"][1] for one in found.series("sum(brew_records_total)")] == ["40"], "all is told")
+            until(lambda: server.series("sum(brew_records_total) == 40"), "all records are counted")
             rising = "sum(increase(brew_records_total[1m])) > 0 and on () sum(increase(brew_dlq_total[1m])) > 0"
-            until(lambda: found.series(rising), "two scrapes show a rate")
-            until(lambda: unanswered(found) <= QUIET_AT_FIRST, "every panel is answered")
+            until(lambda: server.series(rising), "two scrapes show a rate")
+            until(lambda: unanswered(server) <= QUIET_AT_FIRST, "every panel is answered")
             for note in DASHBOARD["annotations"]["list"]:
-                found.series(note["expr"].replace("$job", ".+"))
-            assert [one["metric"]["job"] for one in found.series("brew_info")] == ["brew"]
-            rules = [rule for group in found.ask("rules")["groups"] for rule in group["rules"]]
+                server.series(note["expr"].replace("$job", ".+"))
+            assert [series["metric"]["job"] for series in server.series("brew_info")] == ["brew"]
+            rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
             assert {rule["health"] for rule in rules} == {"ok"}
             assert {rule["name"]: rule["state"] for rule in rules if rule["state"] == "firing"} == {}
-        checked = promtool("check", "metrics", given=run.ask("/metrics")[1])
+        checked = promtool("check", "metrics", stdin=run.ask("/metrics")[1])
         run.ends()
     assert (checked.returncode, checked.stderr + checked.stdout) == (0, b""), checked

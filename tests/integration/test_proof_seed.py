@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,113 +19,134 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
 from brew.kafka.clients import admin
-from brew.kafka.kafka_python import open_transactions
+from brew.kafka.kafka_python import OpenTransaction, open_transactions
 from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
+from brew.offsets import LogOffsets
 from proof.__main__ import proof
 
-Capture = pytest.CaptureFixture[str]
+
+@dataclass
+class ProofCommands:
+    """Commands of `proof` on one test's topics."""
+
+    broker: Broker
+    names: Names
+    capsys: pytest.CaptureFixture[str]
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(self.broker.bootstrap)
+
+    def exit_code(self, command: str, *options: str) -> int:
+        return exit_code_of(proof, "proof", [command, "--bootstrap", self.broker.bootstrap, *options])
+
+    def call(self, command: str, *options: str) -> Any:
+        """Return the JSON that a successful command prints."""
+        code = self.exit_code(command, *options, "--json")
+        captured = self.capsys.readouterr()
+        assert code == 0, captured.err
+        return json.loads(captured.out)
+
+    def create(self, partitions: int = 4) -> Any:
+        names = self.names
+        options = ["--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter]
+        options += ["--customers", names.topic("customers"), "--claims", names.topic("claims")]
+        return self.call("topics", "--partitions", str(partitions), *options)
+
+    def seed(self, count: int, *options: str) -> Any:
+        return self.call("seed", "--topic", self.names.input, "--count", str(count), *options)
+
+    def end_offsets(self) -> Any:
+        return self.call("end-offsets", "--topic", self.names.input)
+
+    def totals(self) -> dict[str, int]:
+        partitions = self.end_offsets()
+        kinds = ("visible", "waiting", "aborted", "open", "control")
+        return {kind: sum(partition[kind] for partition in partitions) for kind in kinds}
+
+    def logs(self) -> dict[int, LogOffsets]:
+        return log_offsets(admin(self.connection), self.names.input, range(4), Deadline(20))
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        return open_transactions(self.connection, self.names.input, range(4), Deadline(20))
 
 
-def call(broker: Broker, capsys: Capture, *arguments: str) -> Any:
-    """The JSON that a successful command prints."""
-    command, *rest = arguments
-    code = exit_code_of(proof, "proof", [command, "--bootstrap", broker.bootstrap, *rest, "--json"])
-    captured = capsys.readouterr()
-    assert code == 0, captured.err
-    return json.loads(captured.out)
+@pytest.fixture
+def commands(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> ProofCommands:
+    return ProofCommands(broker, names, capsys)
 
 
-def make(broker: Broker, names: Names, capsys: Capture, partitions: int = 4) -> list[dict[str, Any]]:
-    named = ("--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter)
-    more = ("--customers", names.topic("customers"), "--claims", names.topic("claims"))
-    made: list[dict[str, Any]] = call(broker, capsys, "topics", "--partitions", str(partitions), *named, *more)
-    return made
-
-
-def totals(broker: Broker, names: Names, capsys: Capture) -> dict[str, int]:
-    found = call(broker, capsys, "end-offsets", "--topic", names.input)
-    return {kind: sum(one[kind] for one in found) for kind in ("visible", "waiting", "aborted", "open", "control")}
-
-
-def test_topics_are_made_once_and_kept_as_they_are(broker: Broker, names: Names, capsys: Capture) -> None:
+def test_topics_are_made_once_and_kept_as_they_are(commands: ProofCommands) -> None:
     """A second call with another partition count changes nothing and says so."""
-    first, second = make(broker, names, capsys), make(broker, names, capsys, partitions=2)
-    assert [one["created"] for one in first] == [True] * 5
-    assert [one["created"] for one in second] == [False] * 5
-    assert [one["partitions"] for one in second] == [4, 4, 4, 4, 1]
-    client = admin(Connection(broker.bootstrap))
-    sizes = {
-        n: topics.max_message_bytes(client, n, Deadline(10)) for n in (names.input, names.output, names.dead_letter)
-    }
-    assert sizes[names.output] == sizes[names.dead_letter] == sizes[names.input] + 65_536
+    names = commands.names
+    first, second = commands.create(), commands.create(partitions=2)
+    assert [topic["created"] for topic in first] == [True] * 5
+    assert [topic["created"] for topic in second] == [False] * 5
+    assert [topic["partitions"] for topic in second] == [4, 4, 4, 4, 1]
+    client = admin(commands.connection)
+    input_, output, dead_letter = (
+        topics.max_message_bytes(client, name, Deadline(10)) for name in (names.input, names.output, names.dead_letter)
+    )
+    assert output == dead_letter == input_ + 65_536
 
 
-def test_a_second_seeding_goes_on_with_fresh_numbers(broker: Broker, names: Names, capsys: Capture) -> None:
+def test_a_second_seeding_goes_on_with_fresh_numbers(commands: ProofCommands) -> None:
     """Keys stay unique without anybody keeping count."""
-    make(broker, names, capsys)
-    assert call(broker, capsys, "seed", "--topic", names.input, "--count", "30")["first"] == 0
-    assert call(broker, capsys, "seed", "--topic", names.input, "--count", "30")["first"] == 30
+    commands.create()
+    assert commands.seed(30)["first"] == 0
+    assert commands.seed(30)["first"] == 30
     ends = dict.fromkeys(range(4), (0, 15))
-    batches = list(scan(Connection(broker.bootstrap), names.input, ends, READ_COMMITTED))
+    batches = list(scan(commands.connection, commands.names.input, ends, READ_COMMITTED))
     assert len({record.key() for batch in batches for record in batch}) == 60
 
 
-def test_aborted_transactions_come_on_top_of_the_count(broker: Broker, names: Names, capsys: Capture) -> None:
+def test_aborted_transactions_come_on_top_of_the_count(commands: ProofCommands) -> None:
     """The visible orders are as many as asked for, and one partition holds none of them."""
-    make(broker, names, capsys)
-    options = ("--transactional", "--markers-only-partition", "2")
-    done = call(broker, capsys, "seed", "--topic", names.input, "--count", "40", *options)
-    markers_written(Connection(broker.bootstrap), names.input)
-    found = totals(broker, names, capsys)
-    assert (found["visible"], found["aborted"], found["open"]) == (40, done["aborted"], 0)
-    assert found["aborted"] > 0
-    only_markers = call(broker, capsys, "end-offsets", "--topic", names.input)[2]
+    commands.create()
+    seeded = commands.seed(40, "--transactional", "--markers-only-partition", "2")
+    markers_written(commands.connection, commands.names.input)
+    counts = commands.totals()
+    assert (counts["visible"], counts["aborted"], counts["open"]) == (40, seeded["aborted"], 0)
+    assert counts["aborted"] > 0
+    only_markers = commands.end_offsets()[2]
     assert (only_markers["visible"], only_markers["aborted"] > 0, only_markers["control"] > 0) == (0, True, True)
 
 
-def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_resolved(
-    broker: Broker, names: Names, capsys: Capture
-) -> None:
+def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_resolved(commands: ProofCommands) -> None:
     """The seeder names the transactional id, the broker agrees, and fencing the id ends it."""
-    make(broker, names, capsys)
-    open_id = call(broker, capsys, "seed", "--topic", names.input, "--count", "8", "--leave-open")["open_id"]
-    call(broker, capsys, "seed", "--topic", names.input, "--count", "12")
-    assert totals(broker, names, capsys) == {"visible": 8, "waiting": 12, "aborted": 0, "open": 4, "control": 0}
-    connection = Connection(broker.bootstrap)
-    blockers = open_transactions(connection, names.input, range(4), Deadline(20))
-    assert {one.transactional_id for one in blockers} == {open_id}
-    assert (
-        exit_code_of(proof, "proof", ["resolve", "--bootstrap", broker.bootstrap, "--transactional-id", open_id]) == 0
-    )
-    capsys.readouterr()
-    patience, logs = Deadline(20), log_offsets(admin(connection), names.input, range(4), Deadline(20))
-    while any(log.last_stable < log.end for log in logs.values()):
-        patience.check("markers")
-        logs = log_offsets(admin(connection), names.input, range(4), Deadline(20))
-    assert totals(broker, names, capsys) == {"visible": 20, "waiting": 0, "aborted": 4, "open": 0, "control": 4}
+    commands.create()
+    open_id = commands.seed(8, "--leave-open")["open_id"]
+    commands.seed(12)
+    assert commands.totals() == {"visible": 8, "waiting": 12, "aborted": 0, "open": 4, "control": 0}
+    assert {transaction.transactional_id for transaction in commands.open_transactions()} == {open_id}
+    assert commands.exit_code("resolve", "--transactional-id", open_id) == 0
+    commands.capsys.readouterr()
+    deadline = Deadline(20)
+    while any(log.last_stable < log.end for log in commands.logs().values()):
+        deadline.check("markers")
+    assert commands.totals() == {"visible": 20, "waiting": 0, "aborted": 4, "open": 0, "control": 4}
 
 
-def test_a_missing_topic_is_refused_in_one_sentence(broker: Broker, names: Names, capsys: Capture) -> None:
+def test_a_missing_topic_is_refused_in_one_sentence(commands: ProofCommands) -> None:
     """Nothing is made by accident."""
-    code = exit_code_of(
-        proof, "proof", ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--count", "1"]
-    )
-    assert code == 3
-    assert "does not exist" in capsys.readouterr().err
+    assert commands.exit_code("seed", "--topic", commands.names.input, "--count", "1") == 3
+    assert "does not exist" in commands.capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--transactional"]], ids=["plain", "transactional"])
-def test_sigterm_ends_a_seeder_cleanly(broker: Broker, names: Names, capsys: Capture, options: list[str]) -> None:
+def test_sigterm_ends_a_seeder_cleanly(commands: ProofCommands, options: list[str]) -> None:
     """No stack trace, the documented exit code, and no transaction left open."""
-    make(broker, names, capsys)
-    arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--count", "100000000", *options]
-    process = subprocess.Popen([sys.executable, "-m", "proof", *arguments], stderr=subprocess.PIPE, text=True)
+    commands.create()
+    arguments = ["seed", "--bootstrap", commands.broker.bootstrap, "--topic", commands.names.input, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proof", *arguments, "--count", "100000000"], stderr=subprocess.PIPE, text=True
+    )
     try:
-        client, patience = admin(Connection(broker.bootstrap)), Deadline(30)
-        while not log_offsets(client, names.input, [0], patience)[0].end:
-            patience.check("first order")
+        deadline = Deadline(30)
+        while not commands.logs()[0].end:
+            deadline.check("first order")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=15)
     finally:
@@ -133,6 +155,6 @@ def test_sigterm_ends_a_seeder_cleanly(broker: Broker, names: Names, capsys: Cap
     assert process.returncode == STOPPED_EXIT
     assert "Traceback" not in errors
     # Far below the transaction's own time-out of 60 s; the abort's markers come a moment after the answer.
-    patience = Deadline(10)
-    while open_transactions(Connection(broker.bootstrap), names.input, range(4), Deadline(20)):
-        patience.check("the abort's markers")
+    deadline = Deadline(10)
+    while commands.open_transactions():
+        deadline.check("the abort's markers")

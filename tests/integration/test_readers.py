@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import re
 import threading
 import time
@@ -21,7 +22,7 @@ from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import FetchedRecords, RangeReader, TailReader
 
 AHEAD_BYTES = 64 * 1024
-LOOKS = 30
+WAKE_UPS = 30
 VOLUNTARY = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
 
 
@@ -29,47 +30,44 @@ def tail(stage: Stage, start: int = 0) -> TailReader:
     return TailReader(stage.connection, stage.names.group, stage.names.input, 0, start, 4 * 1024 * 1024)
 
 
-def taken(reader: TailReader, end: int, most: int = 1000) -> list[FetchedRecords]:
+def read_to_the_end(reader: TailReader, end: int, most: int = 1000) -> list[FetchedRecords]:
     """All up to the log's end: a look that finds nothing may only have come too early."""
-    found: list[FetchedRecords] = []
+    parts: list[FetchedRecords] = []
 
     def at_the_end() -> bool:
-        one = reader.take(most, 1_000_000, 0.3)
-        found.extend([one] if one is not None else [])
-        return bool(found) and found[-1].until >= end
+        fetched = reader.take(most, 1_000_000, 0.3)
+        parts.extend([fetched] if fetched is not None else [])
+        return bool(parts) and parts[-1].until >= end
 
     until(at_the_end, "the end", 20)
-    return found
+    return parts
 
 
 def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) -> None:
     stage.create(1)
     stage.seed(30, "--transactional", "--transaction-size", "10")
-    visible = [one.offset() for one in stage.records(stage.names.input)]
+    visible = [record.offset() for record in stage.records(stage.names.input)]
     log = stage.logs(stage.names.input)[0]  # looked at behind the records: the last marker is there now
     assert visible[-1] + 1 < log.end, "it has to end in markers"
-    reader = tail(stage)
-    try:
-        parts = taken(reader, log.end, most=7)
-        assert [r.offset() for part in parts for r in part.records] == visible
+    with contextlib.closing(tail(stage)) as reader:
+        parts = read_to_the_end(reader, log.end, most=7)
+        assert [record.offset() for part in parts for record in part.records] == visible
         assert max(len(part.records) for part in parts) <= 7
         assert parts[-1].until == log.end
         stage.seed(3)
-        parts = taken(reader, log.end + 3)
-        assert [r.offset() for part in parts for r in part.records] == [log.end, log.end + 1, log.end + 2]
-    finally:
-        reader.close()
+        parts = read_to_the_end(reader, log.end + 3)
+        assert [record.offset() for part in parts for record in part.records] == [log.end, log.end + 1, log.end + 2]
 
 
 def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None:
     """Not what it had guessed before: a partition's first transaction ended after a fifth of its bytes."""
     stage.create(1)
     stage.seed(3000)
-    reader = tail(stage)
-    with contextlib.closing(reader):
-        parts = taken(reader, 3000)
-    heavy = sum(len(one.value() or b"") + len(one.key() or b"") for part in parts for one in part.records)
-    assert heavy < sum(part.size for part in parts) < 2 * heavy
+    with contextlib.closing(tail(stage)) as reader:
+        parts = read_to_the_end(reader, 3000)
+    records = [record for part in parts for record in part.records]
+    size = sum(len(record.value() or b"") + len(record.key() or b"") for record in records)
+    assert size < sum(part.size for part in parts) < 2 * size
 
 
 def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
@@ -82,34 +80,34 @@ def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
 
 
 @contextlib.contextmanager
-def full(stage: Stage, full_ms: int) -> Iterator[set[int]]:
+def full_reader(stage: Stage, full_ms: int) -> Iterator[set[int]]:
     """A reader that has more than it may fetch ahead; the threads of its client."""
-    before = {one.id for one in psutil.Process().threads()}
+    before = {thread.id for thread in psutil.Process().threads()}
     reader = TailReader(stage.connection, stage.names.group, stage.names.input, 0, 0, AHEAD_BYTES, full_ms=full_ms)
     with contextlib.closing(reader):
         until(lambda: reader.take(1, AHEAD_BYTES, 0.1) is not None, "the first record", 20)
-        yield {one.id for one in psutil.Process().threads()} - before
+        yield {thread.id for thread in psutil.Process().threads()} - before
 
 
-def seconds_for_looks(threads: set[int]) -> float:
+def seconds_for_wake_ups(threads: set[int]) -> float:
     """How long the busiest of these threads takes to go to sleep and wake up so often."""
-    slept, began = _sleeps(threads), time.monotonic()
-    until(lambda: max(now - was for now, was in zip(_sleeps(threads), slept, strict=True)) >= LOOKS, "looks", 60)
+    before, began = _sleep_counts(threads), time.monotonic()
+    until(lambda: max(map(operator.sub, _sleep_counts(threads), before)) >= WAKE_UPS, "wake-ups", 60)
     return time.monotonic() - began
 
 
-def _sleeps(threads: set[int]) -> list[int]:
+def _sleep_counts(threads: set[int]) -> list[int]:
     """Of each thread: how often it went to sleep by itself; 0 of one that has ended."""
-    return [_slept(Path(f"/proc/self/task/{thread}/status")) for thread in sorted(threads)]
+    return [_sleep_count(Path(f"/proc/self/task/{thread}/status")) for thread in sorted(threads)]
 
 
-def _slept(status: Path) -> int:
+def _sleep_count(status: Path) -> int:
     try:
-        found = VOLUNTARY.search(status.read_text())
+        match = VOLUNTARY.search(status.read_text())
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    assert found, "the kernel tells it"
-    return int(found[1])
+    assert match, "the kernel tells it"
+    return int(match[1])
 
 
 def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
@@ -117,45 +115,40 @@ def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
     stage.create(1)
     stage.seed(3000)
     rest_ms = 10 * FULL_MS
-    with full(stage, rest_ms) as threads:
-        assert seconds_for_looks(threads) > LOOKS * rest_ms / 1000 / 2
+    with full_reader(stage, rest_ms) as threads:
+        assert seconds_for_wake_ups(threads) > WAKE_UPS * rest_ms / 1000 / 2
 
 
 def offsets(reader: RangeReader, start: int, until: int) -> list[int]:
-    return [r.offset() for some in reader.read(start, until, Deadline(10), threading.Event()) for r in some]
+    batches = reader.read(start, until, Deadline(10), threading.Event())
+    return [record.offset() for batch in batches for record in batch]
 
 
 def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -> None:
     """Ranges that follow each other, that end in markers, that hold nothing visible, and one read again."""
     stage.create(1)
     stage.seed(30, "--transactional", "--transaction-size", "10")
-    visible = [one.offset() for one in stage.records(stage.names.input)]  # which waits for the last marker
+    visible = [record.offset() for record in stage.records(stage.names.input)]  # which waits for the last marker
     end = stage.logs(stage.names.input)[0].last_stable
     assert len(visible) == 30
     assert visible[-1] + 1 < end, "it has to end in markers"
-    reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)
-    try:
+    with contextlib.closing(RangeReader(stage.connection, stage.names.input, 0, stage.names.group)) as reader:
         cuts = [0, 3, 4, visible[9] + 1, visible[10], visible[-1] + 1, end]
         for start, stop in itertools.pairwise(cuts):
-            assert offsets(reader, start, stop) == [at for at in visible if start <= at < stop]
+            assert offsets(reader, start, stop) == [offset for offset in visible if start <= offset < stop]
         stage.seed(5)
-        more = stage.logs(stage.names.input)[0].last_stable
-        assert len(offsets(reader, end, more)) == 5
-        assert offsets(reader, 2, end) == [at for at in visible if at >= 2]
-    finally:
-        reader.close()
+        new_end = stage.logs(stage.names.input)[0].last_stable
+        assert len(offsets(reader, end, new_end)) == 5
+        assert offsets(reader, 2, end) == [offset for offset in visible if offset >= 2]
 
 
 def test_a_reader_that_finds_nothing_gives_up_at_its_deadline_and_when_told(stage: Stage) -> None:
     stage.create(1)
     stage.seed(3)
-    reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)
     stop = threading.Event()
-    try:
+    with contextlib.closing(RangeReader(stage.connection, stage.names.input, 0, stage.names.group)) as reader:
         with pytest.raises(DeadlineExceeded, match=r"offsets 0 to 10"):
             list(reader.read(0, 10, Deadline(0.5), stop))
         stop.set()
         with pytest.raises(DeadlineExceeded, match="the run stops"):
             list(reader.read(0, 10, Deadline(10), stop))
-    finally:
-        reader.close()

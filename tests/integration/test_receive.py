@@ -75,9 +75,9 @@ def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stag
 def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: ReceiveStage) -> None:
     """Static members on the same partitions, small batches that meet: the primary key decides, nobody is stuck."""
     members = (stage.in_postgres(), stage.in_postgres())
-    with following(stage.loop(batch=7), members[0]) as one, following(stage.loop(batch=5), members[1]) as two:
-        one.done()
-        two.done()
+    with following(stage.loop(batch=7), members[0]) as a, following(stage.loop(batch=5), members[1]) as b:
+        a.done()
+        b.done()
     assert sum(member.received.effects for member in members) == MESSAGES
     stage.proven(MESSAGES)
 
@@ -85,15 +85,15 @@ def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: R
 def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: ReceiveStage) -> None:
     """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
 
-    class Torn(PostgresReceiver):
-        def claim(self, found: Sequence[Message], context: HandlerContext) -> int:
+    class ClaimsFirst(PostgresReceiver):
+        def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
             with self._database.transaction(context.deadline) as connection:
-                self._fresh(connection, found)
+                self._fresh(connection, messages)
             raise RuntimeError("died between claim and effect")
 
-    torn = Torn(stage.ground(), stage.database, ClaimRetention(None))
+    receiver = ClaimsFirst(stage.ground(), stage.database, ClaimRetention(None))
     with pytest.raises(RuntimeError, match="between"):
-        stage.receive(torn, batch=30)
+        stage.receive(receiver, batch=30)
     stage.receive(stage.in_postgres())
     assert stage.check().findings["receiver-lost"] >= 1
 
@@ -102,13 +102,13 @@ def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
     """A receiver that does not look at its claims doubles every effect, and the check says how many."""
     stage.receive(stage.in_postgres())
 
-    class Blind(PostgresReceiver):
-        def _fresh(self, connection: psycopg.Connection, found: Sequence[Message]) -> list[Message]:
-            super()._fresh(connection, found)
-            return list(found)
+    class IgnoresClaims(PostgresReceiver):
+        def _fresh(self, connection: psycopg.Connection, messages: Sequence[Message]) -> list[Message]:
+            super()._fresh(connection, messages)
+            return list(messages)
 
-    blind = Blind(stage.ground(again=True), stage.database, ClaimRetention(None))
-    stage.receive(blind)
+    receiver = IgnoresClaims(stage.ground(again=True), stage.database, ClaimRetention(None))
+    stage.receive(receiver)
     assert stage.check().findings["receiver-duplicate"] >= MESSAGES
 
 
@@ -129,7 +129,6 @@ def test_old_claims_are_cleaned_up_beside_the_work(stage: ReceiveStage) -> None:
     others = "INSERT INTO processed_messages VALUES ('old', 'another group', now() - interval '9 years')"
     with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         connection.execute(others)
-    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         old = "UPDATE processed_messages SET processed_at = now() - interval '2 hours' WHERE message_id LIKE '%/1/%'"
         aged = connection.execute(old).rowcount
     assert aged == MESSAGES // 4
@@ -174,14 +173,14 @@ def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: R
     """A crash between answer and commit, as an exception here: without keys the other side would count duplicates."""
     stage.receive(stage.in_postgres(outbox=True))
 
-    class Dying(StoreCrash):
+    class CrashAfterAnswer(StoreCrash):
         def at(self, moment: object) -> None:  # noqa: ARG002 - the method's shape
             raise KeyboardInterrupt
 
-    dying = Deliverer(stage.group, stage.database, CallSettings(sink.url), Dying())
+    deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), CrashAfterAnswer())
     with pytest.raises(KeyboardInterrupt):
-        dying.round()
-    dying.stop(Deadline(1))
+        deliverer.round()
+    deliverer.stop(Deadline(1))
     before = sink.counts()["effects"]
     assert before > 0
     _deliver(stage, sink)
@@ -194,14 +193,14 @@ def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, 
     stage.receive(stage.in_postgres(outbox=True))
     take, lock, refused = sink.take, threading.Lock(), []
 
-    def picky(key: str) -> int:
+    def refuse_some(key: str) -> int:
         with lock:
             if key.endswith("/0"):
                 refused.append(key)
                 return 422
         return take(key)
 
-    sink.take = picky
+    sink.take = refuse_some
     _deliver(stage, sink)
     assert len(refused) == len(set(refused)) == 4
     assert _value(stage, "SELECT count(*) FROM outbox WHERE refused = 'answered 422' AND sent_at IS NULL") == 4
@@ -231,7 +230,7 @@ def _deliver(stage: ReceiveStage, sink: DemoServer) -> None:
 
 def test_the_command_receives_and_checks_itself(stage: ReceiveStage, sink: DemoServer) -> None:
     """As users run it: outbox and delivery in one program, group assignment, then the check."""
-    told = document(run(stage.command("outbox", "--effect-url", sink.url, "--json")))
-    assert (told["effects"], told["sent"]) == (MESSAGES, MESSAGES)
+    report = document(run(stage.command("outbox", "--effect-url", sink.url, "--json")))
+    assert (report["effects"], report["sent"]) == (MESSAGES, MESSAGES)
     assert sink.counts()["effects"] == MESSAGES
     assert document(run(stage.command("outbox", "--check", "--json")))["verdict"] == "proven"

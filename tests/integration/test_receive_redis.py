@@ -44,15 +44,15 @@ def test_an_effect_that_fails_gives_its_claim_back(stage: ReceiveStage) -> None:
     """The compensating delete: the next attempt finds no claim in its way, and does not wait for one to run out."""
     done: Counter[str] = Counter()
 
-    def failing(message: Message) -> None:
+    def fail_once(message: Message) -> None:
         if len(done) == 5 and not done["failed"]:
             done["failed"] += 1
             raise ConnectionError("the other side is away")
         done[message.message_id] += 1
 
     with pytest.raises(ConnectionError):
-        stage.receive(stage.in_redis(failing))
-    stage.receive(stage.in_redis(failing))
+        stage.receive(stage.in_redis(fail_once))
+    stage.receive(stage.in_redis(fail_once))
     del done["failed"]
     assert (len(done), set(done.values())) == (MESSAGES, {1})
 
@@ -62,12 +62,12 @@ def test_a_claim_that_runs_out_under_a_slow_effect_is_not_taken_back_from_its_ne
     session = client.Redis.from_url(stage.redis)
     keys = Keys(stage.group)
 
-    def overtaken(message: Message) -> None:
+    def lose_claim_and_fail(message: Message) -> None:
         session.set(keys.claim(message.message_id), "another")
         raise ConnectionError("too late")
 
     with pytest.raises(ConnectionError):
-        stage.receive(stage.in_redis(overtaken))
+        stage.receive(stage.in_redis(lose_claim_and_fail))
     assert len([key for key in session.scan_iter(keys.claim("*")) if session.get(key) == b"another"]) == 1
     session.close()
 
@@ -86,25 +86,25 @@ def test_the_claim_beside_the_effect_repeats_what_died_behind_it(stage: ReceiveS
     dying = ("--partitions", "0,1,2,3", "--claim-s", "0.3", "--crash-point", "before-commit")
     assert run(stage.command("redis", *dying)).returncode == -9
     stage.receive(stage.in_redis())
-    found = stage.check()
-    assert (found.effects, found.duplicates) == (MESSAGES + 1, 1)
+    result = stage.check()
+    assert (result.effects, result.duplicates) == (MESSAGES + 1, 1)
 
 
 def test_a_server_that_is_killed_has_kept_what_it_answered(stage: ReceiveStage, redis: Redis) -> None:
     """With its log on disk before each answer, SIGKILL and restart in the middle of the work change nothing."""
-    half, killed = threading.Event(), threading.Event()
+    half_done, killed = threading.Event(), threading.Event()
     receiver = stage.in_script()
     claim = receiver.claim
 
-    def waiting(found: Sequence[Message], context: HandlerContext) -> int:
+    def claim_after_kill(messages: Sequence[Message], context: HandlerContext) -> int:
         if receiver.received.effects >= MESSAGES // 2:
-            half.set()
+            half_done.set()
             assert killed.wait(30)
-        return claim(found, context)
+        return claim(messages, context)
 
-    receiver.claim = waiting
+    receiver.claim = claim_after_kill
     with following(stage.loop(batch=3), receiver) as running:
-        assert half.wait(30)
+        assert half_done.wait(30)
         redis.kill()
         killed.set()
         redis.restart()
@@ -135,11 +135,11 @@ def test_a_fail_over_to_an_empty_replica_loses_what_is_not_read_again(stage: Rec
     """Kafka's position is past what the new server never heard of: lost, named by the check, mended by `--again`."""
     stage.receive(stage.in_script())
     with store(Redis) as replica:
-        after = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=replica.url)
-        assert after.receive(after.in_script()).messages == 0
-        assert after.check().findings["receiver-lost"] >= MESSAGES
-        after.receive(after.in_script(again=True))
-        after.proven(MESSAGES)
+        failed_over = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=replica.url)
+        assert failed_over.receive(failed_over.in_script()).messages == 0
+        assert failed_over.check().findings["receiver-lost"] >= MESSAGES
+        failed_over.receive(failed_over.in_script(again=True))
+        failed_over.proven(MESSAGES)
 
 
 @pytest.mark.parametrize("kind", ["in_redis", "in_script"])
@@ -150,7 +150,7 @@ def test_a_claim_that_has_run_out_is_a_duplicate_when_its_message_comes_again(st
     assert stage.check().findings["receiver-duplicate"] >= 1
 
 
-def refused(session: client.Redis) -> bool:
+def nothing_left_to_evict(session: client.Redis) -> bool:
     """Whether there is nothing left to evict; Redis evicts for half a millisecond at a time and goes on later."""
     try:
         session.set("one", "more")
@@ -161,17 +161,17 @@ def refused(session: client.Redis) -> bool:
 
 def test_eviction_forgets_claims_and_is_refused_where_the_promise_is_exact(stage: ReceiveStage) -> None:
     """With an evicting policy the script's receiver says what to change; accepted all the same, it counts double."""
-    with store(Redis, {"maxmemory-policy": "volatile-random"}) as evicting:
-        weak = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=evicting.url)
+    with store(Redis, {"maxmemory-policy": "volatile-random"}) as server:
+        evicting = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=server.url)
         with pytest.raises(Refused, match="maxmemory-policy is 'volatile-random', must be 'noeviction'"):
-            weak.in_script().prepare()
-        told: list[str] = []
-        weak.receive(weak.in_script(accept=True, tell=told.append))
-        assert len(told) == 1
-        session = client.Redis.from_url(evicting.url)
+            evicting.in_script().prepare()
+        messages: list[str] = []
+        evicting.receive(evicting.in_script(accept=True, tell=messages.append))
+        assert len(messages) == 1
+        session = client.Redis.from_url(server.url)
         session.config_set("maxmemory", 1)
-        until(lambda: refused(session), "whatever can be evicted is")
+        until(lambda: nothing_left_to_evict(session), "whatever can be evicted is")
         session.config_set("maxmemory", 0)
         session.close()
-        assert weak.receive(weak.in_script(accept=True, again=True)).effects == MESSAGES
-        assert weak.check().findings["receiver-duplicate"] >= 1
+        assert evicting.receive(evicting.in_script(accept=True, again=True)).effects == MESSAGES
+        assert evicting.check().findings["receiver-duplicate"] >= 1

@@ -37,11 +37,11 @@ def _sandbox(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """A folder for one cluster, whose processes, networks and mounts end with the test."""
-    where = tmp_path / "sandbox"
-    yield where
-    if (cluster := Cluster.open(where)) is not None:
+    folder = tmp_path / "sandbox"
+    yield folder
+    if (cluster := Cluster.open(folder)) is not None:
         cluster.close(wipe=True)
-    Network(where).remove()
+    Network(folder).remove()
 
 
 def _names_of_topics(bootstrap: str) -> list[str]:
@@ -52,47 +52,48 @@ def _make_topic(bootstrap: str, name: str) -> topics.Topic:
     client = clients.admin(clients.Connection(bootstrap))
     deadline = Deadline(20)
     topics.create(client, [topics.TopicSpec(name, 2, {})], deadline)
-    while not (found := topics.describe(client, [name], deadline)):
+    while not (described := topics.describe(client, [name], deadline)):
         deadline.check("each broker hearing of the new topic")
-    return found[name]
+    return described[name]
 
 
 def test_the_command_line_starts_breaks_mends_and_stops_a_broker(directory: Path) -> None:
     """`up` returns once a client is answered, twice is harmless; `kill` and `down` keep the data, and no process."""
-    where = ("--dir", str(directory))
+    in_directory = ("--dir", str(directory))
 
     def status() -> Any:
-        return json.loads(_sandbox("status", "--json", *where).stdout)
+        return json.loads(_sandbox("status", "--json", *in_directory).stdout)
 
-    first = _sandbox("up", "--port", "0", "--quick", "--heap-mb", "256", *where)
+    first = _sandbox("up", "--port", "0", "--quick", "--heap-mb", "256", *in_directory)
     assert first.returncode == ExitCode.DONE, first.stderr
-    told = status()
-    assert (told["up"], told["brokers"][0]["network"], told["brokers"][0]["data_size_mb"]) == (True, "loopback", None)
-    _make_topic(told["bootstrap"], "kept")
-    second = _sandbox("up", "--port", "0", *where)
+    report = status()
+    (node,) = report["brokers"]
+    assert (report["up"], node["network"], node["data_size_mb"]) == (True, "loopback", None)
+    _make_topic(report["bootstrap"], "kept")
+    second = _sandbox("up", "--port", "0", *in_directory)
     assert (second.returncode, "already up" in second.stdout) == (ExitCode.DONE, True)
 
-    assert _sandbox("kill", "1", *where).stdout == "broker 1 is killed\n"
+    assert _sandbox("kill", "1", *in_directory).stdout == "broker 1 is killed\n"
     assert status()["up"] is False
-    assert _sandbox("restart", "1", *where).stdout == "up: broker 1\n"
-    told = status()
-    assert "kept" in _names_of_topics(told["bootstrap"])
-    assert [_sandbox(word, "1", *where).returncode for word in ("pause", "resume")] == [ExitCode.DONE] * 2
+    assert _sandbox("restart", "1", *in_directory).stdout == "up: broker 1\n"
+    report = status()
+    assert "kept" in _names_of_topics(report["bootstrap"])
+    assert [_sandbox(word, "1", *in_directory).returncode for word in ("pause", "resume")] == [ExitCode.DONE] * 2
     for words in (("kill", "7"), ("cut", "1", "--from", "clients"), ("fill", "1")):
-        refused = _sandbox(*words, *where)
+        refused = _sandbox(*words, *in_directory)
         assert (refused.returncode, len(refused.stderr.splitlines())) == (ExitCode.REFUSED, 1), refused.stderr
 
-    assert _sandbox("down", *where).returncode == ExitCode.DONE
-    assert not psutil.pid_exists(told["brokers"][0]["process"])
+    assert _sandbox("down", *in_directory).returncode == ExitCode.DONE
+    assert not psutil.pid_exists(report["brokers"][0]["process"])
     assert status()["up"] is False
-    again = _sandbox("down", *where)
+    again = _sandbox("down", *in_directory)
     assert (again.returncode, again.stdout.strip()) == (ExitCode.DONE, "nothing is up")
     with pytest.raises(Refused, match="1 brokers, not 3"):  # its data can't be taken for those of three
         Cluster.start(directory, brokers=3)
 
-    assert _sandbox("up", "--port", "0", "--quick", *where).returncode == ExitCode.DONE
+    assert _sandbox("up", "--port", "0", "--quick", *in_directory).returncode == ExitCode.DONE
     assert "kept" in _names_of_topics(status()["bootstrap"])
-    assert _sandbox("down", "--wipe", *where).returncode == ExitCode.DONE
+    assert _sandbox("down", "--wipe", *in_directory).returncode == ExitCode.DONE
     assert Layout.read(directory) is None
     assert not (directory / "kafka-1").exists()
 
@@ -166,10 +167,10 @@ def test_brokers_do_not_hear_of_each_other_across_a_cut(tmp_path: Path) -> None:
     assert first.name not in _links()
 
 
-def _routes(one: Network, number: int) -> list[str]:
-    command = ["ip", "-n", one.namespace(number), "-json", "route", "show", "type", "blackhole"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [route["dst"] for route in json.loads(told or "[]")]
+def _routes(network: Network, number: int) -> list[str]:
+    command = ["ip", "-n", network.namespace(number), "-json", "route", "show", "type", "blackhole"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [route["dst"] for route in json.loads(output or "[]")]
 
 
 @namespaces

@@ -17,8 +17,8 @@ Spark = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def spark(tmp_path: Path) -> Iterator[Spark]:
     def command(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "sandbox", "spark", *words, "--dir", str(tmp_path)]
-        return subprocess.run(line, capture_output=True, text=True, timeout=150, check=False)
+        arguments = [sys.executable, "-m", "sandbox", "spark", *words, "--dir", str(tmp_path)]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
 
     yield command
     assert command("down", "--wipe").returncode == 0
@@ -30,10 +30,10 @@ def test_a_cluster_comes_is_broken_mended_and_goes(spark: Spark, tmp_path: Path)
     up = spark("up", "--port", "0", "--workers", "1", "--cores", "1")
     assert up.returncode == 0, up.stderr
     status = spark("status", "--json")
-    told = json.loads(status.stdout)
-    assert (status.returncode, told["running"]) == (0, {"master": True, "1": True})
-    assert f"make run-pipeline MASTER={told['url']}" in up.stdout
-    master, worker = told["processes"]["master"], told["processes"]["1"]
+    report = json.loads(status.stdout)
+    assert (status.returncode, report["running"]) == (0, {"master": True, "1": True})
+    assert f"make run-pipeline MASTER={report['url']}" in up.stdout
+    master, worker = report["processes"]["master"], report["processes"]["1"]
 
     assert spark("kill", "1").returncode == 0
     assert has_ended(worker)

@@ -31,34 +31,34 @@ from sandbox.stores import STORES
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A folder that PostgreSQL's user may enter, whose servers end with the test."""
-    place = Path(tempfile.mkdtemp(prefix="brew-test-stores-"))
-    place.chmod(0o711)
-    yield place
+    folder = Path(tempfile.mkdtemp(prefix="brew-test-stores-"))
+    folder.chmod(0o711)
+    yield folder
     for kind in STORES.values():
-        if (store := kind.open(place)) is not None:
+        if (store := kind.open(folder)) is not None:
             store.close(wipe=True)
-    shutil.rmtree(place)
+    shutil.rmtree(folder)
 
 
 def _stores(directory: Path, *arguments: str) -> tuple[int, str]:
     """A command's exit code and what it said; a command that starts servers is a program, and leaves them running."""
-    line = ["stores", *arguments, "--dir", str(directory)]
+    words = ["stores", *arguments, "--dir", str(directory)]
     if arguments[0] in {"up", "restart"}:
-        command = [sys.executable, "-m", "sandbox", *line]
+        command = [sys.executable, "-m", "sandbox", *words]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=90)
         return done.returncode, done.stdout + done.stderr
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         try:
-            code = exit_code_of(cli, "sandbox", line)
-        except SystemExit as ended:  # `status` tells by its exit code
-            code = int(ended.code or 0)
+            code = exit_code_of(cli, "sandbox", words)
+        except SystemExit as error:  # `status` tells by its exit code
+            code = int(error.code or 0)
     return code, out.getvalue()
 
 
 def _shared_memory(process: psutil.Process) -> set[str]:
     """Its files in /dev/shm; none of a server's child that has just ended (a session of ours, a vacuum)."""
     try:
-        return {held.path for held in process.memory_maps() if held.path.startswith("/dev/shm/")}
+        return {mapping.path for mapping in process.memory_maps() if mapping.path.startswith("/dev/shm/")}
     except psutil.NoSuchProcess:
         return set()
 
@@ -66,25 +66,25 @@ def _shared_memory(process: psutil.Process) -> set[str]:
 def test_what_was_committed_survives_a_kill_of_both_servers(directory: Path) -> None:
     """`up` returns once both answer, `kill` leaves no process, `restart` brings the data back."""
     assert _stores(directory, "up")[0] == ExitCode.DONE
-    told = json.loads(_stores(directory, "status", "--json")[1])
-    with psycopg.connect(told["postgres"]["url"]) as connection:
+    report = json.loads(_stores(directory, "status", "--json")[1])
+    with psycopg.connect(report["postgres"]["url"]) as connection:
         assert connection.execute("SHOW fsync").fetchone() == ("on",)
         connection.execute("CREATE TABLE kept AS SELECT 7 AS value")
-    with client.Redis.from_url(told["redis"]["url"]) as session:
+    with client.Redis.from_url(report["redis"]["url"]) as session:
         session.set("kept", 7)
 
-    families = [psutil.Process(one["process"]) for one in told.values()]
+    families = [psutil.Process(process["process"]) for process in report.values()]
     families += [child for process in families for child in process.children(recursive=True)]
-    held = [_shared_memory(one) for one in families]
-    assert set().union(*held) == set(), "nobody would remove it after a kill"
+    shared_memory = [_shared_memory(process) for process in families]
+    assert set().union(*shared_memory) == set(), "nobody would remove it after a kill"
     assert _stores(directory, "kill", "postgres", "redis")[0] == ExitCode.DONE
-    assert [one for one in families if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert [process for process in families if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
     assert _stores(directory, "status")[0] == ExitCode.REFUSED
 
     assert _stores(directory, "restart", "postgres", "redis") == (ExitCode.DONE, "postgres is up\nredis is up\n")
-    with psycopg.connect(told["postgres"]["url"]) as connection:
+    with psycopg.connect(report["postgres"]["url"]) as connection:
         assert connection.execute("SELECT value FROM kept").fetchone() == (7,)
-    with client.Redis.from_url(told["redis"]["url"]) as session:
+    with client.Redis.from_url(report["redis"]["url"]) as session:
         assert session.get("kept") == b"7"
     assert _stores(directory, "down", "--wipe")[0] == ExitCode.DONE
     assert sorted(path.name for path in directory.iterdir()) == ["lock"]
@@ -92,11 +92,11 @@ def test_what_was_committed_survives_a_kill_of_both_servers(directory: Path) -> 
 
 def test_a_taken_port_is_refused_in_one_sentence(directory: Path) -> None:
     """Whoever holds the port, it is left alone."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        code, said = _stores(directory, "up", "redis", "--port", str(taken.getsockname()[1]))
-    assert (code, "is taken by" in said) == (ExitCode.REFUSED, True), said
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        code, output = _stores(directory, "up", "redis", "--port", str(holder.getsockname()[1]))
+    assert (code, "is taken by" in output) == (ExitCode.REFUSED, True), output
 
 
 def test_a_server_that_is_not_installed_is_refused_with_what_to_do(
@@ -122,6 +122,6 @@ def test_a_setting_that_the_server_does_not_take_is_told_with_its_own_words(dire
     """It ends while starting; the last lines of its log are in the refusal, and no process is left."""
     with pytest.raises(Refused, match=r"exited during startup(?s:.)*no_such_setting"):
         Postgres.start(directory, properties={"no_such_setting": "1"})
-    found = Postgres.open(directory)
-    assert found is not None
-    assert not found.running()
+    server = Postgres.open(directory)
+    assert server is not None
+    assert not server.running()

@@ -36,17 +36,17 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     directory = tmp_path_factory.mktemp("registry")
 
     def stores(*words: str) -> str:
-        line = [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(directory)]
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        command = [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(directory)]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
 
     stores("up", "registry")
     try:
         assert list(json.loads(stores("status", "--json"))) == ["registry"]
-        found = Registry.open(directory)
-        assert found is not None
-        yield found
+        registry = Registry.open(directory)
+        assert registry is not None
+        yield registry
     finally:
         assert "registry is down" in stores("down", "--wipe")
     assert not (directory / "registry").exists()
@@ -76,21 +76,21 @@ def test_values_go_there_and_back_and_what_does_not_fit_is_rejected(registry: Re
     if kind == "protobuf":
         click = message_class()
         good, bad = click(url=good["url"]), good
-        written = formats.protobuf(click, registry=registry.url, output="clicks")
-        reads = formats.protobuf(click, registry={"url": registry.url, "timeout": 5})
+        writing_format = formats.protobuf(click, registry=registry.url, output="clicks")
+        reading_format = formats.protobuf(click, registry={"url": registry.url, "timeout": 5})
     else:
         schema = json.dumps(CLICK if kind == "avro" else JSON_CLICK)
         make = getattr(formats, kind)
-        written = make(registry=registry.url, output=kind, schema=schema)
-        reads = make(registry={"url": registry.url, "timeout": 5})
-    value = written.write(good, None)
+        writing_format = make(registry=registry.url, output=kind, schema=schema)
+        reading_format = make(registry={"url": registry.url, "timeout": 5})
+    value = writing_format.write(good, None)
     assert value[0] == 0
-    assert reads.read(Record("t", 0, 0, None, value)) == good
-    assert rejected(reads, value[:-2]) == "schema-mismatch"
-    assert rejected(reads, b"{}") == "no-schema-id"
-    assert rejected(reads, b"\0\0\0\3\xe7" + value[5:]) == "unknown-schema"
+    assert reading_format.read(Record("t", 0, 0, None, value)) == good
+    assert rejected(reading_format, value[:-2]) == "schema-mismatch"
+    assert rejected(reading_format, b"{}") == "no-schema-id"
+    assert rejected(reading_format, b"\0\0\0\3\xe7" + value[5:]) == "unknown-schema"
     with pytest.raises(Reject, match="output-schema-mismatch"):
-        written.write(bad, None)
+        writing_format.write(bad, None)
 
 
 def test_a_reader_sees_its_own_schema_and_the_latest_one_is_written(registry: Registry) -> None:
@@ -99,12 +99,12 @@ def test_a_reader_sees_its_own_schema_and_the_latest_one_is_written(registry: Re
     newer = json.dumps({**CLICK, "fields": fields})
     old = formats.avro(registry=registry.url, output="evolving", schema=json.dumps(CLICK))
     before = old.write({"url": "a"}, None)
-    reads = formats.avro(registry=registry.url, reader_schema=newer)
-    assert reads.read(Record("t", 0, 0, None, before)) == {"url": "a", "campaign": "none"}
+    reading_format = formats.avro(registry=registry.url, reader_schema=newer)
+    assert reading_format.read(Record("t", 0, 0, None, before)) == {"url": "a", "campaign": "none"}
     formats.avro(registry=registry.url, output="evolving", schema=newer).write({"url": "b", "campaign": "c"}, None)
     latest = formats.avro(registry={"url": registry.url, "timeout": 5}, output="evolving")
     after = latest.write({"url": "b", "campaign": "spring"}, None)
-    assert reads.read(Record("t", 0, 0, None, after)) == {"url": "b", "campaign": "spring"}
+    assert reading_format.read(Record("t", 0, 0, None, after)) == {"url": "b", "campaign": "spring"}
 
 
 def test_a_schema_that_may_not_be_registered_ends_the_run(registry: Registry) -> None:
@@ -148,9 +148,9 @@ def test_a_run_reads_avro_writes_avro_and_rejects_what_does_not_fit(
     function = ["--transform", f"{script}:measured"]
     stage.drain(*function)
     enriched = formats.avro(registry=registry.url)
-    found = [enriched.read(Record("t", 0, 0, None, one.value())) for one in stage.records(names.output)]
-    assert found == [{"url": "a", "length": 1}, {"url": "bb", "length": 2}]
-    reasons = [dict(one.headers() or ())[ERROR_REASON] for one in stage.records(names.dead_letter)]
+    outputs = [enriched.read(Record("t", 0, 0, None, record.value())) for record in stage.records(names.output)]
+    assert outputs == [{"url": "a", "length": 1}, {"url": "bb", "length": 2}]
+    reasons = [dict(record.headers() or ())[ERROR_REASON] for record in stage.records(names.dead_letter)]
     assert reasons == [b"output-schema-mismatch", b"schema-mismatch", b"no-schema-id"]
     code, report = stage._proof("verify", *stage.options(), *function, "--settled")
     assert (code, report["counts"]["dead_letters"]) == (0, 3), report
@@ -164,15 +164,17 @@ def test_without_registry_a_run_gives_up_after_its_patience_and_nothing_is_lost(
     stage.create(1)
     clicks = formats.avro(registry=registry.url, output=names.input, schema=json.dumps(CLICK))
     stage.produce(names.input, (0, b"k", clicks.write({"url": "a"}, None), []))
-    away, there = tmp_path / "registry_away.py", tmp_path / "registry_there.py"
-    away.write_text(SCRIPT.format(click=CLICK, url="http://127.0.0.1:9", output=names.output))
-    there.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
+    script_without_registry, script_with_registry = tmp_path / "registry_away.py", tmp_path / "registry_there.py"
+    script_without_registry.write_text(SCRIPT.format(click=CLICK, url="http://127.0.0.1:9", output=names.output))
+    script_with_registry.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
     options = ["--master", "none", "--on-error", "dead-letter", "--transform"]
-    refused = stage.pipeline(*options, f"{away}:measured", "--patience", "1")
+    refused = stage.pipeline(*options, f"{script_without_registry}:measured", "--patience", "1")
     assert refused.code == 3, refused.text
     assert "http://127.0.0.1:9 does not answer" in refused.err
     assert stage.records(names.dead_letter) == []
-    assert stage.pipeline(*options, f"{there}:measured").code == 0
+    assert stage.pipeline(*options, f"{script_with_registry}:measured").code == 0
     assert len(stage.records(names.output)) == 1
-    code, told = stage._proof("verify", *stage.options(), "--settled", "--transform", f"{away}:measured")
-    assert (code, "does not answer" in str(told)) == (3, True), told
+    code, report = stage._proof(
+        "verify", *stage.options(), "--settled", "--transform", f"{script_without_registry}:measured"
+    )
+    assert (code, "does not answer" in str(report)) == (3, True), report

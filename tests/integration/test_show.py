@@ -31,33 +31,33 @@ def test_show_tells_each_records_fate_and_its_bytes(broker: Broker, names: Names
             if end is not None:
                 end(20)
                 markers_written(stage.connection, names.output)
-        found = shown(stage)
-        assert [one["fate"] for one in found] == ["committed"] * 2 + ["aborted"] * 2 + ["open"] * 2
-        assert (found[0]["key"], found[1]["key"]) == ({"text": "gold-1"}, {"base64": "/w=="})
-        assert found[0]["headers"] == [["h", {"base64": "/g=="}]]
-        marked = [one["fate"] for one in shown(stage, "--markers")]
-        assert [one for one in marked if one.endswith("marker")] == ["commit-marker", "abort-marker"]
-        assert [one["fate"] for one in shown(stage, "--isolation", "read_committed")] == ["committed"] * 2
-        assert [one["offset"] for one in shown(stage, "--offset", "1", "--limit", "2")] == [1, 3]
-        assert [one["offset"] for one in shown(stage, "--key", "gold-1", "--limit", "2")] == [3, 6]
-        assert [one["offset"] for one in shown(stage, "--limit", "1")] == [7]
+        records = show(stage)
+        assert [record["fate"] for record in records] == ["committed"] * 2 + ["aborted"] * 2 + ["open"] * 2
+        assert (records[0]["key"], records[1]["key"]) == ({"text": "gold-1"}, {"base64": "/w=="})
+        assert records[0]["headers"] == [["h", {"base64": "/g=="}]]
+        states = [record["fate"] for record in show(stage, "--markers")]
+        assert [record for record in states if record.endswith("marker")] == ["commit-marker", "abort-marker"]
+        assert [record["fate"] for record in show(stage, "--isolation", "read_committed")] == ["committed"] * 2
+        assert [record["offset"] for record in show(stage, "--offset", "1", "--limit", "2")] == [1, 3]
+        assert [record["offset"] for record in show(stage, "--key", "gold-1", "--limit", "2")] == [3, 6]
+        assert [record["offset"] for record in show(stage, "--limit", "1")] == [7]
 
 
 def test_a_topic_that_is_not_there_is_refused(broker: Broker, names: Names) -> None:
     """With exit code 3, not with nothing."""
     stage = Stage(broker, names)
-    code, text = called(stage, "brew-nowhere")
+    code, text = run_show(stage, "brew-nowhere")
     assert (code, "'brew-nowhere' does not exist" in text) == (ExitCode.REFUSED, True), text
 
 
-def shown(stage: Stage, *more: str) -> list[dict[str, object]]:
-    code, text = called(stage, stage.names.output, *more, "--json")
+def show(stage: Stage, *more: str) -> list[dict[str, object]]:
+    code, text = run_show(stage, stage.names.output, *more, "--json")
     assert code == ExitCode.DONE, text
     return [json.loads(line) for line in text.splitlines()]
 
 
-def called(stage: Stage, *words: str) -> tuple[int, str]:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+def run_show(stage: Stage, *words: str) -> tuple[int, str]:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = exit_code_of(cli, "pipeline", ["show", *words, "--bootstrap", stage.connection.bootstrap])
-    return code, told.getvalue()
+    return code, output.getvalue()

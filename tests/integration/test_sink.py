@@ -28,8 +28,8 @@ from brew.sink.query import in_few_tasks, tasks_of, wake_workers
 
 
 def page(sink: brew.ExactlyOnceSink, name: str) -> str:
-    with urllib.request.urlopen(f"{sink.probes_url}/{name}", timeout=10) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(f"{sink.probes_url}/{name}", timeout=10) as reply:
+        return str(reply.read().decode())
 
 
 BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
@@ -37,15 +37,15 @@ BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
 
 @pytest.fixture
 def make(broker: Broker, names: Names, tmp_path: Path) -> Any:
-    def made(writers: Any = 1) -> SinkStage:
+    def make_stage(writers: Any = 1) -> SinkStage:
         stage = SinkStage(Stage(broker, names), tmp_path, writers)
         stage.create()
         return stage
 
-    return made
+    return make_stage
 
 
-def each(count: int, start: int = 0) -> Counter[bytes | None]:
+def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
     return Counter(b"%d" % n for n in range(start, start + count))
 
 
@@ -55,16 +55,16 @@ def test_a_copy_in_batches_is_whole_and_each_record_tells_its_batch(make: Any, w
     it = make(writers)
     it.feed(100)
     it.run(it.copied(most=40), it.sink())
-    assert it.values() == each(100)
+    assert it.values() == numbers(100)
     assert sum(it.batches().values()) == 100
     last = max(it.batches())
     assert last >= 2
     position = it.position()
     assert position is not None
     assert position.offset == last + 1
-    mark = PositionMetadata.parse(position.metadata)
-    assert mark is not None
-    assert mark.query
+    metadata = PositionMetadata.parse(position.metadata)
+    assert metadata is not None
+    assert metadata.query
     it.stage.nothing_open(it.stage.names.output)
 
 
@@ -75,9 +75,9 @@ def test_keys_stay_together_where_other_producers_put_them(make: Any, writers: A
     it.spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     it.feed(100)
     it.run(it.copied(), it.sink())
-    places = {(one.key(), one.partition()) for one in it.stage.records(it.stage.names.output)}
-    assert {key for key, _ in places} == {word.encode() for word in WORDS}
-    assert places == {(word.encode(), (murmur2(word.encode()) & 0x7FFFFFFF) % 3) for word in WORDS}
+    keys_and_partitions = {(record.key(), record.partition()) for record in it.stage.records(it.stage.names.output)}
+    assert {key for key, _ in keys_and_partitions} == {word.encode() for word in WORDS}
+    assert keys_and_partitions == {(word.encode(), (murmur2(word.encode()) & 0x7FFFFFFF) % 3) for word in WORDS}
 
 
 @BOTH
@@ -94,9 +94,9 @@ def test_rows_may_name_partition_topic_and_headers(make: Any, writers: Any) -> N
     )
     it.run(rows, it.sink(topic=None, position_topic=it.stage.names.output))
     records = it.stage.records(it.stage.names.dead_letter)
-    assert Counter(one.value() for one in records) == each(30)
-    assert {one.partition() == int(one.value() or b"") % 3 for one in records} == {True}
-    assert {tuple(name for name, _ in one.headers() or ()) for one in records} == {
+    assert Counter(record.value() for record in records) == numbers(30)
+    assert {record.partition() == int(record.value() or b"") % 3 for record in records} == {True}
+    assert {tuple(name for name, _ in record.headers() or ()) for record in records} == {
         ("h", "brew.sink.name", "brew.sink.batch")
     }
 
@@ -135,12 +135,12 @@ def test_more_tasks_than_slots_can_use_are_joined_with_their_state(make: Any) ->
     for start, writers in ((0, 1), (40, "tasks")):
         sink = it.sink(writers=writers)
 
-        def noted(df: Any, batch_id: int, sink: Any = sink) -> None:
+        def count_tasks_and_write(df: Any, batch_id: int, sink: Any = sink) -> None:
             tasks.extend([tasks_of(df), tasks_of(in_few_tasks(df))])
             sink(df, batch_id)
 
         it.feed(40, start=start)
-        it.run(it.counted(), noted, "update")
+        it.run(it.counted(), count_tasks_and_write, "update")
     slots = int(it.spark.sparkContext.defaultParallelism)
     assert tasks == [11, 4 * slots] * 2
     assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
@@ -171,39 +171,39 @@ def test_a_batch_that_came_to_nothing_is_written_by_the_next_attempt(make: Any, 
     sink, failed = it.sink(), []
     poison = sf.when(sf.col("value") == b"25", sf.raise_error(sf.lit("boom")).cast("binary")).otherwise(sf.col("value"))
 
-    def twice(df: Any, batch_id: int) -> None:
+    def fail_then_write(df: Any, batch_id: int) -> None:
         if not failed:
             with pytest.raises(Exception, match="boom"):
                 sink(df.withColumn("value", poison), batch_id)
             failed.append(batch_id)
         sink(df, batch_id)
 
-    it.run(it.copied(), twice)
-    assert (it.values(), failed) == (each(30), [0])
+    it.run(it.copied(), fail_then_write)
+    assert (it.values(), failed) == (numbers(30), [0])
     it.stage.nothing_open(it.stage.names.output)
 
 
 @pytest.fixture
 def shuffles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tasks each shuffle of a sink had."""
-    found, whole = list[int](), ClassicFrame.repartitionById
+    counts, repartition = list[int](), ClassicFrame.repartitionById
 
-    def noted(self: Any, count: int, column: Any) -> Any:
-        found.append(count)
-        return whole(self, count, column)
+    def count_and_repartition(self: Any, count: int, column: Any) -> Any:
+        counts.append(count)
+        return repartition(self, count, column)
 
-    monkeypatch.setattr(ClassicFrame, "repartitionById", noted)
-    return found
+    monkeypatch.setattr(ClassicFrame, "repartitionById", count_and_repartition)
+    return counts
 
 
 def test_a_copy_that_keeps_its_partitions_is_not_shuffled(make: Any, shuffles: list[int]) -> None:
     it = make("tasks")
     it.feed(90)
     it.run(it.source().select("key", "value", "partition"), it.sink())
-    assert it.values() == each(90)
+    assert it.values() == numbers(90)
     assert shuffles == []
     records = it.stage.records(it.stage.names.output)
-    assert {one.partition() == int(one.value() or b"") % 3 for one in records} == {True}
+    assert {record.partition() == int(record.value() or b"") % 3 for record in records} == {True}
 
 
 def test_rows_of_one_partition_in_two_tasks_end_the_batch_which_is_shuffled_then(
@@ -214,10 +214,10 @@ def test_rows_of_one_partition_in_two_tasks_end_the_batch_which_is_shuffled_then
     it.feed(90)
     with caplog.at_level("INFO", "brew.sink"):
         it.run(it.source().select("key", "value", sf.lit(1).alias("partition")), it.sink())
-    assert it.values() == each(90)
+    assert it.values() == numbers(90)
     assert len(shuffles) == 1
     assert "two tasks wrote to" in caplog.text
-    assert {one.partition() for one in it.stage.records(it.stage.names.output)} == {1}
+    assert {record.partition() for record in it.stage.records(it.stage.names.output)} == {1}
 
 
 @BOTH
@@ -230,7 +230,7 @@ def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None
     with pytest.raises(Refused, match="ids have to grow"):
         sink.write(rows, 20261121)
     assert sink.write(rows, 20261124)
-    assert it.values() == each(1000) + each(1000)
+    assert it.values() == numbers(1000) + numbers(1000)
 
 
 @BOTH
@@ -245,7 +245,7 @@ def test_a_row_that_can_not_be_computed_leaves_nothing_of_its_batch(make: Any, w
         it.run(it.copied().coalesce(1).select("key", broken), it.sink())
     assert it.values() == Counter()
     it.run(it.copied(), it.sink())
-    assert it.values() == each(60)
+    assert it.values() == numbers(60)
 
 
 @BOTH
@@ -268,8 +268,8 @@ def test_the_sources_offsets_are_committed_with_the_batch_so_that_lag_tools_see_
     it.run(it.copied(), it.sink(name=f"{it.name}.sink", source_group=it.name))
     assert it.stage.committed() == {p: log.end for p, log in it.stage.logs(it.stage.names.input).items()}
     it.feed(6, start=90)
-    told = asked(it.stage, "lag", "--interval", "0.1")
-    assert [row["remaining"] for row in told["partitions"]] == [2, 2, 2]
+    report = asked(it.stage, "lag", "--interval", "0.1")
+    assert [row["remaining"] for row in report["partitions"]] == [2, 2, 2]
     position = it.position(it.name, it.stage.names.input)
     assert position is not None
     assert position.metadata.startswith(f"{it.name}.sink:{it.stage.names.output}:sink"), "librdkafka may append bytes"
@@ -281,14 +281,14 @@ def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_g
     it.run(it.copied(), it.sink())
     output = it.stage.names.output
     record = it.stage.records(output)[0]
-    told = asked(it.stage, "explain", f"{output}/{record.partition()}/{record.offset()}")
-    assert (told["sink"], told["batch"], told["record"]["fate"]) == (it.name, 0, "committed")
-    assert told["record"]["transactional_id"] == f"{it.name}:{output}:sink"
+    report = asked(it.stage, "explain", f"{output}/{record.partition()}/{record.offset()}")
+    assert (report["sink"], report["batch"], report["record"]["fate"]) == (it.name, 0, "committed")
+    assert report["record"]["transactional_id"] == f"{it.name}:{output}:sink"
     strips = asked(it.stage, "xray", "--topic", output)["strips"]
     sinks = [run["sink"] for strip in strips for run in strip["runs"] if run["kind"] == "committed"]
     assert sinks == [{"name": it.name, "batch": 0}] * len(sinks) != []
-    told = asked(it.stage, "lag", "--input", output)
-    assert told.get("next_batch") == 1, (told, it.position())
+    report = asked(it.stage, "lag", "--input", output)
+    assert report.get("next_batch") == 1, (report, it.position())
     code, text = pipeline(it.stage, "lag", "--input", output, "--fail-on", "stuck")
     assert code == ExitCode.REFUSED
     assert f"group {it.name} holds the position of a sink (the next batch is 1, of " in " ".join(text.split())
@@ -302,7 +302,7 @@ def test_a_partition_may_be_added_while_the_query_runs(make: Any) -> None:
     it.more_partitions(it.stage.names.output, 5)
     it.feed(30, start=30)
     it.run(it.copied(), sink)
-    assert it.values() == each(60)
+    assert it.values() == numbers(60)
 
 
 def test_ways_to_write_may_change_between_runs(make: Any) -> None:
@@ -312,7 +312,7 @@ def test_ways_to_write_may_change_between_runs(make: Any) -> None:
     it.forget_last_commit()
     it.feed(30, start=30)
     it.run(it.copied(), it.sink(writers="tasks"))
-    assert it.values() == each(60)
+    assert it.values() == numbers(60)
 
 
 def test_rows_that_can_not_be_written_are_refused_before_anything_is(make: Any) -> None:
@@ -348,7 +348,7 @@ def test_a_sink_starts_sparks_python_in_the_background_once_for_an_application(
     tracker = it.spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     it.sink()
-    (thread,) = [one for one in threading.enumerate() if one.name == "brew-sink-wake"]
+    (thread,) = [running for running in threading.enumerate() if running.name == "brew-sink-wake"]
     thread.join(30)
     assert len(set(tracker.getJobIdsForGroup()) - before) == 1
     assert wake_workers() is None
@@ -372,15 +372,15 @@ def test_two_sinks_in_one_function_keep_positions_of_their_own(make: Any) -> Non
     it.feed(30)
     first, second = it.sink(), it.sink(name=f"{it.name}.b", topic=it.stage.names.dead_letter, writers="tasks")
 
-    def both(df: Any, batch_id: int) -> None:
+    def write_to_both(df: Any, batch_id: int) -> None:
         first(df, batch_id)
         second(df, batch_id)
 
-    it.run(it.copied(), both)
+    it.run(it.copied(), write_to_both)
     it.forget_last_commit()
-    it.run(it.copied(), both)
-    copy = Counter(one.value() for one in it.stage.records(it.stage.names.dead_letter))
-    assert (it.values(), copy) == (each(30), each(30))
+    it.run(it.copied(), write_to_both)
+    copy = Counter(record.value() for record in it.stage.records(it.stage.names.dead_letter))
+    assert (it.values(), copy) == (numbers(30), numbers(30))
 
 
 def test_it_is_part_of_the_librarys_public_face() -> None:

@@ -45,7 +45,7 @@ ONE = pytest.mark.parametrize("it", [1], ids=["one"], indirect=True)
 TASKS = pytest.mark.parametrize("it", ["tasks"], ids=["tasks"], indirect=True)
 
 
-def each(count: int, start: int = 0) -> Counter[bytes | None]:
+def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
     return Counter(b"%d" % n for n in range(start, start + count))
 
 
@@ -60,11 +60,11 @@ def halves(df: DataFrame) -> list[DataFrame]:
 
 def test_two_threads_do_not_share_a_sink(it: SinkStage) -> None:
     """Both wrote in one epoch, where brokers dropped the second one's sequence numbers as duplicates."""
-    sink, both = it.sink(transaction_timeout_s=10), Barrier(2)
+    sink, barrier = it.sink(transaction_timeout_s=10), Barrier(2)
 
     def write(number: int) -> bool | UsageError:
         frame = rows(it, number * 1000, 1000)
-        both.wait(30)
+        barrier.wait(30)
         try:
             return sink.write(frame, number)
         except UsageError as error:
@@ -74,40 +74,40 @@ def test_two_threads_do_not_share_a_sink(it: SinkStage) -> None:
         first, second = pool.map(write, (1, 2))
     assert (first is True) != (second is True)
     assert "is writing a batch in another thread" in str(second if first is True else first)
-    assert it.values() == each(1000, start=1000 if first is True else 2000)
+    assert it.values() == numbers(1000, start=1000 if first is True else 2000)
 
 
 def test_another_frame_of_a_batch_that_is_written_is_refused_and_the_same_is_not(it: SinkStage) -> None:
     """Its rows would be dropped as already written, without a word."""
 
-    def twice(df: DataFrame, batch_id: int) -> None:
+    def write_halves(df: DataFrame, batch_id: int) -> None:
         for frame in halves(df):
             it.sink()(frame, batch_id)
 
     with pytest.raises(Refused, match=r"batch 0 of this query was written by an earlier call.* write their union"):
-        it.run(it.copied(), twice)
+        it.run(it.copied(), write_halves)
     assert it.values() == Counter({b"%d" % n: 1 for n in range(1, 30, 2)})
 
-    def united(df: DataFrame, batch_id: int) -> None:
+    def write_union_twice(df: DataFrame, batch_id: int) -> None:
         odd, even = halves(df)
         for _ in range(2):
             sink(odd.union(even), batch_id)
 
     it.recreate(it.stage.names.output)
     sink = it.sink(name=f"{it.name}.united")
-    it.run(it.copied(), united, checkpoint=it.folder / "united")
-    assert it.values() == each(30)
+    it.run(it.copied(), write_union_twice, checkpoint=it.folder / "united")
+    assert it.values() == numbers(30)
 
 
 def test_an_interrupted_batch_job_leaves_no_transaction_open(it: SinkStage) -> None:
     """Its tasks are gone, and readers waited for the rest of the transaction time-out."""
-    over = it.folder / "over"
+    release_file = it.folder / "over"
 
-    def stuck(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def block_until_released(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:  # larger than the buffer of Spark's Python
             yield pa.RecordBatch.from_pydict({"value": ["x" * 200_000] * batch.num_rows})
         for _ in range(600):
-            if not over.exists():
+            if not release_file.exists():
                 Event().wait(0.1)
 
     def interrupt() -> None:
@@ -115,16 +115,17 @@ def test_an_interrupted_batch_job_leaves_no_transaction_open(it: SinkStage) -> N
         signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
 
     it.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    frame, sink = rows(it, 0, 10).coalesce(1).mapInArrow(stuck, "value string"), it.sink(transaction_timeout_s=600)
+    frame = rows(it, 0, 10).coalesce(1).mapInArrow(block_until_released, "value string")
+    sink = it.sink(transaction_timeout_s=600)
     with ThreadPoolExecutor(1) as pool:
         interrupted = pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             sink.write(frame, 1)
-        over.touch()
+        release_file.touch()
         interrupted.result(30)
     assert it.stage.open_transactions(it.stage.names.output) == []
     assert sink.write(rows(it, 0, 10), 1)
-    assert it.values() == each(10)
+    assert it.values() == numbers(10)
 
 
 @ONE
@@ -132,56 +133,56 @@ def test_one_writer_writes_the_tasks_that_came_after_it_counted_them(
     it: SinkStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a batch source grows: a second task found the batch written by the first, and its rows were lost."""
-    counted, source, added = sinks.tasks_of, it.stage.names.topic("source"), list[int]()
+    count_tasks, source, added = sinks.tasks_of, it.stage.names.topic("source"), list[int]()
     topics.create(it.stage.admin, [topics.TopicSpec(source, 1, {})], Deadline(STEP_S))
     topics.describe_all(it.stage.admin, [source], Deadline(STEP_S))
     it.stage.produce(source, (0, b"k", b"0"))
 
-    def before_it_grows(frame: DataFrame) -> int:
-        found = counted(frame)
+    def count_then_grow(frame: DataFrame) -> int:
+        tasks = count_tasks(frame)
         it.more_partitions(source, 2)
         it.stage.produce(source, (1, b"k", b"1"))
-        added.append(found)
-        return found
+        added.append(tasks)
+        return tasks
 
-    monkeypatch.setattr(sinks, "tasks_of", before_it_grows)
+    monkeypatch.setattr(sinks, "tasks_of", count_then_grow)
     options = {"kafka.bootstrap.servers": it.stage.broker.bootstrap, "subscribe": source}
     it.sink().write(it.spark.read.format("kafka").options(**options).load().select("value"), 1)
     assert added == [1]
-    assert it.values() == each(2)
+    assert it.values() == numbers(2)
 
 
 def test_an_adaptive_plan_is_computed_once(it: SinkStage) -> None:
     """Asking Spark for the number of its tasks runs all stages but the last."""
     it.spark.conf.set("spark.sql.adaptive.enabled", "true")
-    seen = it.spark.sparkContext.accumulator(0)
+    rows_computed = it.spark.sparkContext.accumulator(0)
 
-    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            seen.add(batch.num_rows)
+            rows_computed.add(batch.num_rows)
             yield batch
 
-    def shuffled(df: DataFrame) -> DataFrame:
-        values = df.select(sf.col("value").cast("string")).mapInArrow(counted, "value string")
+    def shuffle(df: DataFrame) -> DataFrame:
+        values = df.select(sf.col("value").cast("string")).mapInArrow(count_rows, "value string")
         return values.groupBy("value").count().select("value")
 
-    assert it.sink().write(shuffled(rows(it, 100, 10)), 0)
-    assert seen.value == 10
+    assert it.sink().write(shuffle(rows(it, 100, 10)), 0)
+    assert rows_computed.value == 10
     query_sink = it.sink(name=f"{it.name}.query")
-    it.run(it.copied(), lambda df, batch_id: query_sink(shuffled(df), batch_id))
-    assert seen.value == 40
-    assert it.values() == each(30) + each(10, start=100)
+    it.run(it.copied(), lambda df, batch_id: query_sink(shuffle(df), batch_id))
+    assert rows_computed.value == 40
+    assert it.values() == numbers(30) + numbers(10, start=100)
 
 
 def test_the_topic_of_the_rows_tells_that_a_position_elsewhere_expired(it: SinkStage) -> None:
     """The position's topic holds no record, so the batch was taken for a new sink's and written twice."""
-    elsewhere: dict[str, Any] = {"position_topic": it.stage.names.dead_letter}
-    assert it.sink(**elsewhere).write(rows(it, 0, 10), 1)
+    other_position_topic: dict[str, Any] = {"position_topic": it.stage.names.dead_letter}
+    assert it.sink(**other_position_topic).write(rows(it, 0, 10), 1)
     it.stage.nothing_open()
     delete_group(it.stage.connection, it.name, Deadline(STEP_S))
     with pytest.raises(Refused, match="the topic holds its records up to batch 1"):
-        it.sink(**elsewhere).write(rows(it, 0, 10), 1)
-    assert it.values() == each(10)
+        it.sink(**other_position_topic).write(rows(it, 0, 10), 1)
+    assert it.values() == numbers(10)
 
 
 def test_the_offset_of_a_consumer_whose_group_has_the_sinks_name_is_not_its_position(it: SinkStage) -> None:
@@ -195,31 +196,31 @@ def test_the_offset_of_a_consumer_whose_group_has_the_sinks_name_is_not_its_posi
         sink.write(rows(it, 10, 10), 1)
     sink.start_at(1)
     assert sink.write(rows(it, 10, 10), 1)
-    assert it.values() == each(20)
+    assert it.values() == numbers(20)
 
 
 @TASKS
 def test_a_query_that_is_stopped_makes_no_further_attempt(it: SinkStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """`stop` waits for foreachBatch: for minutes while a broker is away."""
-    tried, numbers, stopped = Event(), list[int](), Event()
+    attempted, attempts, stopped = Event(), list[int](), Event()
 
-    def failing(*_: object) -> Result:
-        numbers.append(1)
-        tried.set()
+    def fail_attempt(*_: object) -> Result:
+        attempts.append(1)
+        attempted.set()
         assert stopped.wait(30)
         return Result(Status.FAILED, detail="Fenced: x")
 
-    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", failing)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", fail_attempt)
     writer = it.copied().writeStream.foreachBatch(it.sink(attempts=50)).option("checkpointLocation", str(it.checkpoint))
     query = writer.start()
-    assert tried.wait(60)
+    assert attempted.wait(60)
     stopping = Thread(target=query.stop)
     stopping.start()
     until(lambda: not query.isActive, "the query to be stopping")
     stopped.set()
     stopping.join(30)
     assert not stopping.is_alive()
-    assert len(numbers) == 1
+    assert len(attempts) == 1
 
 
 @TASKS
@@ -229,20 +230,21 @@ def test_calls_that_spark_does_not_know_of_are_told_what_to_do(it: SinkStage) ->
     with pytest.raises(Refused, match=r"sink\.write was called inside foreachBatch"):
         it.run(it.copied(), sink.write)
 
-    def pooled(df: DataFrame, batch_id: int) -> None:
+    def write_in_pool(df: DataFrame, batch_id: int) -> None:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(sink, df, batch_id).result()
 
     with pytest.raises(Refused, match=r"threads that foreachBatch starts have to be pyspark\.InheritableThread"):
-        it.run(it.copied(), pooled)
+        it.run(it.copied(), write_in_pool)
 
-    def threads(df: DataFrame, batch_id: int) -> None:
-        both = [InheritableThread(target=one, args=(df, batch_id), session=df.sparkSession) for one in (sink, other)]
-        for one in both:
-            one.start()
-        for one in both:
-            one.join()
+    def write_in_threads(df: DataFrame, batch_id: int) -> None:
+        options: dict[str, Any] = {"args": (df, batch_id), "session": df.sparkSession}
+        threads = [InheritableThread(target=target, **options) for target in (sink, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
-    it.run(it.copied(), threads)
-    assert it.values() == each(30)
+    it.run(it.copied(), write_in_threads)
+    assert it.values() == numbers(30)
     assert len(it.stage.records(it.stage.names.dead_letter)) == 30

@@ -28,19 +28,19 @@ SALES = [("Cork", 100), ("Essen", 50), ("Cork", 20), ("Essen", 5)]
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
-    made.create(2, output=2)
-    return made
+    stage = Stage(broker, names)
+    stage.create(2, output=2)
+    return stage
 
 
 def class_path() -> str:
     """The connector's jars that set-up made, instead of `--packages`."""
-    found = dependencies.jars(Part.SPARK, dependencies.home())
-    assert found
-    return ":".join(map(str, found))
+    jars = dependencies.jars(Part.SPARK, dependencies.home())
+    assert jars
+    return ":".join(map(str, jars))
 
 
-def given(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
+def variables_for(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
     own = {"BOOTSTRAP": stage.broker.bootstrap, "CHECKPOINT": str(folder / "checkpoint"), "PYTHONPATH": str(ROOT)}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**environment(stage.names.stem), **own, **python, **quick_jvms(), **variables}
@@ -53,7 +53,7 @@ def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
     done = subprocess.run(
         [str(submitted), *words, f"examples/{example}"],
         cwd=ROOT,
-        env=given(stage, folder, **variables),
+        env=variables_for(stage, folder, **variables),
         capture_output=True,
         text=True,
         timeout=240,
@@ -63,7 +63,7 @@ def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
 
 
 def objects(records: list[LogRecord]) -> list[Any]:
-    return [(one.key(), orjson.loads(one.value() or b"")) for one in records]
+    return [(record.key(), orjson.loads(record.value() or b"")) for record in records]
 
 
 def sell(stage: Stage) -> None:
@@ -78,9 +78,9 @@ def test_revenue_per_store_goes_on_where_it_was(stage: Stage, tmp_path: Path) ->
     submit(stage, tmp_path, "revenue.py", **variables)
     stage.produce(stage.names.input, (1, b"", b'{"store": "Cork", "cents": 3}'))
     submit(stage, tmp_path, "revenue.py", **variables)
-    found = objects(stage.records(stage.names.output))
-    assert sorted((one["store"], one["cents"]) for _, one in found) == [("Cork", 120), ("Cork", 123), ("Essen", 55)]
-    assert all(key == one["store"].encode() for key, one in found)
+    outputs = objects(stage.records(stage.names.output))
+    assert sorted((row["store"], row["cents"]) for _, row in outputs) == [("Cork", 120), ("Cork", 123), ("Essen", 55)]
+    assert all(key == row["store"].encode() for key, row in outputs)
     stage.nothing_open(stage.names.output)
 
 
@@ -89,8 +89,8 @@ def test_clicks_are_joined_with_their_impressions(stage: Stage, tmp_path: Path) 
     clicks = stage.names.topic("clicks")
     make_topics(stage.connection, clicks, partitions=2)
 
-    def event(ad: str, at: str) -> bytes:
-        return orjson.dumps({"ad": ad, "at": f"2026-11-23T10:{at}Z"})
+    def event(ad: str, time: str) -> bytes:
+        return orjson.dumps({"ad": ad, "at": f"2026-11-23T10:{time}Z"})
 
     stage.produce(stage.names.input, (0, b"v1", event("a1", "00:00")))
     late = (0, b"v1", event("a1", "01:30"))
@@ -109,26 +109,25 @@ def test_the_notebook_runs_and_a_batch_that_is_repeated_is_there_once(
     sell(stage)
     submit_args = f"--master local[2] --driver-class-path {class_path()} --conf spark.ui.enabled=false pyspark-shell"
     variables = {"SALES": stage.names.input, "REVENUE": stage.names.output, "PYSPARK_SUBMIT_ARGS": submit_args}
-    for name, value in given(stage, tmp_path, **variables).items():
+    for name, value in variables_for(stage, tmp_path, **variables).items():
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
     notebook = nbformat.read(ROOT / "examples/sink.ipynb", as_version=4)
-    place = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place).execute()
-    told = [out["data"]["text/plain"] for cell in notebook.cells for out in cell.get("outputs", ()) if "data" in out]
-    assert [one.partition("status=")[2].partition(":")[0] for one in told if "BatchReport" in one] == [
-        "<Status.WRITTEN",
-        "<Status.ALREADY_OUT",
-    ]
-    assert "[('Cork', '120'), ('Essen', '55')]" in told
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    texts = [output["data"]["text/plain"] for output in outputs if "data" in output]
+    statuses = [text.partition("status=")[2].partition(":")[0] for text in texts if "BatchReport" in text]
+    assert statuses == ["<Status.WRITTEN", "<Status.ALREADY_OUT"]
+    assert "[('Cork', '120'), ('Essen', '55')]" in texts
     stage.nothing_open(stage.names.output)
 
 
 def test_the_sinks_demo_prints_what_the_page_shows(broker: Broker) -> None:
     """Its topics have names of their own, so a broker's topics are used only once."""
-    shown = re.search(r"^```text\n(.*?)^```$", (ROOT / "docs/guide/sink.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert shown is not None
-    line = [sys.executable, str(ROOT / "scripts/demo_sink.py"), "--bootstrap", broker.bootstrap]
-    given = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
-    done = subprocess.run(line, cwd=ROOT, env=given, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, shown[1]), done.stderr
+    block = re.search(r"^```text\n(.*?)^```$", (ROOT / "docs/guide/sink.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    command = [sys.executable, str(ROOT / "scripts/demo_sink.py"), "--bootstrap", broker.bootstrap]
+    variables = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, block[1]), done.stderr

@@ -30,7 +30,7 @@ Patch = pytest.MonkeyPatch
 ROWS = 90
 
 
-def each(count: int) -> Counter[bytes | None]:
+def numbers(count: int) -> Counter[bytes | None]:
     return Counter(b"%d" % n for n in range(count))
 
 
@@ -43,7 +43,7 @@ def replayed(it: SinkStage, _patch: Patch) -> bool:
     it.run(it.copied(), it.sink())
     it.forget_last_commit()
     it.run(it.copied(), it.sink())
-    return it.values() == each(ROWS)
+    return it.values() == numbers(ROWS)
 
 
 def replayed_with_state(it: SinkStage, _patch: Patch) -> bool:
@@ -57,33 +57,33 @@ def replayed_with_state(it: SinkStage, _patch: Patch) -> bool:
 
 def answer_lost(it: SinkStage, patch: Patch) -> bool:
     """The second batch's commit is applied, and its answer is lost."""
-    end, left = SharedTransaction._end, [Abortable("commit: the answer was lost")]
+    end, errors = SharedTransaction._end, [Abortable("commit: the answer was lost")]
 
-    def losing(self: SharedTransaction, deadline: Any, *, committed: bool) -> None:
+    def lose_answer(self: SharedTransaction, deadline: Any, *, committed: bool) -> None:
         end(self, deadline, committed=committed)
-        if committed and left:
-            raise left.pop()
+        if committed and errors:
+            raise errors.pop()
 
     it.feed(ROWS)
     it.run(it.copied(), it.sink())
     it.feed(ROWS, start=ROWS)
-    patch.setattr(SharedTransaction, "_end", losing)
+    patch.setattr(SharedTransaction, "_end", lose_answer)
     it.run(it.copied(), it.sink())
-    return it.values() == each(2 * ROWS) and not left
+    return it.values() == numbers(2 * ROWS) and not errors
 
 
 def task_died(it: SinkStage, _patch: Patch) -> bool:
     """A task dies half way through its rows."""
     it.feed(ROWS)
     it.run(it.copied(), it.sink(_crash=SinkCrash(CrashPoint.MID_PRODUCE, 0, CrashMode.WORKER)))
-    return it.values() == each(ROWS)
+    return it.values() == numbers(ROWS)
 
 
 def one_output_partition(it: SinkStage, _patch: Patch) -> bool:
     """Rows of all tasks name the same output partition."""
     it.feed(ROWS)
     it.run(it.source().select("key", "value", sf.lit(1).alias("partition")), it.sink())
-    return it.values() == each(ROWS)
+    return it.values() == numbers(ROWS)
 
 
 def other_checkpoint(it: SinkStage, _patch: Patch) -> bool:
@@ -93,7 +93,7 @@ def other_checkpoint(it: SinkStage, _patch: Patch) -> bool:
     it.feed(ROWS, start=ROWS)
     with pytest.raises(Refused, match="two queries have one name, or the checkpoint was deleted"):
         it.run(it.copied(), it.sink(), checkpoint=it.folder / "other")
-    return it.values() == each(ROWS)
+    return it.values() == numbers(ROWS)
 
 
 # Bugs.
@@ -194,14 +194,14 @@ def it(broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
     return stage
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if one.clean is None], ids=lambda case: case.bug.__name__)
+@pytest.mark.parametrize("case", [case for case in CASES if case.clean is None], ids=lambda case: case.bug.__name__)
 def test_the_scene_is_clean_without_the_bug(it: SinkStage, case: Case, monkeypatch: Patch) -> None:
     assert case.scene(it, monkeypatch)
 
 
 def test_every_other_scene_has_a_test_that_runs_it_clean() -> None:
     text = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_sink*.py"))
-    assert [one.clean for one in CASES if one.clean is not None and f"def {one.clean}(" not in text] == []
+    assert [case.clean for case in CASES if case.clean is not None and f"def {case.clean}(" not in text] == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.bug.__name__)

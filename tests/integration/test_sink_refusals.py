@@ -33,7 +33,7 @@ def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: P
 BOTH = pytest.mark.parametrize("it", [1, "tasks"], ids=["one", "tasks"], indirect=True)
 
 
-def each(count: int, start: int = 0) -> Counter[bytes | None]:
+def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
     return Counter(b"%d" % n for n in range(start, start + count))
 
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_was_restored_from_an_old_copy(it: SinkStage) -> None:
     it.restore_checkpoint(copy)
     with pytest.raises(Refused, match=r"is at batch 1, Kafka's position is batch 3 .*an older copy of the checkpoint"):
         it.run(it.copied(), it.sink())
-    assert it.values() == each(90)
+    assert it.values() == numbers(90)
 
 
 def test_a_checkpoint_that_was_rolled_back_by_one_batch_and_planned_it_anew(it: SinkStage) -> None:
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_was_rolled_back_by_one_batch_and_planned_it_anew(it: 
     it.feed(30, start=60)
     with pytest.raises(Refused, match="batch 1 that is out covered other source offsets than the checkpoint says"):
         it.run(it.copied(), it.sink())
-    assert it.values() == each(60)
+    assert it.values() == numbers(60)
 
 
 def test_a_sink_that_was_renamed_over_an_old_checkpoint(it: SinkStage) -> None:
@@ -104,7 +104,7 @@ def test_the_way_out_of_a_recreated_topic_on_the_sink_that_refused(it: SinkStage
     it.run(it.copied(), sink)
     it.feed(30, start=90)
     it.run(it.copied(), it.sink())
-    assert it.values() == each(60, start=60)
+    assert it.values() == numbers(60, start=60)
 
 
 def test_a_position_that_expired_and_the_way_out(it: SinkStage) -> None:
@@ -116,7 +116,7 @@ def test_a_position_that_expired_and_the_way_out(it: SinkStage) -> None:
     assert "the topic holds its records up to batch 0: the position expired" in text
     it.sink().start_at(1)
     it.run(it.copied(), it.sink())
-    assert it.values() == each(60)
+    assert it.values() == numbers(60)
 
 
 def test_a_checkpoint_and_a_position_that_are_both_gone(it: SinkStage) -> None:
@@ -133,32 +133,32 @@ def test_brokers_that_do_not_verify_partitions_of_transactions(it: SinkStage, mo
     assert "the sink needs 3.6 or later" in text
     assert "allow_old_brokers=True" in text
     it.run(it.copied(), it.sink(allow_old_brokers=True))
-    assert it.values() == each(60)
+    assert it.values() == numbers(60)
 
 
 @BOTH
 def test_two_queries_of_one_name_at_once(it: SinkStage) -> None:
     """They fence each other until one has committed; the other one is refused then."""
-    name, told = f"{it.name}.both", list[str]()
+    name, errors = f"{it.name}.both", list[str]()
 
     def run(number: int) -> None:
         try:
             it.run(it.copied(), it.sink(name=name, attempts=8), checkpoint=it.folder / f"both-{number}")
         except BrewError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(120)
-    assert len(told) == 1
-    assert "two queries have one name" in told[0]
-    assert it.values() == each(30) + each(30)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(errors) == 1
+    assert "two queries have one name" in errors[0]
+    assert it.values() == numbers(30) + numbers(30)
 
 
 SMALL = {"max.message.bytes": "20000"}
-NOWHERE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
+UNWRITABLE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
     "partition": ([("a", 2), ("b", 3)], "value string, partition int", r"partition 3 of topic .* \(0 to 2\)"),
     "topic": ([("a", "no-such-topic")], "value string, topic string", "topic 'no-such-topic' does not exist"),
     "too-large": ([("a" * 30_000, 0)], "value string, partition int", "larger than max.message.bytes of its topic"),
@@ -174,16 +174,16 @@ def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path
     return stage
 
 
-@pytest.mark.parametrize("case", NOWHERE)
+@pytest.mark.parametrize("case", UNWRITABLE)
 def test_a_row_that_no_attempt_can_write_ends_the_query_at_the_first_one(empty: SinkStage, case: str) -> None:
     """An `Abortable` would mean that it was repeated until the attempts were used up."""
-    rows, schema, said = NOWHERE[case]
+    rows, schema, message = UNWRITABLE[case]
     if case == "no-key":
         compact = ("--topic", empty.stage.names.output, "--add-config", "cleanup.policy=compact")
         empty.stage.tool("kafka-configs", "--alter", *compact)
     topic = None if case == "topic" else empty.stage.names.output
     sink = empty.sink(topic=topic, position_topic=empty.stage.names.output)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=message):
         sink.write(empty.spark.createDataFrame(rows, schema), 0)
     assert not empty.values()
     empty.stage.nothing_open(empty.stage.names.output)

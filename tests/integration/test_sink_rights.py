@@ -65,15 +65,15 @@ def granted(request: pytest.FixtureRequest, secure: Secure, names: Names) -> Gra
     """A query over TLS with a password, which has written batch 0; its sink has all rights, and one attempt."""
     stage = SecureStage(secure.broker, names, secure)
     stage.create(2, output=2)
-    place = acl.ResourceNames(names.input, names.output, group=names.group, source_group=f"{names.group}.source")
-    rights = [right.for_resources(place) for right in acl.SINK_RIGHTS]
+    resources = acl.ResourceNames(names.input, names.output, group=names.group, source_group=f"{names.group}.source")
+    rights = [right.for_resources(resources) for right in acl.SINK_RIGHTS]
     secure.grant(PIPELINE, *rights)
     sink = brew.ExactlyOnceSink(
         stage.broker.bootstrap,
         name=names.group,
         topic=names.output,
         client_config=secure.security.config(PIPELINE),
-        source_group=place.source_group,
+        source_group=resources.source_group,
         writers=request.param,
         attempts=1,
     )
@@ -95,7 +95,7 @@ def test_a_sink_without_one_right_names_it_and_lets_nothing_out(granted: Granted
         assert f"User:{PIPELINE} lacks {right}: `kafka-acls" in str(refused.value)
         secure.grant(PIPELINE, right)
     assert query.batch(1)
-    assert sorted(one.value() or b"" for one in stage.records(names.output)) == [b"0", b"1"]
+    assert sorted(record.value() or b"" for record in stage.records(names.output)) == [b"0", b"1"]
     stage.nothing_open(names.output)
 
 

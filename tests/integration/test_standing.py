@@ -34,63 +34,70 @@ Begin = Callable[[Connection], KafkaTransaction]
 @pytest.fixture
 def begin(broker: Broker, names: Names) -> Iterator[Begin]:
     """A transaction with one record, behind its flush; those that a test leaves open end with it."""
-    made = list[KafkaTransaction]()
+    transactions = list[KafkaTransaction]()
     make_topics(Connection(broker.bootstrap), names.input, names.output)
 
-    def begin(through: Connection) -> KafkaTransaction:
-        made.append(begun(through, names))
-        return made[-1]
+    def begin(connection: Connection) -> KafkaTransaction:
+        transactions.append(begun(connection, names))
+        return transactions[-1]
 
     yield begin
-    for one in made:
-        one.close()
+    for kafka in transactions:
+        kafka.close()
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
     """Every client that is made to ask where a group stands."""
     clients = list[KafkaAdminClient]()
 
-    def keeping(connection: Connection, deadline: Deadline, request_s: float) -> KafkaAdminClient:
+    def open_and_remember(connection: Connection, deadline: Deadline, request_s: float) -> KafkaAdminClient:
         clients.append(open_admin(connection, deadline, request_s))
         return clients[-1]
 
-    monkeypatch.setattr(group_requests, "open_admin", keeping)
+    monkeypatch.setattr(group_requests, "open_admin", open_and_remember)
     return clients
 
 
-@pytest.mark.parametrize(("before", "stood"), [(None, "nowhere"), (3, "3")])
+def committed(broker: Broker, names: Names) -> Committed | None:
+    return locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
+
+
+def send_offsets_and_commit(kafka: KafkaTransaction, position: int) -> None:
+    kafka.send_offsets(position, "", Deadline(STEP_S))
+    kafka.commit(Deadline(STEP_S))
+
+
+@pytest.mark.parametrize(("before", "shown_as"), [(None, "nowhere"), (3, "3")])
 def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
-    broker: Broker, names: Names, begin: Begin, before: int | None, stood: str
+    broker: Broker, names: Names, begin: Begin, before: int | None, shown_as: str
 ) -> None:
     """Whoever moved it; the next one begins where the group stands, through clients of its own."""
     connection, moved = Connection(broker.bootstrap), 7
     if before is not None:
         cluster_admin.set_offsets(connection, names.group, names.input, {0: before}, Deadline(STEP_S))
     kafka = begin(connection)
-    kept = locator(connection, names.group).client()
+    client = locator(connection, names.group).client()
     cluster_admin.set_offsets(connection, names.group, names.input, {0: moved}, Deadline(STEP_S))
-    with pytest.raises(Abortable, match=f"stood at {stood} in .* and stands at {moved}: .*nothing was committed"):
+    with pytest.raises(Abortable, match=f"stood at {shown_as} in .* and stands at {moved}: .*nothing was committed"):
         kafka.send_offsets(10, "", Deadline(STEP_S))
     kafka.abort(Deadline(STEP_S))
     kafka.close()
-    asked = locator(connection, names.group)
-    assert asked.client() is not kept
-    assert asked.committed(names.input, 0, Deadline(STEP_S)) == Committed(moved, "")
+    group_locator = locator(connection, names.group)
+    assert group_locator.client() is not client
+    assert group_locator.committed(names.input, 0, Deadline(STEP_S)) == Committed(moved, "")
 
 
 def test_transactions_that_commit_ask_through_one_client(
-    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient]
+    broker: Broker, names: Names, begin: Begin, clients: list[KafkaAdminClient]
 ) -> None:
     """One after another; the position is confirmed each time."""
     for until in (1, 2, 3):
         kafka = begin(Connection(broker.bootstrap))
-        kafka.send_offsets(until, "", Deadline(STEP_S))
-        kafka.commit(Deadline(STEP_S))
+        send_offsets_and_commit(kafka, until)
         kafka.close()
-    assert len(made) == 1
-    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
-    assert found == Committed(3, "")
+    assert len(clients) == 1
+    assert committed(broker, names) == Committed(3, "")
 
 
 def test_looks_of_many_threads_at_once_are_all_answered_by_one_client(
@@ -99,44 +106,42 @@ def test_looks_of_many_threads_at_once_are_all_answered_by_one_client(
     """A process has a transaction for each of its partitions; kafka-python refuses a sixth request by itself."""
     connection = Connection(broker.bootstrap)
     begin(connection)  # the coordinator is there; it sends no offset
-    one = group_requests.OffsetFetchClient(connection, names.group, Deadline(STEP_S), STEP_S)
+    client = group_requests.OffsetFetchClient(connection, names.group, Deadline(STEP_S), STEP_S)
     try:
         with ThreadPoolExecutor(32) as threads:
-            told = threads.map(lambda _: one.fetch("look", (names.input, 0), Deadline(STEP_S)), range(320))
-            assert Counter(told) == {group_requests.CoordinatorAnswer(None, aware=False): 320}
+            answers = threads.map(lambda _: client.fetch("look", (names.input, 0), Deadline(STEP_S)), range(320))
+            assert Counter(answers) == {group_requests.CoordinatorAnswer(None, aware=False): 320}
     finally:
-        one.end()
+        client.end()
 
 
 def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
-    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient]
+    broker: Broker, names: Names, begin: Begin, clients: list[KafkaAdminClient]
 ) -> None:
     """However right the position is: one that is cut off says so, too. Each further client may find another one."""
     connection = Connection(broker.bootstrap)
     begin(connection)  # its topics are there; it sends no offset
     with pytest.raises(Abortable, match="can't be confirmed: the coordinator does not know the offset"):
         PositionConfirmation(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
-    assert len(made) == committed_offset.MAX_UNAWARE_ANSWERS > 1
-    assert all(one._closed for one in made)
+    assert len(clients) == committed_offset.MAX_UNAWARE_ANSWERS > 1
+    assert all(client._closed for client in clients)
 
 
 def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
-    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient]
+    broker: Broker, names: Names, begin: Begin, clients: list[KafkaAdminClient]
 ) -> None:
     """The question goes out again through a new client."""
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
-        lost = proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY))
-        kafka.send_offsets(5, "", Deadline(STEP_S))
-        kafka.commit(Deadline(STEP_S))
-        assert (lost.fired, [one._closed for one in made]) == (1, [True, False])
+        rule = proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY))
+        send_offsets_and_commit(kafka, 5)
+        assert (rule.fired, [client._closed for client in clients]) == (1, [True, False])
         kafka.close()
-    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
-    assert found == Committed(5, "")
+    assert committed(broker, names) == Committed(5, "")
 
 
 def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
-    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
+    broker: Broker, names: Names, begin: Begin, clients: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not even refused, as from behind a cut; the next attempt goes to another one."""
     monkeypatch.setattr(committed_offset, "_OPEN_S", 0.5)
@@ -145,38 +150,34 @@ def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
 
         def silent_first(servers: list[Any]) -> Any:
             """kafka-python picks one by chance."""
-            picks.append(next(one for one in servers if (one.port == port) is not bool(picks)))
-            return picks[-1]
+            picked.append(next(server for server in servers if (server.port == port) is not bool(picked)))
+            return picked[-1]
 
-        picks, kafka = list[Any](), begin(Connection(f"127.0.0.1:{port},{broker.bootstrap}"))
-        dice = SimpleNamespace(choice=silent_first, shuffle=random.shuffle, uniform=random.uniform)
-        monkeypatch.setattr("kafka.net.manager.random", dice)
-        kafka.send_offsets(5, "", Deadline(STEP_S))
-        kafka.commit(Deadline(STEP_S))
+        picked, kafka = list[Any](), begin(Connection(f"127.0.0.1:{port},{broker.bootstrap}"))
+        fake_random = SimpleNamespace(choice=silent_first, shuffle=random.shuffle, uniform=random.uniform)
+        monkeypatch.setattr("kafka.net.manager.random", fake_random)
+        send_offsets_and_commit(kafka, 5)
         kafka.close()
-    assert ([one.port == port for one in picks], len(made)) == ([True, False], 1)
-    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
-    assert found == Committed(5, "")
+    assert ([server.port == port for server in picked], len(clients)) == ([True, False], 1)
+    assert committed(broker, names) == Committed(5, "")
 
 
 def test_a_distant_coordinator_confirms_all_the_same(
-    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
+    broker: Broker, names: Names, begin: Begin, clients: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """600 ms there and back: a new client takes longer than the first attempt may, and a fixed time is never enough."""
     monkeypatch.setattr(committed_offset, "_OPEN_S", 1.0)
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
         proxy.reshape(NetworkConditions(latency_s=0.3))
-        kafka.send_offsets(5, "", Deadline(STEP_S))
-        kafka.commit(Deadline(STEP_S))
+        send_offsets_and_commit(kafka, 5)
         kafka.close()
-    assert [one._closed for one in made] == [False]
-    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
-    assert found == Committed(5, "")
+    assert [client._closed for client in clients] == [False]
+    assert committed(broker, names) == Committed(5, "")
 
 
 def test_answers_that_never_come_end_the_transaction_within_the_deadline(
-    broker: Broker, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
+    broker: Broker, begin: Begin, clients: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the step's name, and so that it is aborted: readers wait behind it. No client, with its thread, is left."""
     monkeypatch.setattr(committed_offset, "_CONFIRM_S", 3.0)  # beside busy cores its client alone has taken 0.5 s
@@ -187,8 +188,8 @@ def test_answers_that_never_come_end_the_transaction_within_the_deadline(
             kafka.send_offsets(5, "", Deadline(STEP_S))
         kafka.abort(Deadline(STEP_S))
         kafka.close()
-    assert [one._closed for one in made] == [True] * len(made)
-    assert made != []
+    assert [client._closed for client in clients] == [True] * len(clients)
+    assert clients != []
 
 
 def test_an_open_transaction_whose_brokers_are_gone_is_closed_all_the_same(broker: Broker, begin: Begin) -> None:

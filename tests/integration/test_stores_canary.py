@@ -28,7 +28,7 @@ USER = "planted"
 LEDGER, RECEIVE = ("ledger",), ("receive", "--store", "redis-script")
 
 
-class Place:
+class StorePrograms:
     """One test's orders, schema and group; programs get the stores' addresses from the environment alone."""
 
     def __init__(self, broker: Broker, names: Names, addresses: Mapping[str, str]) -> None:
@@ -46,7 +46,7 @@ class Place:
 
 
 @pytest.fixture
-def place(broker: Broker, names: Names, postgres: Postgres, redis: Redis) -> Iterator[Place]:
+def programs(broker: Broker, names: Names, postgres: Postgres, redis: Redis) -> Iterator[StorePrograms]:
     """Both servers know a user with the planted password; the whole password is needed, and only it opens Redis."""
     enriched.make_topic(broker.bootstrap, names.output)
     enriched.write(broker.bootstrap, names.output, ORDERS)
@@ -58,26 +58,26 @@ def place(broker: Broker, names: Names, postgres: Postgres, redis: Redis) -> Ite
     login = f"//{USER}:{QUOTED}@"
     addresses = {"DATABASE_URL": postgres.url.replace("//brew@", login), "REDIS_URL": redis.url.replace("//", login)}
     assert all(QUOTED in address for address in addresses.values())
-    yield Place(broker, names, addresses)
+    yield StorePrograms(broker, names, addresses)
     with client.Redis.from_url(redis.url) as admin_of_redis:
         admin_of_redis.execute_command("ACL", "DELUSER", USER)
 
 
 @pytest.mark.parametrize("words", [LEDGER, RECEIVE], ids=lambda words: words[0])
-def test_a_stores_password_is_in_no_word_that_a_program_leaves(place: Place, words: tuple[str, ...]) -> None:
+def test_a_stores_password_is_in_no_word_that_a_program_leaves(programs: StorePrograms, words: tuple[str, ...]) -> None:
     """Pages, command line, stderr with the client's own log, and a crash report; then the check, which reads again."""
-    with place.start(*words, "--follow", "--probe-port", "0") as program:
+    with programs.start(*words, "--follow", "--probe-port", "0") as program:
         probed = Probed(program)
         probed.until(lambda status: status.totals.records == ORDERS, "all is worked on")
         for page in PAGES:
             code, body = probed.ask(page)
             assert (code, found(body.decode())) == (200, []), page
-        assert found(*(" ".join(one.cmdline()) for one in program.family())) == []
+        assert found(*(" ".join(process.cmdline()) for process in program.family())) == []
         assert found(*psutil.Process(program.pid).environ().values()), "the check of the check: it was handed over"
         os.kill(program.pid, signal.SIGABRT)
         crashed = program.wait(30)
     assert "Fatal Python error: Aborted" in crashed.text
-    checked = place.run(*words, "--check", "--json")
+    checked = programs.run(*words, "--check", "--json")
     assert checked.code == ExitCode.DONE, checked.text
     assert found(crashed.text, checked.text) == []
 
@@ -100,14 +100,14 @@ def test_a_stores_password_is_in_no_word_that_a_program_leaves(place: Place, wor
 )
 @pytest.mark.parametrize("check", [(), ("--check",)], ids=["run", "check"])
 def test_a_stores_password_is_in_no_refusal(
-    place: Place, words: tuple[str, ...], change: tuple[str, str], code: ExitCode, check: tuple[str, ...]
+    programs: StorePrograms, words: tuple[str, ...], change: tuple[str, str], code: ExitCode, check: tuple[str, ...]
 ) -> None:
     """Nobody there, nobody let in, and addresses of which a library would quote the password."""
     name = "DATABASE_URL" if words == LEDGER else "REDIS_URL"
-    address = place.environment[name]
+    address = programs.environment[name]
     changed = address.replace(*change, 1)
     assert changed != address
-    ran = place.run(*words, *check, **{name: changed})
+    ran = programs.run(*words, *check, **{name: changed})
     assert ran.code == code, ran.text
     assert name in ran.err or code == ExitCode.REFUSED, ran.err
     assert found(ran.text) == []

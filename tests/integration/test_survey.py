@@ -23,46 +23,48 @@ ORDERS, PAST = 10, 4
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
-    made.create(1)
-    made.seed(ORDERS)
-    made.drain_alone()
-    return made
+    stage = Stage(broker, names)
+    stage.create(1)
+    stage.seed(ORDERS)
+    stage.drain_alone()
+    return stage
 
 
 @pytest.fixture
-def surveyor(stage: Stage) -> Iterator[OffsetsClient]:
-    made = OffsetsClient(stage.settings())
-    yield made
-    made.close()
+def offsets_client(stage: Stage) -> Iterator[OffsetsClient]:
+    client = OffsetsClient(stage.settings())
+    yield client
+    client.close()
 
 
-def _position(surveyor: OffsetsClient, known: dict[int, int]) -> int:
-    source = surveyor.input_topic(Deadline(STEP_S))
-    return surveyor.facts(source, [0], Deadline(STEP_S), known)[0].position
+def _position(offsets_client: OffsetsClient, known: dict[int, int]) -> int:
+    source = offsets_client.input_topic(Deadline(STEP_S))
+    return offsets_client.facts(source, [0], Deadline(STEP_S), known)[0].position
 
 
 def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
-    surveyor: OffsetsClient, monkeypatch: pytest.MonkeyPatch
+    offsets_client: OffsetsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are kept may know a coordinator that is cut off; nothing but a transaction's word tells so."""
-    asked_first = list[Consumer]()
+    kept_clients = list[Consumer]()
 
-    def cut_off(reader: Consumer, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, object]:
-        if len(asked_first) < 2 and reader not in asked_first:
-            asked_first.append(reader)
-        if reader in asked_first:
+    def read_from_cut_off_coordinator(
+        reader: Consumer, topic: str, partitions: Iterable[int], deadline: Deadline
+    ) -> dict[int, object]:
+        if len(kept_clients) < 2 and reader not in kept_clients:
+            kept_clients.append(reader)
+        if reader in kept_clients:
             return {0: Committed(PAST, "")}
         return dict(committed(reader, topic, partitions, deadline))
 
-    monkeypatch.setattr(survey, "committed", cut_off)
-    assert _position(surveyor, {}) == PAST
-    assert _position(surveyor, {0: ORDERS}) == ORDERS
-    assert _position(surveyor, {}) == ORDERS, "those others are kept"
+    monkeypatch.setattr(survey, "committed", read_from_cut_off_coordinator)
+    assert _position(offsets_client, {}) == PAST
+    assert _position(offsets_client, {0: ORDERS}) == ORDERS
+    assert _position(offsets_client, {}) == ORDERS, "those others are kept"
 
 
-def test_a_position_that_somebody_moved_back_is_believed(surveyor: OffsetsClient, stage: Stage) -> None:
+def test_a_position_that_somebody_moved_back_is_believed(offsets_client: OffsetsClient, stage: Stage) -> None:
     """One truth: also where it is behind what this run has seen."""
     names = stage.names
     cluster_admin.set_offsets(stage.connection, names.group, names.input, {0: PAST}, Deadline(STEP_S))
-    assert _position(surveyor, {0: ORDERS}) == PAST
+    assert _position(offsets_client, {0: ORDERS}) == PAST

@@ -45,61 +45,64 @@ def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage
     return Stage(broker, names, reader=request.param)
 
 
-def click(stage: Stage, kind: str) -> bytes:
+def click_value(stage: Stage, kind: str) -> bytes:
     url = {} if kind == NO_URL else {"url": f"http://{kind}.example/x"}
     return orjson.dumps({"kind": kind, "topic": f".{stage.names.stem}", **url})
 
 
-def also(stage: Stage) -> str:
+def late_topic(stage: Stage) -> str:
     return f"late.{stage.names.stem}"
 
 
-def clicks(stage: Stage, *kinds: str, partitions: int = 3) -> None:
-    records = [(i % partitions, b"k%d" % i, click(stage, kind), [("h", b"1")]) for i, kind in enumerate(kinds)]
+def write_clicks(stage: Stage, *kinds: str, partitions: int = 3) -> None:
+    records = [(i % partitions, b"k%d" % i, click_value(stage, kind), [("h", b"1")]) for i, kind in enumerate(kinds)]
     stage.produce(stage.names.input, *records)
 
 
+def create_with_clicks(stage: Stage, *kinds: str, partitions: int = 1) -> None:
+    stage.create(partitions)
+    write_clicks(stage, *kinds, partitions=partitions)
+
+
 def options(stage: Stage, function: str = ADD_DOMAIN) -> list[str]:
-    return ["--transform", function, "--also-output", also(stage)]
+    return ["--transform", function, "--also-output", late_topic(stage)]
 
 
-def verified(stage: Stage, function: str = ADD_DOMAIN, *more: str) -> tuple[int, Any]:
+def verify(stage: Stage, function: str = ADD_DOMAIN, *more: str) -> tuple[int, Any]:
     return stage._proof("verify", *stage.options(), *options(stage, function), "--settled", *more)
 
 
 def proven(stage: Stage, function: str = ADD_DOMAIN, **expected: int) -> None:
-    code, report = verified(stage, function)
+    code, report = verify(stage, function)
     assert code == 0, report
-    found = {**report, **report["counts"]}
-    assert {name: found[name] for name in expected} == expected
+    counts = {**report, **report["counts"]}
+    assert {name: counts[name] for name in expected} == expected
 
 
 def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stage: Stage) -> None:
     """Every input is accounted for, also over several transactions and a second run."""
-    stage.create(3)
-    clicks(stage, *KINDS * 20)
-    here = stage.drain(*options(stage), "--max-records-per-transaction", "15")
-    totals = here.progress.totals
+    create_with_clicks(stage, *KINDS * 20, partitions=3)
+    run = stage.drain(*options(stage), "--max-records-per-transaction", "15")
+    totals = run.progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (80, 20, 20, 120)
-    assert here.progress.reasons == {"no-url": 20}
+    assert run.progress.reasons == {"no-url": 20}
     proven(stage, inputs=120, transformed=80, dropped=20, dead_letters=20, outputs=120)
-    assert len(stage.records(also(stage))) == 20
-    sources = Counter(str(SourcePosition.of(one.headers())) for one in stage.records(stage.names.output))
+    assert len(stage.records(late_topic(stage))) == 20
+    sources = Counter(str(SourcePosition.of(record.headers())) for record in stage.records(stage.names.output))
     assert (len(sources), set(sources.values())) == (100, {1})
     for number, (answer, why, copies) in enumerate(EXPLAINED):
-        (told,) = asked(stage, "explain", f"k{number}", *options(stage))["orders"]
-        assert (told["answer"], len(told["copies"]), why in told["why"]) == (answer, copies, True), told
-    late = asked(stage, "explain", f"{also(stage)}/0/0", *options(stage))["orders"]
+        (order,) = asked(stage, "explain", f"k{number}", *options(stage))["orders"]
+        assert (order["answer"], len(order["copies"]), why in order["why"]) == (answer, copies, True), order
+    late = asked(stage, "explain", f"{late_topic(stage)}/0/0", *options(stage))["orders"]
     assert late[0]["order"] == f"{stage.names.input}/0/1"
 
-    clicks(stage, *KINDS)
+    write_clicks(stage, *KINDS)
     assert stage.drain(*options(stage)).progress.totals.records == 6
     proven(stage, inputs=126)
 
 
 def test_a_function_of_batches_does_the_same(stage: Stage) -> None:
-    stage.create(3)
-    clicks(stage, *(PLAIN, DROP, FAN_OUT, NO_URL) * 25)
+    create_with_clicks(stage, *(PLAIN, DROP, FAN_OUT, NO_URL) * 25, partitions=3)
     totals = stage.drain(*options(stage, IN_BATCHES)).progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (50, 25, 25, 100)
     proven(stage, IN_BATCHES, inputs=100, transformed=50, dropped=25, dead_letters=25, outputs=100)
@@ -110,43 +113,39 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     stage: Stage, function: str
 ) -> None:
     """The position stays where it was, so a corrected function goes on there."""
-    stage.create(1)
-    clicks(stage, PLAIN, FAN_OUT, ERROR, PLAIN, partitions=1)
+    create_with_clicks(stage, PLAIN, FAN_OUT, ERROR, PLAIN)
     with pytest.raises(TransformFailed) as failed:
-        stage.drain(*options(stage, function), here=(here := Here()))
-    for words in ("raised KeyError: 'nowhere'", f"{stage.names.input}[0] offset 2", "nothing of", "--on-error"):
-        assert words in str(failed.value)
-    assert Status.TRANSFORM_FAILED in here.statuses()
+        stage.drain(*options(stage, function), here=(run := Here()))
+    for text in ("raised KeyError: 'nowhere'", f"{stage.names.input}[0] offset 2", "nothing of", "--on-error"):
+        assert text in str(failed.value)
+    assert Status.TRANSFORM_FAILED in run.statuses()
     assert stage.records(stage.names.output) == []
     stage.nothing_open()
 
     totals = stage.drain(*options(stage, function), "--on-error", "dead-letter").progress.totals
     assert (totals.enriched, totals.rejected) == (3, 1)
     (dead,) = stage.records(stage.names.dead_letter)
-    told = dict(dead.headers() or ())
-    assert (told[ERROR_REASON], told[ERROR_EXCEPTION]) == (b"transform-error", b"KeyError")
+    headers = dict(dead.headers() or ())
+    assert (headers[ERROR_REASON], headers[ERROR_EXCEPTION]) == (b"transform-error", b"KeyError")
     proven(stage, function, inputs=4, transformed=3, dead_letters=1, outputs=5)
 
 
 def test_a_run_that_rejects_all_says_so_by_the_functions_reason(stage: Stage) -> None:
-    stage.create(1)
-    clicks(stage, *[NO_URL] * 100, partitions=1)
+    create_with_clicks(stage, *[NO_URL] * 100)
     with pytest.raises(Refused, match=r"all-rejected: the first 100 records were all rejected, 100 of them as no-url"):
         stage.drain(*options(stage))
 
 
 def test_a_topic_that_was_not_named_ends_the_run_with_the_option_to_add(stage: Stage) -> None:
-    stage.create(1)
-    clicks(stage, LATE, partitions=1)
-    with pytest.raises(TransformFailed, match=rf"--also-output {also(stage)}"):
+    create_with_clicks(stage, LATE)
+    with pytest.raises(TransformFailed, match=rf"--also-output {late_topic(stage)}"):
         stage.drain("--transform", ADD_DOMAIN)
     assert stage.records(stage.names.output) == []
 
 
 def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_gone(stage: Stage) -> None:
     """Else a run without its offsets would write all of it again: the output topic itself holds none of it."""
-    stage.create(1)
-    clicks(stage, *[LATE] * 5, partitions=1)
+    create_with_clicks(stage, *[LATE] * 5)
     stage.drain(*options(stage))
     position = ("--group", stage.names.group, "--topic", stage.names.input)
     stage.tool("kafka-consumer-groups", *position, "--delete-offsets")
@@ -159,43 +158,41 @@ def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_g
 # The proof is red where something is wrong.
 
 
-def _copy_of_output(stage: Stage, change: bytes | None = None) -> None:
+def _write_output_again(stage: Stage, change: bytes | None = None) -> None:
     """Write an output once more, with its headers; in another transaction, as a broken pipeline would."""
-    one = stage.records(stage.names.output)[0]
-    value = one.value() if change is None else change
-    stage.produce(stage.names.output, (one.partition(), one.key(), value, one.headers(), one.timestamp()[1]))
+    record = stage.records(stage.names.output)[0]
+    value = record.value() if change is None else change
+    row = (record.partition(), record.key(), value, record.headers(), record.timestamp()[1])
+    stage.produce(stage.names.output, row)
 
 
 @PROOF_ALONE
 def test_a_doubled_output_is_red(stage: Stage) -> None:
-    stage.create(1)
-    clicks(stage, PLAIN, FAN_OUT, partitions=1)
+    create_with_clicks(stage, PLAIN, FAN_OUT)
     stage.drain(*options(stage))
-    _copy_of_output(stage)
-    code, report = verified(stage)
+    _write_output_again(stage)
+    code, report = verify(stage)
     assert (code, report["totals"]["duplicate-output"]) == (1, 1)
 
 
 @PROOF_ALONE
 def test_a_lost_output_is_red(stage: Stage) -> None:
     """The group's position is moved over records that nobody wrote."""
-    stage.create(1)
-    clicks(stage, PLAIN, FAN_OUT, partitions=1)
+    create_with_clicks(stage, PLAIN, FAN_OUT)
     stage.drain(*options(stage))
-    clicks(stage, FAN_OUT, partitions=1)
+    write_clicks(stage, FAN_OUT, partitions=1)
     reset = ("--group", stage.names.group, "--topic", stage.names.input, "--reset-offsets", "--to-latest", "--execute")
     stage.tool("kafka-consumer-groups", *reset)
-    code, report = verified(stage)
+    code, report = verify(stage)
     assert (code, report["totals"]["lost-output"]) == (1, 1)
 
 
 @PROOF_ALONE
 def test_another_value_than_the_functions_is_red(stage: Stage) -> None:
     """The run is right, and the function that proves it is another one."""
-    stage.create(1)
-    clicks(stage, PLAIN, PLAIN, partitions=1)
+    create_with_clicks(stage, PLAIN, PLAIN)
     stage.drain(*options(stage))
-    code, report = verified(stage, f"{Path(__file__)}:another")
+    code, report = verify(stage, f"{Path(__file__)}:another")
     assert (code, report["totals"]) == (1, {"corrupt-output": 2})
 
 
@@ -212,11 +209,10 @@ def by_chance(record: brew.Record) -> brew.Record:
 
 @PROOF_ALONE
 def test_a_function_that_is_not_deterministic_is_said_and_nothing_is_claimed(stage: Stage) -> None:
-    stage.create(1)
-    clicks(stage, PLAIN, PLAIN, partitions=1)
+    create_with_clicks(stage, PLAIN, PLAIN)
     function = f"{Path(__file__)}:by_chance"
     stage.drain(*options(stage, function))
-    code, report = verified(stage, function)
+    code, report = verify(stage, function)
     assert (code, report["totals"]) == (3, {})
     assert "is not deterministic: called twice for" in report["doubts"][0]
 
@@ -236,13 +232,12 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
 ) -> None:
     """`local-cluster` has executors in processes and folders of their own."""
     stage = Stage(broker, names)
-    stage.create(2)
-    clicks(stage, *KINDS * 5, partitions=2)
+    create_with_clicks(stage, *KINDS * 5, partitions=2)
     shutil.copy(EXAMPLE, tmp_path / "my_clicks.py")
-    line = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
-    line += ["--also-output", also(stage), "--master", "local-cluster[1,2,1024]", "--patience", "300"]
-    given = {**environment(names.stem), **quick_jvms()}
-    ran = subprocess.run(line, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=400, check=False)
+    command = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
+    command += ["--also-output", late_topic(stage), "--master", "local-cluster[1,2,1024]", "--patience", "300"]
+    variables = {**environment(names.stem), **quick_jvms()}
+    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "20 transformed into 30, 5 rejected, 5 dropped" in ran.stdout
     proven(stage, inputs=30, transformed=20)
@@ -253,8 +248,7 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
 
 def test_a_script_runs_a_closure_and_gets_the_counts(stage: Stage) -> None:
     """Names that nobody gave follow from the output's."""
-    stage.create(2)
-    clicks(stage, *(PLAIN, PLAIN, NO_URL, DROP), partitions=2)
+    create_with_clicks(stage, *(PLAIN, PLAIN, NO_URL, DROP), partitions=2)
     suffix = b"!"
 
     def shout(record: brew.Record) -> brew.Record | None:
@@ -263,27 +257,26 @@ def test_a_script_runs_a_closure_and_gets_the_counts(stage: Stage) -> None:
             raise brew.Reject("quiet")
         return None if kind == DROP else record.with_value(kind.encode() + suffix)
 
-    where: dict[str, Any] = {"bootstrap": stage.broker.bootstrap, "master": "local[2]", "reader": stage.reader}
-    pipeline = brew.Pipeline(input=stage.names.input, output=stage.names.output, transform=shout, **where)
+    settings: dict[str, Any] = {"bootstrap": stage.broker.bootstrap, "master": "local[2]", "reader": stage.reader}
+    pipeline = brew.Pipeline(input=stage.names.input, output=stage.names.output, transform=shout, **settings)
     result = pipeline.run()
     assert (result.transformed, result.rejected, result.dropped, result.written) == (2, 1, 1, 2)
     assert (result.records, result.reasons) == (4, {"quiet": 1})
-    assert [one.value() for one in stage.records(stage.names.output)] == [b"plain!"] * 2
+    assert [record.value() for record in stage.records(stage.names.output)] == [b"plain!"] * 2
     assert len(stage.records(f"{stage.names.output}.dlq")) == 1
     assert pipeline.run().records == 0
 
 
 def test_a_run_in_the_background_is_watched_and_stopped(broker: Broker, names: Names) -> None:
     stage = Stage(broker, names)
-    stage.create(2)
-    clicks(stage, PLAIN, PLAIN, partitions=2)
-    where: dict[str, Any] = {"bootstrap": broker.bootstrap, "master": "none"}
+    create_with_clicks(stage, PLAIN, PLAIN, partitions=2)
+    settings: dict[str, Any] = {"bootstrap": broker.bootstrap, "master": "none"}
     pipeline = brew.Pipeline(
-        input=names.input, output=names.output, transform=ADD_DOMAIN, also_output=[also(stage)], **where
+        input=names.input, output=names.output, transform=ADD_DOMAIN, also_output=[late_topic(stage)], **settings
     )
     with pipeline.start() as run:
         until(lambda: run.status.result.transformed == 2, "both clicks")
-        clicks(stage, FAN_OUT, partitions=1)
+        write_clicks(stage, FAN_OUT, partitions=1)
         until(lambda: run.status.result.written == 5, "the third one")
         assert (run.status.state, run.status.lag) == ("working", 0)
         with pytest.raises(brew.BrewError, match="still runs after"):
@@ -296,10 +289,9 @@ def test_a_run_in_the_background_is_watched_and_stopped(broker: Broker, names: N
 
 def test_a_function_that_raises_ends_the_background_run_and_wait_tells_why(broker: Broker, names: Names) -> None:
     stage = Stage(broker, names)
-    stage.create(1)
-    clicks(stage, ERROR, partitions=1)
-    where: dict[str, Any] = {"bootstrap": broker.bootstrap, "master": "none"}
-    run = brew.Pipeline(input=names.input, output=names.output, transform=ADD_DOMAIN, **where).start()
+    create_with_clicks(stage, ERROR)
+    settings: dict[str, Any] = {"bootstrap": broker.bootstrap, "master": "none"}
+    run = brew.Pipeline(input=names.input, output=names.output, transform=ADD_DOMAIN, **settings).start()
     with pytest.raises(TransformFailed, match="KeyError"):
         run.wait(60)
     assert run.status.state == "failed"

@@ -36,28 +36,28 @@ from proof.wire.proxy import WireProxy
 
 CANARY = "canary-5f1d0c"
 INTERVAL_S = 0.2
-_DONE = "> / 5<"
+_POSITION_AT_THE_END = "> / 5<"
 """Of the position beside the end: Kafka has told where the group stands; what else is shown may come before."""
 
 
 @contextmanager
 def ui(stage: Stage, *more: str) -> Iterator[tuple[Running, int]]:
     """`brew ui` as users start it, and its port."""
-    given = ["ui", *stage.options(), "--port", "0", "--interval", str(INTERVAL_S), *more]
-    with stage.python("pipeline", *given) as program:
+    arguments = ["ui", *stage.options(), "--port", "0", "--interval", str(INTERVAL_S), *more]
+    with stage.python("pipeline", *arguments) as program:
         line = program.await_line(lambda line: line.startswith("live view at http://127.0.0.1:"))
         yield program, int(line.rstrip("/\n").rpartition(":")[2])
 
 
 @contextmanager
-def shown(run: PipelineSettings, patience_s: float = 5.0) -> Iterator[int]:
+def live_view(run: PipelineSettings, patience_s: float = 5.0) -> Iterator[int]:
     """The same inside this process."""
     settings = LiveSettings(run, interval_s=INTERVAL_S, patience_s=patience_s)
     with PollGroup(settings) as poll_group, served(LiveView(poll_group.view, INTERVAL_S)) as port:
         yield port
 
 
-def drained(stage: Stage, partitions: int = 1) -> PipelineSettings:
+def create_and_drain(stage: Stage, partitions: int = 1) -> PipelineSettings:
     stage.create(partitions)
     stage.seed(5 * partitions)
     stage.drain_alone()
@@ -65,34 +65,34 @@ def drained(stage: Stage, partitions: int = 1) -> PipelineSettings:
     return stage.settings("--master", "none")
 
 
-def loaded(port: int, *wanted: str, seconds: float = 20.0) -> Page:
+def load_until(port: int, *texts: str, seconds: float = 20.0) -> Page:
     """The page once it says all that; each look is a reload, as without its script."""
     deadline = Deadline(seconds)
-    while left := [one for one in wanted if one not in (text := get(port)[2])]:
-        assert not deadline.expired(), f"{left} do not come: {text}"
+    while missing := [part for part in texts if part not in (text := get(port)[2])]:
+        assert not deadline.expired(), f"{missing} do not come: {text}"
     return Page(get(port)[2])
 
 
-def stand(page: Page) -> str:
-    (body,) = [one for one in page.nodes if one.tag == "body"]
+def time_of(page: Page) -> str:
+    (body,) = [node for node in page.nodes if node.tag == "body"]
     return body.attributes["data-at"]
 
 
 def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_path: Path) -> None:
     """Positions, transactions, proof and preflight at the first paint; then what comes, without a reload."""
-    drained(stage, 2)
+    create_and_drain(stage, 2)
     proof = tmp_path / "proof.json"
     proof.write_text(json.dumps(stage.verify()[1]))
     with ui(stage, "--proof", str(proof)) as (program, port), upstream(stage, "late") as late:
         started_s, name = program.seconds, f"{stage.names.group}:{stage.names.input}"
-        page = loaded(port, "✓ proven", f">{name}:0<", f">{name}:1<", " passed<", _DONE)
+        page = load_until(port, "✓ proven", f">{name}:0<", f">{name}:1<", " passed<", _POSITION_AT_THE_END)
         for partition, log in stage.logs(stage.names.input).items():
             assert page.texts[f"r{partition}-position"] == f"{log.end:,} / {log.end:,}"
             assert "5 committed" in page.texts[f"r{partition}-tail"]
         assert page.texts["transactions"].count("✓ committed") == 2
         assert "10 inputs = 10 outputs + 0 dead letters" in page.texts["proof"]
 
-        with Stream(port, stand(page)) as stream:
+        with Stream(port, time_of(page)) as stream:
             write(stage, late, 3)
             stream.await_part("ill", lambda text: stage.names.topic("late") in text)
             assert "▲ partition 0 blocked" in stream.parts["ill"]
@@ -106,18 +106,18 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
             program.terminate()
             while stream.event() is not None:
                 pass
-            ended = program.wait(30)
+            ran = program.wait(30)
         at_once = time.monotonic() - began < max(10, started_s)  # the machine's own yardstick
-        assert (ended.code, at_once) == (128 + signal.SIGTERM, True), ended.text
+        assert (ran.code, at_once) == (128 + signal.SIGTERM, True), ran.text
     stage.nobody_left()
 
 
 def test_the_script_puts_new_numbers_in_place_in_a_real_browser(stage: Stage) -> None:
     """No reload: a mark on the window stays. Then the server goes, and the page says so."""
-    run = drained(stage)
-    with contextlib.ExitStack() as between:
-        port = between.enter_context(shown(run))
-        loaded(port, 'id="r0-position"')
+    run = create_and_drain(stage)
+    with contextlib.ExitStack() as server:
+        port = server.enter_context(live_view(run))
+        load_until(port, 'id="r0-position"')
         with tab(f"http://127.0.0.1:{port}/") as browser:
             browser.evaluate(WAIT % "document.getElementById('r0-position')?.textContent === '5 / 5'")
             browser.evaluate("window.mark = 7; 0")
@@ -127,20 +127,20 @@ def test_the_script_puts_new_numbers_in_place_in_a_real_browser(stage: Stage) ->
             assert browser.evaluate("window.mark") == 7
             browser.evaluate("document.querySelector('button[data-only=ill]').click(); 0")
             assert browser.evaluate("getComputedStyle(document.getElementById('p0')).display") == "none"
-            between.close()
+            server.close()
             browser.evaluate(WAIT % "document.body.dataset.link === 'lost'")
             assert browser.evaluate("getComputedStyle(document.getElementById('lost')).display") == "block"
 
 
 def test_no_secret_is_shown(stage: Stage) -> None:
     """A planted password is in no page, no stream, no document, whatever the clients make of it."""
-    run = drained(stage)
+    run = create_and_drain(stage)
     names = ("sasl.password", "ssl.key.password")
     secrets = {name: Secret(CANARY) for name in names}
-    hidden = Connection(run.connection.bootstrap, {"sasl.username": "somebody"}, secrets)
-    with shown(replace(run, connection=hidden)) as port:
-        page = loaded(port, " passed<", "5 committed", _DONE)
-        with Stream(port, stand(page)) as stream:
+    connection = Connection(run.connection.bootstrap, {"sasl.username": "somebody"}, secrets)
+    with live_view(replace(run, connection=connection)) as port:
+        page = load_until(port, " passed<", "5 committed", _POSITION_AT_THE_END)
+        with Stream(port, time_of(page)) as stream:
             stream.await_part("when", lambda _: True)
         texts = [get(port, path)[2] for path in ("/", "/view.json", "/page.js", "/page.css")] + [stream.text]
     assert page.texts["r0-position"] == "5 / 5"
@@ -149,29 +149,29 @@ def test_no_secret_is_shown(stage: Stage) -> None:
 
 def test_brokers_that_are_gone_are_marked_stale(stage: Stage) -> None:
     """The last numbers stay, with their age and the reason; the page itself goes on."""
-    run = drained(stage)
-    with contextlib.ExitStack() as between:
-        proxy = between.enter_context(WireProxy(stage.broker.bootstrap))
-        with shown(replace(run, connection=Connection(proxy.bootstrap)), patience_s=0.5) as port:
-            page = loaded(port, _DONE, "5 committed", " passed<")
-            with Stream(port, stand(page)) as stream:
-                between.close()
+    run = create_and_drain(stage)
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(WireProxy(stage.broker.bootstrap))
+        with live_view(replace(run, connection=Connection(proxy.bootstrap)), patience_s=0.5) as port:
+            page = load_until(port, _POSITION_AT_THE_END, "5 committed", " passed<")
+            with Stream(port, time_of(page)) as stream:
+                stack.close()
                 stream.await_part("mark-flow", lambda text: "stale" in text)
             assert Page(get(port)[2]).texts["r0-position"] == "5 / 5"
 
 
 def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
     """As JSON, with rates and states that took more than one look."""
-    drained(stage)
+    create_and_drain(stage)
     set_config(stage.admin, stage.names.output, {"cleanup.policy": "compact"}, Deadline(20))
     output = (stage.admin, stage.names.output)
     until(lambda: cleanup_policy(*output, Deadline(20)) == "compact", "the broker has heard of it")
-    told = asked(stage, "top", "--once", "--interval", "0.2")
-    (row,) = told["partitions"]
+    report = asked(stage, "top", "--once", "--interval", "0.2")
+    (row,) = report["partitions"]
     assert (row["state"], row["position"], row["to_read"], row["rate"]) == ("idle", 5, 0, 0.0)
     assert (row["last_transaction"]["outcome"], row["last_transaction"]["records"]) == ("committed", 5)
-    assert [one["name"] for one in told["preflight"] if one["severity"] == "unsafe"] == ["output-cleanup"]
-    assert (told["sources"]["status"]["asked"], told["sources"]["flow"]["stale"]) == (False, None)
+    assert [check["name"] for check in report["preflight"] if check["severity"] == "unsafe"] == ["output-cleanup"]
+    assert (report["sources"]["status"]["asked"], report["sources"]["flow"]["stale"]) == (False, None)
 
 
 @pytest.mark.parametrize("records", [750, 1460])
@@ -189,9 +189,9 @@ def test_a_transaction_larger_than_the_tail_is_counted_whole(stage: Stage, recor
         writer.commit_transaction(20)
     markers_written(stage.connection, stage.names.output)
     tails = OutputTailSource(stage.connection, stage.names.output, 400)
-    (told,) = transactions(tails.ask(Deadline(20)).all_strips, stage.names.group, "in")
-    assert (told.records, told.exact, told.outcome) == (records, True, "committed")
-    assert (told.first, told.last) == (0, records - 1)
+    (transaction,) = transactions(tails.ask(Deadline(20)).all_strips, stage.names.group, "in")
+    assert (transaction.records, transaction.exact, transaction.outcome) == (records, True, "committed")
+    assert (transaction.first, transaction.last) == (0, records - 1)
 
 
 def test_the_terminal_goes_on_until_sigterm(stage: Stage) -> None:
@@ -208,7 +208,7 @@ def test_the_terminal_goes_on_until_sigterm(stage: Stage) -> None:
 
 def test_a_host_that_others_reach_is_warned_of_and_a_taken_port_refused(stage: Stage) -> None:
     """Before anything is served."""
-    with socket.create_server(("0.0.0.0", 0)) as taken:
-        code, told = pipeline(stage, "ui", "--host", "0.0.0.0", "--port", str(taken.getsockname()[1]))
-    assert (code, "set another --port, or 0" in told) == (ExitCode.REFUSED, True), told
-    assert "everyone who reaches this machine can read topics" in told
+    with socket.create_server(("0.0.0.0", 0)) as holder:
+        code, output = pipeline(stage, "ui", "--host", "0.0.0.0", "--port", str(holder.getsockname()[1]))
+    assert (code, "set another --port, or 0" in output) == (ExitCode.REFUSED, True), output
+    assert "everyone who reaches this machine can read topics" in output

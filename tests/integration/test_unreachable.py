@@ -22,17 +22,18 @@ def refusal(connection: Connection) -> str:
 
 def test_a_client_of_tls_at_a_plaintext_broker_is_told_so(broker: Broker) -> None:
     """And not to start a broker: it runs."""
-    told = refusal(Connection(broker.bootstrap, {"security.protocol": "SSL"}))
-    assert f"{broker.bootstrap} does not speak TLS, and this client does (security.protocol is SSL)" in told
-    assert "to PLAINTEXT" in told
-    assert "make up" not in told
+    message = refusal(Connection(broker.bootstrap, {"security.protocol": "SSL"}))
+    assert f"{broker.bootstrap} does not speak TLS, and this client does (security.protocol is SSL)" in message
+    assert "to PLAINTEXT" in message
+    assert "make up" not in message
 
 
 def test_a_plaintext_client_at_a_broker_of_tls_is_told_so(secure: Secure) -> None:
     """With the settings that it lacks."""
-    told = refusal(Connection(secure.cluster.bootstrap))
-    assert f"{secure.cluster.bootstrap} speaks TLS, and this client does not (security.protocol is PLAINTEXT)" in told
-    assert "; set security.protocol to SSL or SASL_SSL in the file of --client-config" in told
+    bootstrap = secure.cluster.bootstrap
+    message = refusal(Connection(bootstrap))
+    assert f"{bootstrap} speaks TLS, and this client does not (security.protocol is PLAINTEXT)" in message
+    assert "; set security.protocol to SSL or SASL_SSL in the file of --client-config" in message
 
 
 def test_a_refused_port_and_an_unknown_name_are_told_apart() -> None:

@@ -35,38 +35,38 @@ class Installed:
     """An environment of its own that holds the wheel; what the wheel requires is borrowed from the tests' own."""
 
     wheel: Path
-    place: Path
+    folder: Path
 
     def run(
         self, script: str, *arguments: str, seconds: float = 60.0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """A console script, started in an empty folder without a trace of the repository in its environment."""
-        elsewhere = self.place / "elsewhere"
-        elsewhere.mkdir(exist_ok=True)
-        given = {
-            "PATH": f"{self.place}/venv/bin:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(elsewhere),
+        empty = self.folder / "elsewhere"
+        empty.mkdir(exist_ok=True)
+        variables = {
+            "PATH": f"{self.folder}/venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(empty),
             **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
             **environment,
         }
-        command = [str(self.place / "venv/bin" / script), *arguments]
+        command = [str(self.folder / "venv/bin" / script), *arguments]
         return subprocess.run(
-            command, cwd=elsewhere, env=given, capture_output=True, text=True, check=False, timeout=seconds
+            command, cwd=empty, env=variables, capture_output=True, text=True, check=False, timeout=seconds
         )
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    place = tmp_path_factory.mktemp("wheel")
-    venv = place / "venv"
+    folder = tmp_path_factory.mktemp("wheel")
+    venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)], check=True)
     # A path in a .pth file adds that folder alone: the .pth file by which the tests' own environment finds the
     # repository is not read.
-    site = next(Path(one) for one in sys.path if one.endswith("site-packages"))
+    site = next(Path(path) for path in sys.path if path.endswith("site-packages"))
     next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(f"{site}\n")
-    return Installed(wheel, place)
+    return Installed(wheel, folder)
 
 
 def content(wheel: Path) -> dict[str, bytes]:
@@ -76,27 +76,27 @@ def content(wheel: Path) -> dict[str, bytes]:
 
 def test_the_wheel_holds_the_packages_and_nothing_else(installed: Installed) -> None:
     """Every module and data file of the packages, types, licence, the console scripts; no test, no state, no secret."""
-    found = content(installed.wheel)
+    files = content(installed.wheel)
     tracked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PACKAGES]
     names = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    wanted = {name for name in names if name and (ROOT / name).exists()}
+    expected = {name for name in names if name and (ROOT / name).exists()}
     data = f"{PROJECT['name']}-{PROJECT['version']}.dist-info/"
-    assert sorted(wanted ^ {name for name in found if not name.startswith(data)}) == []
-    assert {f"{package}/py.typed" for package in PACKAGES} <= wanted
-    assert data + "licenses/LICENSE" in found
-    scripts = found[data + "entry_points.txt"].decode()
+    assert sorted(expected ^ {name for name in files if not name.startswith(data)}) == []
+    assert {f"{package}/py.typed" for package in PACKAGES} <= expected
+    assert data + "licenses/LICENSE" in files
+    scripts = files[data + "entry_points.txt"].decode()
     assert all(f"{name} = {target}" in scripts for name, target in PROJECT["scripts"].items())
-    assert [name for name, text in found.items() if SECRETS.search(text)] == []
+    assert [name for name, text in files.items() if SECRETS.search(text)] == []
     assert SECRETS.search(b"-----BEGIN EC PRIVATE KEY-----\nMHcC")
 
 
 def test_the_wheel_says_what_it_needs_and_which_bytes_it_is(installed: Installed) -> None:
     """Its requirements are those of the project, met by the tests' environment; its checksum stands beside it."""
-    found = content(installed.wheel)
-    told = email.message_from_bytes(found[f"{PROJECT['name']}-{PROJECT['version']}.dist-info/METADATA"])
-    assert (told["Version"], told["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
-    plain = {str(Requirement(one)) for one in told.get_all("Requires-Dist", []) if "extra ==" not in one}
-    assert plain == {str(Requirement(one)) for one in PROJECT["dependencies"]}
+    name = f"{PROJECT['name']}-{PROJECT['version']}.dist-info/METADATA"
+    metadata = email.message_from_bytes(content(installed.wheel)[name])
+    assert (metadata["Version"], metadata["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
+    required = {str(Requirement(text)) for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text}
+    assert required == {str(Requirement(text)) for text in PROJECT["dependencies"]}
     files = [installed.wheel, bill_of_materials(installed.wheel)]
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
     assert (installed.wheel.parent / "SHA256SUMS").read_text() == sums
@@ -108,28 +108,29 @@ def bill_of_materials(wheel: Path) -> Path:
 
 def test_what_the_wheel_is_made_of_stands_beside_it(installed: Installed) -> None:
     """CycloneDX: each package that it needs in the version that was tested, and none that only we need."""
-    told = json.loads(bill_of_materials(installed.wheel).read_text())
-    assert (told["bomFormat"], told["specVersion"]) == ("CycloneDX", "1.6")
-    root = told["metadata"]["component"]
+    document = json.loads(bill_of_materials(installed.wheel).read_text())
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    root = document["metadata"]["component"]
     assert (root["name"], root["version"]) == (PROJECT["name"], PROJECT["version"])
     lines = [line.split("==") for line in (ROOT / "constraints.txt").read_text().split()]
     pinned = {canonicalize_name(name): version for name, version in lines}
-    found = {canonicalize_name(one["name"]): one for one in told["components"]}
-    assert {name: pinned.get(name) for name in found} == {name: one["version"] for name, one in found.items()}
-    assert all(one["purl"].startswith(f"pkg:pypi/{name}@") for name, one in found.items())
-    direct = {canonicalize_name(Requirement(one).name) for one in PROJECT["dependencies"]}
-    assert direct | {"py4j", "numpy", "psycopg-binary"} <= found.keys()
-    assert not found.keys() & {"pytest", "ruff", "mypy", "cyclonedx-bom", "mkdocs", "opentelemetry-sdk"}
-    edges = {one["ref"]: one["dependsOn"] for one in told["dependencies"]}
-    assert sorted(edges[root["bom-ref"]]) == sorted(found[name]["bom-ref"] for name in direct)
-    assert found["py4j"]["bom-ref"] in edges[found["pyspark"]["bom-ref"]]
-    assert str(ROOT) not in json.dumps(told)
+    components = {canonicalize_name(component["name"]): component for component in document["components"]}
+    versions = {name: component["version"] for name, component in components.items()}
+    assert versions == {name: pinned.get(name) for name in components}
+    assert all(component["purl"].startswith(f"pkg:pypi/{name}@") for name, component in components.items())
+    direct = {canonicalize_name(Requirement(requirement).name) for requirement in PROJECT["dependencies"]}
+    assert direct | {"py4j", "numpy", "psycopg-binary"} <= components.keys()
+    assert not components.keys() & {"pytest", "ruff", "mypy", "cyclonedx-bom", "mkdocs", "opentelemetry-sdk"}
+    edges = {dependency["ref"]: dependency["dependsOn"] for dependency in document["dependencies"]}
+    assert sorted(edges[root["bom-ref"]]) == sorted(components[name]["bom-ref"] for name in direct)
+    assert components["py4j"]["bom-ref"] in edges[components["pyspark"]["bom-ref"]]
+    assert str(ROOT) not in json.dumps(document)
 
 
 def test_the_console_scripts_tell_their_version_and_their_own_name(installed: Installed) -> None:
     for script in PROJECT["scripts"]:
-        told = installed.run(script, "--version")
-        assert (told.returncode, told.stdout) == (0, f"brew {PROJECT['version']}\n"), told.stderr
+        ran = installed.run(script, "--version")
+        assert (ran.returncode, ran.stdout) == (0, f"brew {PROJECT['version']}\n"), ran.stderr
     assert "Usage: brew-pipeline run " in installed.run("brew-pipeline", "run", "--help").stdout
     assert "Usage: brew run " in installed.run("brew", "run", "--help").stdout
     completed = installed.run("brew", _BREW_COMPLETE="bash_complete", COMP_WORDS="brew la", COMP_CWORD="1")
@@ -139,24 +140,24 @@ def test_the_console_scripts_tell_their_version_and_their_own_name(installed: In
 def test_without_spark_it_needs_nothing_but_kafka(installed: Installed, broker: Broker, names: Names) -> None:
     """Topics, orders, a drain, the proof: four programs of the package, in an empty folder."""
     stage = Stage(broker, names)
-    on = ["--bootstrap", broker.bootstrap]
-    three = ["--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter]
+    bootstrap = ["--bootstrap", broker.bootstrap]
+    topics = ["--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter]
     group = ["--group", names.group]
-    where = installed.place / "venv/bin/python"
+    python = installed.folder / "venv/bin/python"
     modules = "import pipeline, brew.jvm.dependencies as p; print(pipeline.__file__, p.home())"
-    told = subprocess.run([str(where), "-c", modules], cwd=installed.place, capture_output=True, text=True, check=True)
-    assert str(ROOT) not in told.stdout
+    printed = subprocess.check_output([str(python), "-c", modules], cwd=installed.folder, text=True)
+    assert str(ROOT) not in printed
     for command in (
-        ["brew-proof", "topics", *on, *three, "--partitions", "2"],
-        ["brew-proof", "seed", *on, "--topic", names.input, "--count", "60"],
-        ["brew-pipeline", "run", *on, *three, *group, "--master", "none"],
-        ["brew-proof", "verify", *on, *three, *group],
-        ["brew", "run", *on, *three, *group, "--master", "none"],
-        ["brew", "verify", *on, *three, *group],
+        ["brew-proof", "topics", *bootstrap, *topics, "--partitions", "2"],
+        ["brew-proof", "seed", *bootstrap, "--topic", names.input, "--count", "60"],
+        ["brew-pipeline", "run", *bootstrap, *topics, *group, "--master", "none"],
+        ["brew-proof", "verify", *bootstrap, *topics, *group],
+        ["brew", "run", *bootstrap, *topics, *group, "--master", "none"],
+        ["brew", "verify", *bootstrap, *topics, *group],
     ):
         ran = installed.run(*command)
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    counted = installed.run("brew-downstream", "count", *on, "--topic", names.output)
+    counted = installed.run("brew-downstream", "count", *bootstrap, "--topic", names.output)
     assert "60 records, 60 unique keys, 0 duplicates" in counted.stdout
     stage.proven(inputs=60, outputs=60)
 
@@ -170,13 +171,13 @@ def test_spark_needs_the_set_up_and_drains_behind_it(installed: Installed, broke
     refused = installed.run("brew-pipeline", *run)
     assert refused.returncode == 3
     assert "`brew-pipeline setup`" in refused.stderr
-    assert str(installed.place / "elsewhere/.cache/brew") in refused.stderr
-    made = installed.run("brew-pipeline", "setup", "--from", str(dependencies.home()))
-    assert made.returncode == 0, made.stderr
-    assert f"{len(dependencies.checksums(dependencies.Part.SPARK))} jars" in made.stdout
-    line = shlex.split(installed.run("brew-pipeline", "submit", "--dry-run", *run[1:-1], "yarn").stdout)
-    assert all(jar.startswith(str(installed.place)) for jar in line[line.index("--jars") + 1].split(","))
-    with zipfile.ZipFile(line[line.index("--py-files") + 1]) as shipped:
+    assert str(installed.folder / "elsewhere/.cache/brew") in refused.stderr
+    setup = installed.run("brew-pipeline", "setup", "--from", str(dependencies.home()))
+    assert setup.returncode == 0, setup.stderr
+    assert f"{len(dependencies.checksums(dependencies.Part.SPARK))} jars" in setup.stdout
+    command = shlex.split(installed.run("brew-pipeline", "submit", "--dry-run", *run[1:-1], "yarn").stdout)
+    assert all(jar.startswith(str(installed.folder)) for jar in command[command.index("--jars") + 1].split(","))
+    with zipfile.ZipFile(command[command.index("--py-files") + 1]) as shipped:
         assert {"brew/readers/connector.py", "brew/kafka/transaction.py"} <= set(shipped.namelist())
     drained = installed.run("brew-pipeline", *run)
     assert drained.returncode == 0, drained.stdout + drained.stderr

@@ -47,24 +47,30 @@ OF_AN_OLD_EPOCH = {47, 90}
 def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
     """A proxy, and this test's input and output topic."""
     make_topics(Connection(broker.bootstrap), names.input, names.output)
-    with WireProxy(broker.bootstrap) as running:
-        yield running
-        assert running.failures == []
+    with WireProxy(broker.bootstrap) as proxy:
+        yield proxy
+        assert proxy.failures == []
 
 
 def transaction(proxy: WireProxy, names: Names) -> KafkaTransaction:
     return KafkaTransaction(TransactionSettings(proxy.connection, names.group, 30), names.input, 0)
 
 
-def write(one: KafkaTransaction, names: Names, until_offset: int) -> None:
+def write(kafka: KafkaTransaction, names: Names, until_offset: int) -> None:
     """Fence to send offsets: all but the commit."""
     deadline = Deadline(20)
-    one.fence(deadline)
-    one.locate(deadline)
-    one.begin()
-    one.produce(names.output, b"value", b"key", 0, None, None, 0, None)
-    one.flush(deadline)
-    one.send_offsets(until_offset, "", deadline)
+    kafka.fence(deadline)
+    kafka.locate(deadline)
+    kafka.begin()
+    kafka.produce(names.output, b"value", b"key", 0, None, None, 0, None)
+    kafka.flush(deadline)
+    kafka.send_offsets(until_offset, "", deadline)
+
+
+def write_and_commit(kafka: KafkaTransaction, names: Names) -> None:
+    write(kafka, names, 1)
+    kafka.commit(Deadline(20))
+    kafka.close()
 
 
 def visible(connection: Connection, topic: str) -> int:
@@ -76,12 +82,12 @@ def visible(connection: Connection, topic: str) -> int:
 
 def test_producers_consumers_and_both_admin_clients_work_behind_it(proxy: WireProxy, names: Names) -> None:
     """Librdkafka and kafka-python: transactions, reads, raw batches, open transactions."""
-    one = transaction(proxy, names)
-    write(one, names, 1)
-    (waiting,) = open_transactions(proxy.connection, names.output, [0], Deadline(20))
-    assert waiting.transactional_id == f"{names.group}:{names.input}:0"
-    one.commit(Deadline(20))
-    one.close()
+    kafka = transaction(proxy, names)
+    write(kafka, names, 1)
+    (ongoing,) = open_transactions(proxy.connection, names.output, [0], Deadline(20))
+    assert ongoing.transactional_id == f"{names.group}:{names.input}:0"
+    kafka.commit(Deadline(20))
+    kafka.close()
     assert visible(proxy.connection, names.output) == 1
     markers = [batch.marker for batch in raw_batches(proxy.connection, names.output, 0, 0, 2, Deadline(20))]
     assert markers == [None, "commit"]
@@ -99,54 +105,51 @@ def test_producers_consumers_and_both_admin_clients_work_behind_it(proxy: WirePr
 
 def test_every_reply_of_the_timeline_follows_its_request(proxy: WireProxy, names: Names) -> None:
     """Paired by connection and correlation id; all without an error but the retriable ones."""
-    one = transaction(proxy, names)
-    write(one, names, 1)
-    one.commit(Deadline(20))
-    one.close()
-    asked: set[tuple[int, int]] = set()
+    write_and_commit(transaction(proxy, names), names)
+    unanswered: set[tuple[int, int]] = set()
     for event in proxy.events():
         key = (event.connection, event.header.correlation_id)
         if event.what == "request":
-            asked.add(key)
+            unanswered.add(key)
         else:
-            assert key in asked
+            assert key in unanswered
             assert event.details.error is not None
-            asked.remove(key)
-    assert asked == set()
+            unanswered.remove(key)
+    assert unanswered == set()
 
 
 def test_a_held_frame_waits_until_it_is_released(proxy: WireProxy, names: Names, broker: Broker) -> None:
     """The commit's caller waits with it, and the records become visible only then."""
-    one = transaction(proxy, names)
-    write(one, names, 1)
-    trap = proxy.add(Rule(Api.END_TXN, committed=True))
-    committing = threading.Thread(target=one.commit, args=(Deadline(20),))
+    kafka = transaction(proxy, names)
+    write(kafka, names, 1)
+    rule = proxy.add(Rule(Api.END_TXN, committed=True))
+    committing = threading.Thread(target=kafka.commit, args=(Deadline(20),))
     committing.start()
-    assert trap.caught(Deadline(20)).details.committed is True
+    assert rule.caught(Deadline(20)).details.committed is True
     direct = Connection(broker.bootstrap)
     assert visible(direct, names.output) == 0
     assert committing.is_alive()
-    trap.release()
-    assert trap.answered(Deadline(20)).error == 0
+    rule.release()
+    assert rule.answered(Deadline(20)).error == 0
     committing.join(20)
     assert not committing.is_alive()
-    one.close()
+    kafka.close()
     assert visible(direct, names.output) == 1
 
 
 def test_a_cut_connection_is_made_again_and_the_held_frame_can_still_arrive(proxy: WireProxy, names: Names) -> None:
     """Librdkafka sends the commit once more by itself; the first one reaches the broker on its own, old connection."""
-    one = transaction(proxy, names)
-    write(one, names, 1)
-    trap = proxy.add(Rule(Api.END_TXN, committed=True, cut=True))
-    one.commit(Deadline(20))
-    one.close()
-    held_on = trap.caught(Deadline(20)).connection
-    trap.release()
+    kafka = transaction(proxy, names)
+    write(kafka, names, 1)
+    rule = proxy.add(Rule(Api.END_TXN, committed=True, cut=True))
+    kafka.commit(Deadline(20))
+    kafka.close()
+    held_connection = rule.caught(Deadline(20)).connection
+    rule.release()
     # The same epoch, the same end: the broker says yes once more, or that it is still busy with it.
-    assert trap.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
-    done = [(e.connection, e.what) for e in proxy.events() if e.header.api == Api.END_TXN]
-    assert [connection == held_on for connection, what in done if what == "request"] == [True, False]
+    assert rule.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
+    ends = [(e.connection, e.what) for e in proxy.events() if e.header.api == Api.END_TXN]
+    assert [connection == held_connection for connection, what in ends if what == "request"] == [True, False]
 
 
 def test_offsets_whose_call_hangs_are_given_up_and_refused_when_they_come_late(
@@ -154,18 +157,15 @@ def test_offsets_whose_call_hangs_are_given_up_and_refused_when_they_come_late(
 ) -> None:
     """The client waits past its time-out (librdkafka 5456, 5511); what it still sends meets a newer epoch."""
     monkeypatch.setattr(kafka_transaction, "_SEND_OFFSETS_S", 1.0)
-    trap = proxy.add(Rule(Api.TXN_OFFSET_COMMIT))
-    one = transaction(proxy, names)
+    rule = proxy.add(Rule(Api.TXN_OFFSET_COMMIT))
+    kafka = transaction(proxy, names)
     with pytest.raises(DeadlineExceeded, match="did not return within its time-out of 1 s"):
-        write(one, names, 7)
-    one.close()
+        write(kafka, names, 7)
+    kafka.close()
     direct = Connection(broker.bootstrap)
-    two = KafkaTransaction(TransactionSettings(direct, names.group, 30), names.input, 0)
-    write(two, names, 1)
-    two.commit(Deadline(20))
-    two.close()
-    trap.release()
-    assert trap.answered(Deadline(20)).error in OF_AN_OLD_EPOCH
+    write_and_commit(KafkaTransaction(TransactionSettings(direct, names.group, 30), names.input, 0), names)
+    rule.release()
+    assert rule.answered(Deadline(20)).error in OF_AN_OLD_EPOCH
     position = locator(direct, names.group).committed(names.input, 0, Deadline(20))
     assert position is not None
     assert (position.offset, visible(direct, names.output)) == (1, 1)
@@ -174,53 +174,47 @@ def test_offsets_whose_call_hangs_are_given_up_and_refused_when_they_come_late(
 @pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN])
 def test_a_reply_lost_with_its_connection_is_asked_for_again(proxy: WireProxy, names: Names, api: Api) -> None:
     """F13 in small: same call, same arguments, one visible record."""
-    trap = proxy.add(Rule(api, Action.CUT, Side.REPLY))
-    one = transaction(proxy, names)
-    write(one, names, 1)
-    one.commit(Deadline(20))
-    one.close()
-    assert trap.fired == 1
+    rule = proxy.add(Rule(api, Action.CUT, Side.REPLY))
+    write_and_commit(transaction(proxy, names), names)
+    assert rule.fired == 1
     assert visible(proxy.connection, names.output) == 1
 
 
 def test_a_dropped_request_never_reaches_the_broker(proxy: WireProxy, names: Names) -> None:
     """The client hears nothing and runs into its deadline; nothing is visible, nobody else is disturbed."""
-    trap = proxy.add(Rule(Api.END_TXN, Action.DROP, times=0))
-    one = transaction(proxy, names)
-    write(one, names, 1)
+    rule = proxy.add(Rule(Api.END_TXN, Action.DROP, times=0))
+    kafka = transaction(proxy, names)
+    write(kafka, names, 1)
     with pytest.raises(BrewError):
-        one.commit(Deadline(0.5))
-    trap.caught(Deadline(20))
-    one.close()
-    assert trap.fired >= 1
-    proxy.remove(trap)
+        kafka.commit(Deadline(0.5))
+    rule.caught(Deadline(20))
+    kafka.close()
+    assert rule.fired >= 1
+    proxy.remove(rule)
     assert visible(proxy.connection, names.output) == 0
-    following = transaction(proxy, names)
-    write(following, names, 1)
-    following.commit(Deadline(20))
-    following.close()
+    write_and_commit(transaction(proxy, names), names)
     assert visible(proxy.connection, names.output) == 1
 
 
 def test_a_delay_is_waited_for(proxy: WireProxy, names: Names) -> None:
     """300 ms on one InitProducerId."""
     proxy.add(Rule(Api.INIT_PRODUCER_ID, Action.DELAY, delay_s=0.3))
-    one = transaction(proxy, names)
+    kafka = transaction(proxy, names)
     began = time.monotonic()
-    one.fence(Deadline(20))
+    kafka.fence(Deadline(20))
     assert time.monotonic() - began >= 0.3
-    one.close()
+    kafka.close()
 
 
 def test_a_slow_network_slows_every_round_trip(proxy: WireProxy, names: Names) -> None:
     """50 ms each way: a transaction has at least five round trips."""
     proxy.reshape(NetworkConditions(latency_s=0.05))
-    one = transaction(proxy, names)
+    kafka = transaction(proxy, names)
     began = time.monotonic()
-    write(one, names, 1)
-    one.commit(Deadline(20))
+    write(kafka, names, 1)
+    kafka.commit(Deadline(20))
     assert time.monotonic() - began >= 0.5
-    one.close()
+    kafka.close()
 
 
 def test_bytes_that_are_no_frames_end_their_connection_and_are_told(broker: Broker) -> None:
@@ -253,21 +247,18 @@ def test_as_a_process_it_takes_orders_and_tells_what_happened(broker: Broker, na
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            told = process.stdout
-            connection = Connection(json.loads(told.readline())["bootstrap"])
+            output = process.stdout
+            connection = Connection(json.loads(output.readline())["bootstrap"])
             process.stdin.write('{"rule": {"api": "EndTxn", "cut": true}}\n{"release": 9}\n')
             process.stdin.flush()
-            assert json.loads(told.readline()) == {"rule": 1}
-            assert "give one of" in json.loads(told.readline())["error"]
-            one = KafkaTransaction(TransactionSettings(connection, names.group, 30), names.input, 0)
-            write(one, names, 1)
-            one.commit(Deadline(20))
-            one.close()
-            caught = json.loads(told.readline())
+            assert json.loads(output.readline()) == {"rule": 1}
+            assert "give one of" in json.loads(output.readline())["error"]
+            write_and_commit(KafkaTransaction(TransactionSettings(connection, names.group, 30), names.input, 0), names)
+            caught = json.loads(output.readline())
             assert (caught["caught"], caught["api"]) == (1, "EndTxn")
             process.stdin.write('{"release": 1}\n')
             process.stdin.flush()
-            lines = [json.loads(told.readline()) for _ in range(2)]
+            lines = [json.loads(output.readline()) for _ in range(2)]
             assert {"release": 1} in lines
             assert next(line["error"] for line in lines if "answered" in line) in {0, CONCURRENT_TRANSACTIONS}
         finally:

@@ -19,36 +19,36 @@ TRIES = 6
 
 def test_a_reused_producer_tears_transactions_and_loses_commits(broker: Broker) -> None:
     """The positive control: without it a clean strict writer would show nothing."""
-    told = experiment(Connection(broker.bootstrap), "reuse", TRIES).tally
-    assert (told.broken, told.inconclusive) == (TRIES, 0)
-    assert told.names == {"torn-txn": TRIES / 2, "lost-commit": TRIES / 2}
-    assert told.late == {"ok": TRIES}
+    tally = experiment(Connection(broker.bootstrap), "reuse", TRIES).tally
+    assert (tally.broken, tally.inconclusive) == (TRIES, 0)
+    assert tally.names == {"torn-txn": TRIES / 2, "lost-commit": TRIES / 2}
+    assert tally.late == {"ok": TRIES}
 
 
 def test_a_producer_per_transaction_is_not_hurt_by_a_late_commit_or_abort(broker: Broker) -> None:
     """Every late frame found a newer epoch and was refused."""
-    told = experiment(Connection(broker.bootstrap), "strict", TRIES).tally
-    assert (told.clean, told.broken, told.inconclusive) == (TRIES, 0, 0), told
-    assert told.late == {"INVALID_PRODUCER_EPOCH": TRIES}
+    tally = experiment(Connection(broker.bootstrap), "strict", TRIES).tally
+    assert (tally.clean, tally.broken, tally.inconclusive) == (TRIES, 0, 0), tally
+    assert tally.late == {"INVALID_PRODUCER_EPOCH": TRIES}
 
 
 def test_a_late_offset_moves_a_reused_producers_group_back(broker: Broker) -> None:
     """F12: the group falls behind a commit that was acknowledged, so the next reader writes it all again."""
-    told = experiment(Connection(broker.bootstrap), "reuse", 2, ["late-offsets"]).tally
-    assert told.names == {"offset-regression": 2}
+    tally = experiment(Connection(broker.bootstrap), "reuse", 2, ["late-offsets"]).tally
+    assert tally.names == {"offset-regression": 2}
 
 
 @pytest.mark.parametrize("script", ["late-offsets", "late-records"])
 def test_a_producer_per_transaction_is_not_hurt_by_late_offsets_or_records(broker: Broker, script: str) -> None:
     """F12: refused as well."""
-    told = experiment(Connection(broker.bootstrap), "strict", 2, [script]).tally
-    assert (told.clean, told.late) == (2, {"INVALID_PRODUCER_EPOCH": 2}), told
+    tally = experiment(Connection(broker.bootstrap), "strict", 2, [script]).tally
+    assert (tally.clean, tally.late) == (2, {"INVALID_PRODUCER_EPOCH": 2}), tally
 
 
 def test_sequence_numbers_protect_a_reused_producer_from_late_records(broker: Broker) -> None:
     """F12: the broker knows the batch already, answers as if it had just come, and appends nothing."""
-    told = experiment(Connection(broker.bootstrap), "reuse", 2, ["late-records"]).tally
-    assert (told.clean, told.late) == (2, {"ok": 2}), told
+    tally = experiment(Connection(broker.bootstrap), "reuse", 2, ["late-records"]).tally
+    assert (tally.clean, tally.late) == (2, {"ok": 2}), tally
 
 
 def test_the_pipeline_itself_is_not_hurt_by_late_commits(broker: Broker) -> None:
@@ -61,15 +61,15 @@ def test_the_pipeline_itself_is_not_hurt_by_late_commits(broker: Broker) -> None
 def test_the_demonstration_shows_both_timelines_and_the_conclusion(broker: Broker) -> None:
     """Plain text without a terminal, no escape sequences; `--json` has the counts."""
     command = [sys.executable, "-m", "proof", "torn", "--bootstrap", broker.bootstrap, "--tries", "2"]
-    shown = subprocess.run([*command, "--show"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    for words in ("HELD by the proxy", "connection is CUT", "RELEASED, too late", "<- taken", "<- refused"):
-        assert words in shown.stdout
-    assert "torn-txn in 1" in shown.stdout
-    assert "0 anomalies of 2 tries" in shown.stdout
-    assert "\x1b" not in shown.stdout
-    told = subprocess.run(
+    ran = subprocess.run([*command, "--show"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for text in ("HELD by the proxy", "connection is CUT", "RELEASED, too late", "<- taken", "<- refused"):
+        assert text in ran.stdout
+    assert "torn-txn in 1" in ran.stdout
+    assert "0 anomalies of 2 tries" in ran.stdout
+    assert "\x1b" not in ran.stdout
+    printed = subprocess.run(
         [*command, "--writer", "reuse", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
-    (control,) = json.loads(told.stdout)["writers"]
+    (control,) = json.loads(printed.stdout)["writers"]
     assert control["broken"] == 2

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 from harness.browser import Page, seen
 from harness.devtools import WAIT, tab
+from harness.operate import asked, pipeline
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from brew.cli import exit_code_of
 from brew.names import ExitCode
-from pipeline.__main__ import cli
 
 ORDERS = 12
 
 
-def xray(stage: Stage, *more: str) -> tuple[int, str]:
-    """The command inside this process: its exit code, and what it said."""
-    given = stage.options()
-    pairs = dict(zip(given[::2], given[1::2], strict=True))
-    words = [word for name, value in pairs.items() if name != "--dead-letter" for word in (name, value)]
-    told, complaint = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = exit_code_of(cli, "pipeline", ["xray", *words, *more])
-    return code, told.getvalue() + complaint.getvalue()
-
-
 def strips(stage: Stage, *more: str) -> dict[str, Any]:
     """Partition 0 of input and output."""
-    code, told = xray(stage, *more, "--json")
-    assert code == ExitCode.DONE, told
-    return {one["role"]: one for one in json.loads(told)["strips"]}
+    return {strip["role"]: strip for strip in asked(stage, "xray", *more)["strips"]}
 
 
 def crash(stage: Stage, journal: Path) -> None:
@@ -45,17 +29,17 @@ def crash(stage: Stage, journal: Path) -> None:
 
 
 def kinds(strip: dict[str, Any]) -> list[tuple[str, int]]:
-    return [(one["kind"], one["records"]) for one in strip["runs"]]
+    return [(run["kind"], run["records"]) for run in strip["runs"]]
 
 
 def drawn(page: Page) -> dict[str, int]:
     """What the browser shows, by kind: pieces that are there at its moment, as open where they still are."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in page.nodes:
         if node.tag == "rect" and "data-t" in node.attributes and node.attributes.get("data-s") != "none":
             kind = node.attributes.get("data-s") or node.attributes["class"].split()[0]
-            found[kind] = found.get(kind, 0) + 1
-    return found
+            counts[kind] = counts.get(kind, 0) + 1
+    return counts
 
 
 def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage: Stage, tmp_path: Path) -> None:
@@ -84,32 +68,34 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     assert after["input"]["group"] == ORDERS
 
     page = tmp_path / "xray.html"
-    code, told = xray(stage, "--journal", str(tmp_path / "journal"), "--out", str(page))
-    assert code == ExitCode.DONE, told
+    code, output = pipeline(stage, "xray", "--journal", str(tmp_path / "journal"), "--out", str(page))
+    assert code == ExitCode.DONE, output
     assert "crashed" in page.read_text()
     end = seen(page)
-    shown = {"plain": 1, "aborted": 1, "abort-marker": 1, "committed": 1, "commit-marker": 1}
-    assert drawn(end) == {**shown, "position": 1}
+    runs = {"plain": 1, "aborted": 1, "abort-marker": 1, "committed": 1, "commit-marker": 1}
+    assert drawn(end) == {**runs, "position": 1}
     assert end.texts["lso-1"] == f"LSO {2 * ORDERS + 2}"
     last = int(end.attribute("moment-slider", "max"))
     assert (end.texts["when"].endswith(f"{last + 1} of {last + 1}"), "committed" in end.texts["step"]) == (True, True)
 
-    crashed = next(at for at, one in enumerate(told_moments(end)) if one["lso"] == 0 and one["hw"] == ORDERS)
-    then = seen(page, f"#t={crashed}")
-    assert drawn(then) == {"plain": 1, "open": 1}
-    assert (then.texts["lso-1"], then.texts["hw-1"]) == ("LSO 0", f"HW {ORDERS}")
-    assert then.attribute("group-0", "visibility") == "hidden"
-    handled(page, last, crashed)
+    crashed = next(
+        number for number, moment in enumerate(moments_of(end)) if moment["lso"] == 0 and moment["hw"] == ORDERS
+    )
+    at_crash = seen(page, f"#t={crashed}")
+    assert drawn(at_crash) == {"plain": 1, "open": 1}
+    assert (at_crash.texts["lso-1"], at_crash.texts["hw-1"]) == ("LSO 0", f"HW {ORDERS}")
+    assert at_crash.attribute("group-0", "visibility") == "hidden"
+    use_in_browser(page, last, crashed)
 
 
-def handled(page: Path, last: int, crashed: int) -> None:
+def use_in_browser(page: Path, last: int, crashed: int) -> None:
     """What a hand does in an open browser: point at a piece, move the slider by its keys, press play and stop."""
     with tab(page.as_uri()) as browser:
         browser.evaluate(WAIT % f"document.body?.dataset.moment === '{last}'")
         assert browser.evaluate(READOUT) == ""
         browser.point("rect.aborted[data-t]")
-        told = f"offsets 0 to {ORDERS - 1}: aborted; {ORDERS} records; producer "
-        assert browser.evaluate(WAIT % f"{READOUT}.startsWith('{told}')")
+        readout = f"offsets 0 to {ORDERS - 1}: aborted; {ORDERS} records; producer "
+        assert browser.evaluate(WAIT % f"{READOUT}.startsWith('{readout}')")
         assert f"0 to {ORDERS - 1}; ended by the marker at {ORDERS}" in browser.evaluate(READOUT)
         browser.point("rect.commit-marker[data-t]")
         browser.evaluate(WAIT % f"{READOUT}.startsWith('offset {2 * ORDERS + 1}: commit marker')")
@@ -126,7 +112,7 @@ def handled(page: Path, last: int, crashed: int) -> None:
         browser.key("ArrowLeft", 37)
         browser.key("ArrowLeft", 37)
         browser.evaluate(WAIT % f"document.body.dataset.moment === '{last - 2}'")
-        browser.evaluate(SEEN)
+        browser.evaluate(RECORD_MOMENTS)
         browser.point("button[name=play]", press=True)
         browser.evaluate(WAIT % f"document.body.dataset.moment === '{last}' && {PLAY} === 'play'")
         assert browser.evaluate("window.seen") == [str(last - 1), str(last)]
@@ -138,12 +124,12 @@ def handled(page: Path, last: int, crashed: int) -> None:
 
 READOUT = "document.getElementById('readout').textContent"
 PLAY = "document.querySelector('button[name=play]').textContent"
-SEEN = """window.seen = [];
+RECORD_MOMENTS = """window.seen = [];
 new MutationObserver(() => window.seen.push(document.body.dataset.moment)).observe(
   document.body, {attributeFilter: ["data-moment"]}); 0"""
 
 
-def told_moments(page: Page) -> list[dict[str, int]]:
+def moments_of(page: Page) -> list[dict[str, int]]:
     """LSO and high watermark of the output at each moment, as the page's data tells them."""
     data = json.loads(page.texts["told"])
     return [{"lso": stable, "hw": end} for stable, end, _ in data["strips"][1]["bounds"]]
@@ -153,8 +139,8 @@ def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None
     """A part of a log keeps its fates though the marker lies behind it; a missing topic is told; a bad name refused."""
     stage.create(1)
     stage.seed(ORDERS)
-    code, told = xray(stage)
-    assert (code, f"unavailable: topic {stage.names.output} does not exist" in told) == (ExitCode.DONE, True), told
+    code, output = pipeline(stage, "xray")
+    assert (code, f"unavailable: topic {stage.names.output} does not exist" in output) == (ExitCode.DONE, True), output
     stage.drain_alone()
     markers_written(stage.connection, stage.names.output)
 
@@ -163,13 +149,13 @@ def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None
     assert kinds(strips(stage, "--last", "2")["output"]) == [("committed", 1), ("commit-marker", 1)]
 
     picture = tmp_path / "xray.svg"
-    code, told = xray(stage, "--out", str(picture))
-    assert (code, "2 partitions, 25 offsets" in told) == (ExitCode.DONE, True), told
+    code, output = pipeline(stage, "xray", "--out", str(picture))
+    assert (code, "2 partitions, 25 offsets" in output) == (ExitCode.DONE, True), output
     assert picture.read_text().startswith("<svg")
-    code, told = xray(stage)
-    assert (code, f"{ORDERS} committed · log start 0 · LSO {ORDERS + 1}" in told) == (ExitCode.DONE, True), told
+    code, output = pipeline(stage, "xray")
+    assert (code, f"{ORDERS} committed · log start 0 · LSO {ORDERS + 1}" in output) == (ExitCode.DONE, True), output
 
-    code, told = xray(stage, "--out", str(tmp_path / "xray.png"))
-    assert (code, "has to end in .html" in told) == (ExitCode.USAGE, True)
-    code, told = xray(stage, "--topic", stage.names.topic("missing"))
-    assert (code, "no topic " in told) == (ExitCode.REFUSED, True)
+    code, output = pipeline(stage, "xray", "--out", str(tmp_path / "xray.png"))
+    assert (code, "has to end in .html" in output) == (ExitCode.USAGE, True)
+    code, output = pipeline(stage, "xray", "--topic", stage.names.topic("missing"))
+    assert (code, "no topic " in output) == (ExitCode.REFUSED, True)
