@@ -45,7 +45,7 @@ def composed(command_line: str) -> Iterator[Broker]:
         names = run(command_line, "ps", "--filter", f"name={project}", "--format", "{{.Names}}").stdout.split()
         assert len(names) == 1, names
         # Docker asks by itself; Podman has no timer where there is no systemd.
-        check = [one.replace("${KAFKA_PORT:-9092}", port) for one in BROKER["healthcheck"]["test"][1:]]
+        check = [word.replace("${KAFKA_PORT:-9092}", port) for word in BROKER["healthcheck"]["test"][1:]]
         until(lambda: run(command_line, "exec", names[0], *check).returncode == 0, "the health check", 90)
         yield Broker(f"localhost:{port}")
     finally:

@@ -34,12 +34,12 @@ def two(stage: ClaimsStage, *more: str) -> Iterator[tuple[Running, Running, Watc
     with ended(a, b), stage.watching() as log:
         until(lambda: sorted(row.owner or "" for row in log.rows()) == ["a", "a", "b", "b"], "each has its half")
         stage.seed(RECORDS)
-        until(lambda: by(stage, "a") > 100 and by(stage, "b") > 100, "both work")
+        until(lambda: record_count(stage, "a") > 100 and record_count(stage, "b") > 100, "both work")
         yield a, b, log
 
 
-def by(stage: ClaimsStage, client: str) -> int:
-    return sum(one[0] == client for one in stage.done())
+def record_count(stage: ClaimsStage, client: str) -> int:
+    return sum(worker == client for worker, _, _ in stage.done())
 
 
 def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_repeated(claims: ClaimsStage) -> None:
@@ -103,9 +103,9 @@ def test_a_worker_that_slept_past_two_heartbeats_writes_nothing_that_counts(clai
         later = log.rows()
         until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
         until(lambda: log.positions() == {RECORDS}, "and told")
-        for one in (a, b):
-            one.terminate()
-        assert [one.wait().code for one in (a, b)] == [0, 0]
+        for worker in (a, b):
+            worker.terminate()
+        assert [worker.wait().code for worker in (a, b)] == [0, 0]
 
     assert all(row.token > tokens[row.partition] for row in later if row.owner == "a")
     assert max(claims.counts().values()) <= 2
@@ -117,19 +117,19 @@ def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: Cl
     claims.seed(RECORDS)
     a = claims.worker("a", "--interval-s", str(long_s))
     with ended(a):
-        until(lambda: by(claims, "a") > 100, "it works")
+        until(lambda: record_count(claims, "a") > 100, "it works")
         with claims.watching() as log:
             owned = {row.partition: row.token for row in log.rows()}
             a.kill_family()
             a.wait()
-            done = by(claims, "a")
+            done = record_count(claims, "a")
             claims.seed(RECORDS)  # it may have been through
-            again = claims.worker("a", "--interval-s", str(long_s))
-            with ended(again):
+            restarted = claims.worker("a", "--interval-s", str(long_s))
+            with ended(restarted):
                 until(
                     lambda: all(row.token > owned[row.partition] for row in log.rows()), "it has all back", 1.8 * long_s
                 )
-                until(lambda: by(claims, "a") > done, "it works again")
-                again.terminate()
-                assert again.wait().code == 0
+                until(lambda: record_count(claims, "a") > done, "it works again")
+                restarted.terminate()
+                assert restarted.wait().code == 0
             assert {row.partition for row in log.rows()} == set(owned) == set(range(PARTITIONS))
