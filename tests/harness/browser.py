@@ -32,9 +32,9 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.nodes.append(Node(tag, found))
-        self._inside.append((tag, found.get("id", "")))
+        attributes = {name: value or "" for name, value in attrs}
+        self.nodes.append(Node(tag, attributes))
+        self._inside.append((tag, attributes.get("id", "")))
 
     def handle_endtag(self, tag: str) -> None:
         while self._inside and self._inside.pop()[0] != tag:
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
     def attribute(self, name: str, which: str) -> str:
         """Return one attribute of the element with this id."""
-        return next(one.attributes[which] for one in self.nodes if one.attributes.get("id") == name)
+        return next(node.attributes[which] for node in self.nodes if node.attributes.get("id") == name)
 
 
 def seen(page: Path, fragment: str = "") -> Page:

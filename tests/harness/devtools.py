@@ -42,7 +42,7 @@ class Tab:
 
     def evaluate(self, script: str, seconds: float = 20.0) -> Any:
         """Return the value of a script's last expression or, if that is a promise, its result."""
-        told = self.ask(
+        reply = self.ask(
             "Runtime.evaluate",
             seconds,
             expression=script,
@@ -50,8 +50,8 @@ class Tab:
             returnByValue=True,
             timeout=seconds * 1000,
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def point(self, selector: str, *, press: bool = False) -> None:
         """Scroll to an element and move the pointer to its middle; with ``press``, click there."""
@@ -80,10 +80,10 @@ class Tab:
         os.write(self._into, json.dumps(message).encode() + b"\0")
         deadline = Deadline(seconds)
         while not deadline.expired():
-            told = self._message()
-            if told.get("id") == self._next:
-                assert "error" not in told, told["error"]
-                return told["result"]
+            reply = self._message()
+            if reply.get("id") == self._next:
+                assert "error" not in reply, reply["error"]
+                return reply["result"]
         raise AssertionError(f"{method}: no answer within {seconds:g} s")
 
     def _message(self) -> Any:

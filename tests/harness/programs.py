@@ -122,8 +122,8 @@ class Running:
 
     def _errors(self) -> str:
         """Return stderr so far, read by position, since a seek would move the program's own write position too."""
-        said = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
-        return said.decode(errors="replace")
+        output = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
+        return output.decode(errors="replace")
 
     def family(self) -> list[psutil.Process]:
         """Return the process and all its descendants: the driver's JVM, executors, Python workers."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from brew.driver import micro_batches, missing_offsets
-from brew.driver import partitions as scout
+from brew.driver import micro_batches, missing_offsets, partitions
 from brew.driver.missing_offsets import LastOutput
 from brew.driver.partitions import PartitionSurvey
 from brew.planner import PartitionFacts
@@ -44,10 +43,10 @@ def last_trace_that_is_read_wins(change: Changes) -> None:
 
     def reading(old: Callable[..., dict[int, LastOutput]]) -> Callable[..., dict[int, LastOutput]]:
         def traces(settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any) -> dict[int, LastOutput]:
-            found: dict[int, LastOutput] = {}
+            restored: dict[int, LastOutput] = {}
             for name, log in logs.items():
-                found |= old(settings, partitions, {name: log}, **how)
-            return found
+                restored |= old(settings, partitions, {name: log}, **how)
+            return restored
 
         return traces
 
@@ -57,7 +56,7 @@ def last_trace_that_is_read_wins(change: Changes) -> None:
 @mutant("D7", on="recreated", named="not refused: topic-recreated")
 def topic_id_left_out(change: Changes) -> None:
     """The id of the input topic is not committed with the offset."""
-    change.set(scout, "position_metadata", lambda _: lambda _topic_id: "")
+    change.set(partitions, "position_metadata", lambda _: lambda _topic_id: "")
 
 
 @mutant("D9", on="silent-reader", named="lost-output")

@@ -47,7 +47,7 @@ def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> 
     """Send a different offset: ``pick`` gets the range's end and the last row's offset."""
 
     def making(old: Method) -> Method:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
+        def init(self: KafkaTransaction, *arguments: Any) -> None:
             old(self, *arguments)
             produce = self.produce
             self.last = None
@@ -58,7 +58,7 @@ def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> 
 
             self.produce = write
 
-        return made
+        return init
 
     def sending(old: Method) -> Method:
         def send(self: KafkaTransaction, until: int, *more: Any) -> None:

@@ -26,11 +26,11 @@ def _producing(change: Changes, twist: Callable[[Produce], Produce]) -> None:
     """Replace every transaction's `produce` by ``twist(produce)``."""
 
     def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
+        def init(self: KafkaTransaction, *arguments: Any) -> None:
             old(self, *arguments)
             self.produce = twist(self.produce)
 
-        return made
+        return init
 
     change.set(KafkaTransaction, "__init__", making)
 
@@ -120,13 +120,13 @@ def batches_swapped(change: Changes) -> None:
     """The second half of a range is written before the first, as two concurrent writers would."""
 
     def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
+        def init(self: KafkaTransaction, *arguments: Any) -> None:
             old(self, *arguments)
             self.plain = self.produce
             self.held = []
             self.produce = lambda *record: self.held.append(record)
 
-        return made
+        return init
 
     def flushing(old: Callable[..., None]) -> Callable[..., None]:
         def flush(self: KafkaTransaction, *arguments: Any) -> None:
@@ -153,12 +153,12 @@ def dead_letters_outside_of_the_transaction(change: Changes) -> None:
     beside: list[Producer] = []
 
     def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
+        def init(self: KafkaTransaction, settings: Any, *place: Any) -> None:
             old(self, settings, *place)
             if not beside:
                 beside.append(producer(settings.connection, None, timeout_s=10, message_max_bytes=1_000_000))
 
-        return made
+        return init
 
     class Outside:
         """The port, only with `produce`."""

@@ -78,27 +78,27 @@ def full_queue(scene: Scene) -> None:
 
 def failing_produce(scene: Scene) -> None:
     """One call of `produce` raises, once."""
-    left = [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
+    errors = [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
 
     def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
+        def init(self: KafkaTransaction, *arguments: Any) -> None:
             old(self, *arguments)
             produce, seventh = self.produce, iter(range(7))
 
             def write(*record: Any) -> None:
-                if next(seventh, None) is None and left:
-                    raise left.pop()
+                if next(seventh, None) is None and errors:
+                    raise errors.pop()
                 produce(*record)
 
             self.produce = write
 
-        return made
+        return init
 
     scene.change.set(KafkaTransaction, "__init__", making)
     scene.create(1, 20)
     scene.mutate()
     scene.drain()
-    scene.fired.append(not left)
+    scene.fired.append(not errors)
 
 
 def failing_send_offsets(scene: Scene) -> None:
@@ -143,8 +143,8 @@ def _crashing(scene: Scene, point: CrashPoint) -> None:
     scene.drain()
     scene.orders(20, bad_every=4)
     scene.mutate()
-    here = scene.drain("--crash-prob", "1.0", "--crash-point", point.value)
-    scene.fired.append(here.statuses() == {Status.CRASHED})
+    view = scene.drain("--crash-prob", "1.0", "--crash-point", point.value)
+    scene.fired.append(view.statuses() == {Status.CRASHED})
     scene.orders(4)
     scene.drain()
 

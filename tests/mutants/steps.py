@@ -64,11 +64,11 @@ def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
 
     def making(old: Method) -> Method:
         def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
-            before = kept.pop(place, None)
-            if before is None:
+            kept_transaction = kept.pop(place, None)
+            if kept_transaction is None:
                 old(self, settings, *place)
             else:
-                vars(self).update(vars(before))
+                vars(self).update(vars(kept_transaction))
                 ongoing.add(id(self))
             self.place = place
 
@@ -85,7 +85,7 @@ def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
             else:
                 old(self)
 
-        change.at_end(lambda: [old(one) for one in kept.values()])
+        change.at_end(lambda: [old(transaction) for transaction in kept.values()])
         return close
 
     change.set(KafkaTransaction, "__init__", making)
@@ -115,8 +115,8 @@ def locate_before_fence(change: Changes) -> None:
 
     def second(self: KafkaTransaction, deadline: Deadline) -> Committed | None:
         fence(self, deadline)
-        found: Committed | None = self.found
-        return found
+        position: Committed | None = self.found
+        return position
 
     change.set(KafkaTransaction, "fence", lambda _: first)
     change.set(KafkaTransaction, "locate", lambda _: second)
