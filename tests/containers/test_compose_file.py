@@ -22,13 +22,7 @@ BROKER = yaml.safe_load(FILE.read_text())["services"]["kafka"]
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180, check=False
     )
 
 

@@ -16,12 +16,7 @@ from brew.deadline import Deadline
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import CrashPoint
 
-BEFORE_COMMIT = {
-    CrashPoint.AFTER_FENCE,
-    CrashPoint.MID_PRODUCE,
-    CrashPoint.AFTER_FLUSH,
-    CrashPoint.AFTER_SEND_OFFSETS,
-}
+BEFORE_COMMIT = {CrashPoint.AFTER_FENCE, CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 UNCOMMITTED = re.compile(r"^💥 crash before commit: (\d+) records? already in output log$", re.MULTILINE)
 COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records? committed, not reported$", re.MULTILINE)
 IN_FLIGHT = re.compile(

@@ -71,11 +71,7 @@ def _family(program: Running) -> tuple[list[str], dict[int, str]]:
 @pytest.mark.usefixtures("quick_jvms")
 @pytest.mark.parametrize(
     ("comes_from", "master", "reader"),
-    [
-        ("file", "none", "connector"),
-        ("file", "local[2]", "direct"),
-        ("environment", "local[2]", "connector"),
-    ],
+    [("file", "none", "connector"), ("file", "local[2]", "direct"), ("environment", "local[2]", "connector")],
 )
 def test_a_planted_password_is_in_no_word_that_a_run_leaves(
     stage: SecureStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_from: str, master: str, reader: str
