@@ -39,15 +39,7 @@ def test_the_crash_story_on_a_cluster(stage: Stage, cluster: SparkCluster, reade
 
     Our packages get there by themselves: `--py-files` of a submitted run, `addPyFile` of this one.
     """
-    stage.create()
-    stage.seed(300)
-    crashed = stage.pipeline(*options(cluster, reader, "--crash-prob", "1"), seconds=300)
-    assert crashed.code == 2, crashed.text
-    assert stage.outputs() == 0
-    assert stage.records(stage.names.output, READ_UNCOMMITTED), "what the dead attempt wrote is in the log"
-    healed = stage.pipeline(*options(cluster, reader), seconds=300)
-    assert healed.code == 0, healed.text
-    stage.proven(inputs=300, outputs=300)
+    stage.crash_and_heal(*options(cluster, reader), seconds=300)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -52,11 +52,4 @@ def composed(command_line: str) -> Iterator[Broker]:
 @pytest.mark.parametrize("reader", READERS)
 def test_the_crash_story_on_the_composed_broker(composed: Broker, names: Names, reader: str) -> None:
     """30 orders, a crash before the commit with nothing to see, a second run, 30 orders once, proven."""
-    stage = Stage(composed, names)
-    stage.create()
-    stage.seed(30)
-    assert stage.pipeline("--crash-prob", "1", "--reader", reader).code == 2
-    assert stage.outputs() == 0
-    healed = stage.pipeline("--reader", reader)
-    assert healed.code == 0, healed.text
-    stage.proven(inputs=30, outputs=30)
+    Stage(composed, names).crash_and_heal("--reader", reader, orders=30)

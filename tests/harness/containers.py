@@ -236,14 +236,4 @@ def version(image: str) -> str:
     return image.rpartition(":")[2]
 
 
-__all__ = [
-    "KAFKA_IMAGE",
-    "SECRET_USER",
-    "Container",
-    "KafkaContainer",
-    "Network",
-    "NoEngineError",
-    "engine",
-    "network",
-    "version",
-]
+__all__ = ["SECRET_USER", "Container", "KafkaContainer", "Network", "NoEngineError", "engine", "network", "version"]

@@ -93,6 +93,3 @@ def served(live: LiveView) -> Iterator[int]:
             running.should_exit = True
             thread.join(_ANSWER_S)
             assert not thread.is_alive()
-
-
-__all__ = ["Stream", "get", "served"]

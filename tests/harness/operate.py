@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.kafka.clients import Producer, producer
 from brew.kafka.transaction import fenced
 from brew.outcome import Status
 from harness.pipeline import Stage
+from harness.programs import call_program
 from pipeline.__main__ import cli
 
 
@@ -33,10 +32,7 @@ def words(stage: Stage, command: str) -> list[str]:
 
 
 def _run(stage: Stage, command: str, *more: str) -> tuple[int, str, str]:
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        code = exit_code_of(cli, "pipeline", [*words(stage, command), *more])
-    return code, stdout.getvalue(), stderr.getvalue()
+    return call_program(cli, "pipeline", *words(stage, command), *more)
 
 
 def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import io
 import json
 import os
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from brew.cli import exit_code_of
 from brew.cluster import OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -46,7 +44,7 @@ from sandbox.jvm import QUICK, Jvm
 
 from .brokers import Broker
 from .names import Names
-from .programs import ROOT, Ran, Running, until
+from .programs import ROOT, Ran, Running, call_program, until
 from .waiting import await_ends, markers_written
 
 MARK = "BREW_TEST_STAGE"
@@ -262,10 +260,8 @@ class Stage:
     # The proof.
 
     def _proof(self, *arguments: str) -> tuple[int, Any]:
-        stdout, stderr = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-            code = exit_code_of(proof, "proof", [*arguments, "--json"])
-        return code, json.loads(stdout.getvalue()) if stdout.getvalue() else stderr.getvalue()
+        code, stdout, stderr = call_program(proof, "proof", *arguments, "--json")
+        return code, json.loads(stdout) if stdout else stderr
 
     def verify(self) -> tuple[int, Any]:
         """Run `python -m proof verify --json`; return exit code and report."""
@@ -285,6 +281,18 @@ class Stage:
         assert self.drained()
         self.nobody_left()
         return report
+
+    def crash_and_heal(self, *options: str, orders: int = 300, seconds: float = 120.0) -> None:
+        """Assert that a run that dies before its commit leaves nothing to see, and the next one writes all once."""
+        self.create()
+        self.seed(orders)
+        crashed = self.pipeline("--crash-prob", "1", *options, seconds=seconds)
+        assert crashed.code == 2, crashed.text
+        assert self.outputs() == 0
+        assert self.records(self.names.output, READ_UNCOMMITTED), "the log holds what the dead attempt wrote"
+        healed = self.pipeline(*options, seconds=seconds)
+        assert healed.code == 0, healed.text
+        self.proven(inputs=orders, outputs=orders)
 
     def nobody_left(self, seconds: float = _LEAVE_S) -> None:
         """Assert that all processes started by this stage are gone, JVMs and workers included."""

@@ -55,7 +55,7 @@ def told_the_past(scene: Scene) -> None:
     scene.mutate()
     until_sent: list[object] = []
     for owner in (partitions, committed_offset):
-        scene.change.set(owner, "committed", lambda old: lambda *args: old(*args) if until_sent else dict(committed))
+        scene.change.wrap(owner, "committed", lambda old, *args: old(*args) if until_sent else dict(committed))
     scene.once(KafkaTransaction, "send_offsets", before=lambda: until_sent.append(True))
     scene.drain()
 
@@ -91,7 +91,7 @@ def pending_under_another_id(scene: Scene) -> None:
     scene.drain()
     scene.orders(10)
     ids = iter([":before"])
-    scene.change.set(transaction, "producer", lambda old: lambda c, name, **k: old(c, name + next(ids, ""), **k))
+    scene.change.wrap(transaction, "producer", lambda old, c, name, **k: old(c, name + next(ids, ""), **k))
     scene.mutate()
     pending, may_commit = threading.Event(), threading.Event()
 

@@ -18,7 +18,7 @@ from brew.errors import BrewError, Refused
 from brew.kafka.clients import producer
 from brew.kafka.transaction import KafkaTransaction
 from brew.outcome import Outcome
-from mutants.mutant import Changes, Mutant
+from mutants.mutant import Changes, Method, Mutant
 from proof.seed import orders, spoiled
 
 _MOST_CYCLES = 10
@@ -148,21 +148,18 @@ class Scene:
         self.fired.append(False)
         index, lock = len(self.fired) - 1, threading.Lock()
 
-        def wrapping(old: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                with lock:
-                    first = when(*arguments) and not self.fired[index]
-                    self.fired[index] |= first
-                if first:
-                    before()
-                result = old(*arguments)
-                if first:
-                    after()
-                return result
+        def call(old: Method, *arguments: Any) -> Any:
+            with lock:
+                first = when(*arguments) and not self.fired[index]
+                self.fired[index] |= first
+            if first:
+                before()
+            result = old(*arguments)
+            if first:
+                after()
+            return result
 
-            return call
-
-        self.change.set(owner, name, wrapping)
+        self.change.wrap(owner, name, call)
 
     def fail_once(self, step: str, error: BrewError, *, applied: bool = False) -> None:
         """Let the first call of this client-library step raise, before or after the broker has acted."""

@@ -14,15 +14,14 @@ import contextlib
 import os
 import re
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from harness.brokers import Broker
+from harness.http_service import http_service
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import Running
@@ -43,32 +42,6 @@ BACK_S = 60.0
 ORDERS = 20
 ANNOUNCE_OUTAGES = ("direct", "connector", "ledger", "receive", "totals", "call", "claims")
 """Programs that say when no broker answers; the others show it."""
-
-
-@contextlib.contextmanager
-def accepting_service() -> Iterator[str]:
-    """The address of a service that takes whatever is posted to it."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=[0.02])
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/orders"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 class Programs:
@@ -92,7 +65,7 @@ class Programs:
         claims = ["--claims", names.topic("claims")]
         yield "watch", ["downstream", "claims", "watch", *bootstrap, *claims, "--json"]
         store = ["--database", database, "--schema", "restarts"]
-        call = ["call", "--url", url]
+        call = ["call", "--url", f"{url}/orders"]
         for name, words in {
             "ledger": ["ledger", *store],
             "receive": ["receive", *store],
@@ -154,7 +127,7 @@ def test_no_following_program_dies_of_a_broker_s_restart(
     alone: Broker, names: Names, postgres: Postgres, tmp_path: Path
 ) -> None:
     """Each lives, says once that the brokers are away and once that they are back, and goes on with new orders."""
-    with accepting_service() as url, contextlib.ExitStack() as stack:
+    with http_service(lambda *_: 200) as url, contextlib.ExitStack() as stack:
         assert alone.cluster is not None
         stage, connector_stage = Stage(alone, names), Stage(alone, Names(f"{names.stem}-other"))
         for one in (stage, connector_stage):

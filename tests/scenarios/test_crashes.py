@@ -91,8 +91,9 @@ def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -
 
 def is_in_a_transaction(stage: Stage, program: Running) -> bool:
     """
-    Stop the whole family once it seems to be in one; it stays stopped when one holds back the output and has no offsets
-    yet: of any other the commit may be on its way, or the first record, and what is seen now would not be seen later.
+    Stop all its processes once one transaction seems open; return whether one holds back the output and has no offsets.
+
+    If so, they stay stopped. Any other one may be sending its commit, or its first record, and is seen only now.
     """
     if not stage.waiting():
         return False

@@ -58,7 +58,7 @@ def _config(stage: SecureStage, folder: Path, password: str) -> Path:
     return path
 
 
-def _family(program: Running) -> tuple[list[str], dict[int, str]]:
+def _command_lines_and_environments(program: Running) -> tuple[list[str], dict[int, str]]:
     """Command lines, and the environment that each process was started with."""
     lines, environments = [], {}
     for member in program.family():
@@ -97,7 +97,7 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
     with stage.follow("--master", master, *watched, *options, *conf) as program:
         program.await_cycle()
         _check_pages(Probed(program), stage)
-        lines, environments = _family(program)
+        lines, environments = _command_lines_and_environments(program)
         if master != "none":
             assert len(lines) >= 3, "the driver, its JVM and a worker"
             assert any("java" in line for line in lines)

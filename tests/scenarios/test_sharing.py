@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from harness.pipeline import Ran, Running, Stage, until
+from harness.programs import terminate_all
 
 PARTITIONS = 8
 INTERVAL_S = 2.0
@@ -76,12 +77,6 @@ def fences(*results: Ran) -> int:
     return sum(outcome["status"] == "fenced" for result in results for outcome in result.ranges)
 
 
-def ended(*programs: Running) -> list[int]:
-    for program in programs:
-        program.terminate()
-    return [program.wait(20).code for program in programs]
-
-
 @pytest.mark.parametrize("reader", ["connector", "direct"])
 def test_two_drivers_divide_the_partitions_and_one_takes_over_when_the_other_is_killed(
     stage: Stage, reader: str
@@ -102,7 +97,7 @@ def test_two_drivers_divide_the_partitions_and_one_takes_over_when_the_other_is_
         seconds = time.monotonic() - killed
         print(f"{reader}: {seconds:.2f} s from the kill to a commit in each of its partitions, {INTERVAL_S:g} s apart")
         until(stage.drained, "the rest")
-        assert ended(second) == [0]
+        assert terminate_all(second) == [0]
     stage.proven(inputs=2_080)
 
 
@@ -121,7 +116,7 @@ def test_a_driver_that_slept_is_fenced_and_takes_a_part_again(stage: Stage) -> N
         first.await_line(lambda line: f"works on {PARTITIONS // 2} of" in line, times=2)
         stage.seed(800, "--start", "4080")
         until(stage.drained, "the work of both")
-        assert ended(first, second) == [0, 0]
+        assert terminate_all(first, second) == [0, 0]
     stage.proven(inputs=4_880)  # each of them once
 
 
@@ -138,11 +133,11 @@ def test_who_ends_hands_over_at_once_and_who_joins_gets_a_part(stage: Stage) -> 
         until(lambda: shares(first, second, third) == [3, 3, 2], "what all three tell of it")
         assert fences(*(so_far(program) for program in (first, second, third))) <= FEW
         stopped = time.monotonic()
-        assert ended(first) == [0]
+        assert terminate_all(first) == [0]
         second.await_line(lambda line: "driver-1 works on 4 of" in line, times=2)
         third.await_line(lambda line: "driver-2 works on 4 of" in line)
         assert time.monotonic() - stopped < LONG_S
-        assert ended(second, third) == [0, 0]
+        assert terminate_all(second, third) == [0, 0]
     stage.proven(inputs=800)
 
 
@@ -176,9 +171,9 @@ def test_without_a_look_at_the_claims_drivers_fence_each_other(stage: Stage) -> 
 
         until(lambda: in_each_others_way() or stage.drained(), "fences, and commits of both", 60)
         # Two that fence each other may go on so for long; one of them goes, and the other does the rest.
-        assert ended(blind[0]) == [0], blind[0].told()
+        assert terminate_all(blind[0]) == [0], blind[0].told()
         until(stage.drained, "the work of the one that is left", 60)
-        assert ended(blind[1]) == [0], blind[1].told()
+        assert terminate_all(blind[1]) == [0], blind[1].told()
         results = [so_far(program) for program in blind]
     assert fences(*results) > FEW
     assert partitions(results[0]) & partitions(results[1])

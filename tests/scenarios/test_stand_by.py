@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from harness.pipeline import Running, Stage, until
+from harness.programs import terminate_all
 
 INTERVAL_S = 1.0
 # Two intervals and a fence. Measured: 4.23 s at most (row F08, 2026-11-21, docs/proof); this is twice that.
@@ -46,12 +47,6 @@ def took(program: Running, since: float) -> float:
     return time.monotonic() - since
 
 
-def ended(*programs: Running) -> list[int]:
-    for program in programs:
-        program.terminate()
-    return [program.wait(20).code for program in programs]
-
-
 @pytest.mark.parametrize("reader", ["connector", "direct"])
 def test_after_kill_9_the_next_one_takes_over_before_anything_times_out(stage: Stage, reader: str) -> None:
     """In the middle of its work, transactions open; what comes out is proven."""
@@ -66,7 +61,7 @@ def test_after_kill_9_the_next_one_takes_over_before_anything_times_out(stage: S
         seconds = took(standby, killed)
         print(f"{reader}: {seconds:.2f} s from the kill to the first commit, interval {INTERVAL_S:g} s")
         until(stage.drained, "the rest")
-        assert ended(standby) == [0]
+        assert terminate_all(standby) == [0]
     stage.proven(inputs=1_640)
 
 
@@ -85,9 +80,9 @@ def test_after_sigterm_the_next_one_takes_over_at_once_and_waiting_is_ended_at_o
         with stage.python(*third) as idle:
             idle.await_line(lambda line: "driver-2 stands by" in line)
             stopped = time.monotonic()
-            assert ended(idle) == [143], "it was to drain, and did not come to it"
+            assert terminate_all(idle) == [143], "it was to drain, and did not come to it"
             assert time.monotonic() - stopped < LONG_S
-        assert ended(standby) == [0]
+        assert terminate_all(standby) == [0]
     stage.proven(inputs=40)
 
 
@@ -107,7 +102,7 @@ def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None
         stage.seed(40)
         worker.await_line(lambda line: "driver-0 works, after driver-1" in line)
         until(stage.drained, "its second turn")
-        assert ended(worker) == [0]
+        assert terminate_all(worker) == [0]
     stage.proven(inputs=1_680)  # each of them once
 
 

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from harness.http_service import http_service
 from harness.pipeline import Broker, Names, Stage, until
 
 from brew.deadline import Deadline
@@ -59,28 +59,9 @@ class Service:
 
 @contextmanager
 def serving(service: Service) -> Iterator[Service]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(service.answer(self.headers["Idempotency-Key"], order))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=[0.02])
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_port}/orders"
-    try:
+    with http_service(lambda headers, body: service.answer(headers["Idempotency-Key"], json.loads(body))) as url:
+        service.url = f"{url}/orders"
         yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @dataclass(frozen=True)
