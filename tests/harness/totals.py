@@ -123,7 +123,7 @@ class Shop:
         words = ["--bootstrap", settings.connection.bootstrap, "--topic", settings.input, "--output", settings.output]
         words += ["--group", settings.group, "--recompute", "--store", "memory", "--json"]
         code, stdout, stderr = call_program(downstream, "downstream", "totals", *words)
-        return code, json.loads(stdout) if stdout else {"stderr": stderr}
+        return code, json.loads(stdout) if stdout else {"said": stderr}
 
     def mistakes(self) -> dict[str, Any]:
         """Return the deviations in results, in the program's own comparison, and in open transactions."""
