@@ -125,29 +125,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A real Kafka broker at `broker.bootstrap`, shared by a worker's tests and ended with them, whatever happens."""
-    with any_broker() as found:
-        yield found
+    with any_broker() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL server at `postgres.url`, shared by the session; a schema per test keeps tests apart."""
-    with store(Postgres) as found:
-        yield found
+    with store(Postgres) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[Redis]:
     """A real Redis server at `redis.url`, shared by the session; a group per test keeps tests apart."""
-    with store(Redis) as found:
-        yield found
+    with store(Redis) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def secure() -> Iterator[Secure]:
     """A broker that asks who is there, shared by a worker's tests; each grants rights on its own names."""
-    with secure_broker() as found:
-        yield found
+    with secure_broker() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -160,20 +160,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_asks_on() -> Iterator[None]:
+def _no_client_left() -> Iterator[None]:
     """
     What transactions in a test's own process asked with is kept, and would look for brokers that are gone, in a thread
     that draws from `random` beside hypothesis (seen: red). A client that nobody ended is a leak, in the product, too.
     """
     yield
 
-    def nobody() -> bool:
+    def no_client() -> bool:
         if (locator := sys.modules.get("brew.kafka.committed_offset")) is not None:
             for one in locator._locators:
                 one.invalidate()
         return not any(one.name.startswith("kafka-io") for one in threading.enumerate())
 
-    until(nobody, "the end of kafka-python's clients", 10)
+    until(no_client, "the end of kafka-python's clients", 10)
 
 
 @pytest.fixture

@@ -23,19 +23,19 @@ from sandbox.spark import Settings, SparkCluster
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment that has all that we require, and nothing of ours."""
-    place = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     # A path in a .pth file adds that folder alone: the .pth file in it, by which we find the repository, is not read.
-    site = next(Path(one) for one in sys.path if one.endswith("site-packages"))
-    next(place.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(f"{site}\n")
-    python = place / "bin/python"
-    asked = [
+    site = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
+    next(folder.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(f"{site}\n")
+    python = folder / "bin/python"
+    command = [
         str(python),
         "-c",
         "import confluent_kafka, pyarrow, pandas\ntry:\n import brew\nexcept ImportError: print('bare')",
     ]
-    told = subprocess.run(asked, cwd="/", env={}, capture_output=True, text=True, timeout=60, check=True)
-    assert told.stdout == "bare\n"
+    check = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, timeout=60, check=True)
+    assert check.stdout == "bare\n"
     return python
 
 
@@ -58,17 +58,17 @@ def stage(broker: Broker, names: Names) -> Iterator[Stage]:
 @pytest.fixture(scope="session")
 def installed_wheel(bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`brew-pipeline` of an environment that has the wheel; what it requires is borrowed from the tests' own."""
-    place = tmp_path_factory.mktemp("wheel")
+    folder = tmp_path_factory.mktemp("wheel")
     built = subprocess.run(
-        [str(ROOT / "scripts/wheel.sh"), str(place / "dist")], capture_output=True, text=True, check=True
+        [str(ROOT / "scripts/wheel.sh"), str(folder / "dist")], capture_output=True, text=True, check=True
     )
-    venv = place / "venv"
+    venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
     # From a checkout on PYTHONPATH pip would take what an editable install left there for the wheel.
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [*pip, "--no-deps", "--no-index", "--disable-pip-version-check", built.stdout.strip()]
-    subprocess.run(words, env=plain, cwd=place, check=True)
+    subprocess.run(words, env=plain, cwd=folder, check=True)
     borrowed = next(bare_python.parents[1].glob("lib/python3*/site-packages/borrowed.pth"))
     next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(borrowed.read_text())
     for script in ("spark-submit", "find-spark-home", "find_spark_home.py"):  # with pyspark, pip puts them there
@@ -86,9 +86,9 @@ def packed_environment(installed_wheel: Path, tmp_path_factory: pytest.TempPathF
     file, venv = tmp_path_factory.mktemp("packed") / "environment.tar.gz", installed_wheel.parents[1]
     (site,) = venv.glob("lib/python3*/site-packages")
     with tarfile.open(file, "w:gz", compresslevel=1) as archive:
-        archive.add(venv, ".", filter=lambda one: None if one.name.endswith("borrowed.pth") else one)
-        for one in sorted(required("brew", {"pyspark"}) - {"pyspark"}):
-            for path in metadata.files(one) or ():
+        archive.add(venv, ".", filter=lambda entry: None if entry.name.endswith("borrowed.pth") else entry)
+        for distribution in sorted(required("brew", {"pyspark"}) - {"pyspark"}):
+            for path in metadata.files(distribution) or ():
                 if ".." not in path.parts:
                     archive.add(path.locate(), str(site.relative_to(venv) / path))
     return {
@@ -101,8 +101,8 @@ def packed_environment(installed_wheel: Path, tmp_path_factory: pytest.TempPathF
 def required(name: str, known: set[str]) -> set[str]:
     """Names of the distributions that one requires, theirs included, and ``known`` ones, whose own are not asked."""
     for text in metadata.requires(name) or ():
-        one = Requirement(text)
-        own = canonicalize_name(one.name)
-        if own not in known and (one.marker is None or one.marker.evaluate({"extra": ""})):
+        requirement = Requirement(text)
+        own = canonicalize_name(requirement.name)
+        if own not in known and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
             known |= required(own, known | {own})
     return known

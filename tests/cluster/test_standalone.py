@@ -39,15 +39,7 @@ def test_the_crash_story_on_a_cluster(stage: Stage, cluster: SparkCluster, reade
 
     Our packages get there by themselves: `--py-files` of a submitted run, `addPyFile` of this one.
     """
-    stage.create()
-    stage.seed(300)
-    crashed = stage.pipeline(*options(cluster, reader, "--crash-prob", "1"), seconds=300)
-    assert crashed.code == 2, crashed.text
-    assert stage.outputs() == 0
-    assert stage.records(stage.names.output, READ_UNCOMMITTED), "what the dead attempt wrote is in the log"
-    healed = stage.pipeline(*options(cluster, reader), seconds=300)
-    assert healed.code == 0, healed.text
-    stage.proven(inputs=300, outputs=300)
+    stage.crash_and_heal(*options(cluster, reader), seconds=300)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -120,7 +112,7 @@ def test_a_worker_dies_while_it_holds_a_batch_of_the_sink_open(
         ran = program.wait(300)
     assert ran.code == 0, ran.text
     rows = [
-        Counter((one.key(), one.value()) for one in stage.records(topic))
+        Counter((record.key(), record.value()) for record in stage.records(topic))
         for topic in (stage.names.input, stage.names.output)
     ]
     assert rows[0] == rows[1]
@@ -176,15 +168,15 @@ def test_an_example_of_the_sink_finds_all_in_a_packed_environment(
     sales = [b'{"store": "Cork", "cents": %d}' % cents for cents in (100, 20)]
     stage.produce(stage.names.input, *((0, b"", sale) for sale in sales))
     jars = dependencies.jars(Part.SPARK, dependencies.home())
-    given = [f"BOOTSTRAP={stage.broker.bootstrap}", f"SALES={stage.names.input}", f"REVENUE={stage.names.output}"]
-    given += [f"CHECKPOINT={tmp_path / 'checkpoint'}"]
-    words = ["env", "-u", "PYTHONPATH", *given, f"{spark_home()}/bin/spark-submit"]
+    variables = [f"BOOTSTRAP={stage.broker.bootstrap}", f"SALES={stage.names.input}", f"REVENUE={stage.names.output}"]
+    variables += [f"CHECKPOINT={tmp_path / 'checkpoint'}"]
+    words = ["env", "-u", "PYTHONPATH", *variables, f"{spark_home()}/bin/spark-submit"]
     words += ["--master", cluster.url, "--jars", ",".join(map(str, jars))]
     words += conf(**packed_environment, **{"spark.sql.shuffle.partitions": "2"})
     ran = stage.run([*words, str(ROOT / "examples/revenue.py")], seconds=300)
     assert ran.code == 0, ran.text
-    found = stage.records(stage.names.output)
-    assert [(one.key(), one.value()) for one in found] == [(b"Cork", b'{"store":"Cork","cents":120}')]
+    records = stage.records(stage.names.output)
+    assert [(record.key(), record.value()) for record in records] == [(b"Cork", b'{"store":"Cork","cents":120}')]
     stage.nothing_open()
 
 

@@ -47,14 +47,7 @@ def options(yarn: YarnCluster, bare_python: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_crash_story_in_client_mode(stage: Stage, options: Sequence[str]) -> None:
     """The driver here, executors in containers of YARN: a crash before the commit, nothing to see, then all of it."""
-    stage.create()
-    stage.seed(300)
-    crashed = stage.pipeline(*options, "--reader", DIRECT, "--crash-prob", "1", seconds=400)
-    assert crashed.code == 2, crashed.text
-    assert stage.outputs() == 0
-    healed = stage.pipeline(*options, "--reader", DIRECT, seconds=400)
-    assert healed.code == 0, healed.text
-    stage.proven(inputs=300, outputs=300)
+    stage.crash_and_heal(*options, "--reader", DIRECT, seconds=400)
 
 
 def test_an_installed_wheel_submits_a_run_in_cluster_mode(

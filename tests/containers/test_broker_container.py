@@ -12,14 +12,7 @@ from harness.pipeline import READERS, Stage, until
 @pytest.mark.parametrize("reader", READERS)
 def test_a_run_that_crashes_on_it_is_repeated_exactly_once(stage: Stage, reader: str) -> None:
     """Die before the commit, with exit code 2; the next run does all of it, and the checker compares each record."""
-    stage.create()
-    stage.seed(300)
-    crashed = stage.pipeline("--crash-prob", "1", "--reader", reader)
-    assert crashed.code == 2, crashed.text
-    assert stage.outputs() == 0
-    healed = stage.pipeline("--reader", reader)
-    assert healed.code == 0, healed.text
-    stage.proven(inputs=300, outputs=300)
+    stage.crash_and_heal("--reader", reader)
 
 
 def test_the_container_is_killed_under_a_run(stage: Stage, kafka: KafkaContainer) -> None:

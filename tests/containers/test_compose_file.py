@@ -22,13 +22,7 @@ BROKER = yaml.safe_load(FILE.read_text())["services"]["kafka"]
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180, check=False
     )
 
 
@@ -45,7 +39,7 @@ def composed(command_line: str) -> Iterator[Broker]:
         names = run(command_line, "ps", "--filter", f"name={project}", "--format", "{{.Names}}").stdout.split()
         assert len(names) == 1, names
         # Docker asks by itself; Podman has no timer where there is no systemd.
-        check = [one.replace("${KAFKA_PORT:-9092}", port) for one in BROKER["healthcheck"]["test"][1:]]
+        check = [word.replace("${KAFKA_PORT:-9092}", port) for word in BROKER["healthcheck"]["test"][1:]]
         until(lambda: run(command_line, "exec", names[0], *check).returncode == 0, "the health check", 90)
         yield Broker(f"localhost:{port}")
     finally:
@@ -58,11 +52,4 @@ def composed(command_line: str) -> Iterator[Broker]:
 @pytest.mark.parametrize("reader", READERS)
 def test_the_crash_story_on_the_composed_broker(composed: Broker, names: Names, reader: str) -> None:
     """30 orders, a crash before the commit with nothing to see, a second run, 30 orders once, proven."""
-    stage = Stage(composed, names)
-    stage.create()
-    stage.seed(30)
-    assert stage.pipeline("--crash-prob", "1", "--reader", reader).code == 2
-    assert stage.outputs() == 0
-    healed = stage.pipeline("--reader", reader)
-    assert healed.code == 0, healed.text
-    stage.proven(inputs=30, outputs=30)
+    Stage(composed, names).crash_and_heal("--reader", reader, orders=30)

@@ -68,7 +68,7 @@ def test_it_drains_a_backlog(
     stage.proven(inputs=300, outputs=300)
 
 
-def _asked(container: Container, path: str) -> tuple[int, str]:
+def _get(container: Container, path: str) -> tuple[int, str]:
     """From this machine, through the mapped port; 0 while nobody answers."""
     try:
         with urllib.request.urlopen(f"http://{container.published[probes.PORT]}{path}", timeout=5) as answer:
@@ -87,10 +87,10 @@ def test_it_follows_is_probed_from_outside_and_ends_on_sigterm(
     stage.create(output=4)
     began = time.monotonic()
     container = brew(*run_words(stage, kafka, "--master", master, "--follow")).start()
-    until(lambda: _asked(container, "/readyz")[0] == 200, "the run's readiness", 90)
+    until(lambda: _get(container, "/readyz")[0] == 200, "the run's readiness", 90)
     record_property("ready_s", round(time.monotonic() - began, 1))
-    assert [_asked(container, path)[0] for path in ("/startupz", "/livez")] == [200, 200]
-    assert "brew_" in _asked(container, "/metrics")[1]
+    assert [_get(container, path)[0] for path in ("/startupz", "/livez")] == [200, 200]
+    assert "brew_" in _get(container, "/metrics")[1]
 
     details = container.get_wrapped_container().attrs["Config"]["Healthcheck"]["Test"]
     assert container.exec(details[1:]).exit_code == 0
@@ -100,11 +100,11 @@ def test_it_follows_is_probed_from_outside_and_ends_on_sigterm(
 
     stage.seed(500)
     until(lambda: stage.outputs() == 500, "500 orders", 60)
-    asked = time.monotonic()
+    stopped = time.monotonic()
     code = container.end()
-    record_property("sigterm_s", round(time.monotonic() - asked, 1))
+    record_property("sigterm_s", round(time.monotonic() - stopped, 1))
     assert code == 0, container.text()
-    assert time.monotonic() - asked < 10
+    assert time.monotonic() - stopped < 10
     stage.proven(inputs=500, outputs=500)
 
 

@@ -55,7 +55,7 @@ class Pod:
     probes: dict[str, str]
     container: str
 
-    def asked(self, probe: str) -> int:
+    def probe_status(self, probe: str) -> int:
         """The probe of that name; 0 while nobody answers."""
         try:
             with urlopen(f"http://localhost:{self.port}{self.probes[probe]}", timeout=5) as answer:
@@ -73,7 +73,7 @@ class Pod:
 def manifest(file: str, name: str, port: int, more: dict[str, Any]) -> tuple[dict[str, Any], Pod]:
     """The file's Deployment with one replica of that name; what differs from it is here and where it is played."""
     documents = yaml.safe_load_all((FOLDER / file).read_text())
-    deployment = copy.deepcopy(next(one for one in documents if one["kind"] == "Deployment"))
+    deployment = copy.deepcopy(next(document for document in documents if document["kind"] == "Deployment"))
     deployment["metadata"]["name"] = name
     deployment["spec"]["replicas"] = 1
     spec = deployment["spec"]["template"]["spec"]
@@ -95,19 +95,19 @@ def keep(secret: str, key: str, value: str, folder: Path) -> None:
 
 
 @pytest.fixture
-def played(stage: Stage, kafka: KafkaContainer, bridge: Network, tmp_path: Path) -> Iterator[list[Pod]]:
+def pods(stage: Stage, kafka: KafkaContainer, bridge: Network, tmp_path: Path) -> Iterator[list[Pod]]:
     """Two replicas on the bridge network, who they are to the broker from a ConfigMap and a Secret; down at the end."""
     assert shutil.which("podman"), "no podman here; install it with `scripts/setup-packages.sh containers`"
     stage.create(output=4)
-    mark = uuid.uuid4().hex[:8]
+    suffix = uuid.uuid4().hex[:8]
     settings = yaml.safe_load((FOLDER / "settings.yaml").read_text())
     names = stage.names
     settings["data"] |= {"BOOTSTRAP": kafka.secret, "INPUT_TOPIC": names.input, "OUTPUT_TOPIC": names.output}
     settings["data"] |= {"DLQ_TOPIC": names.dead_letter, "BREW_CLIENT_CONFIG": "/etc/brew/client.properties"}
     del settings["data"]["PROBE_PORT"]  # one for each pod
     files = {"client.properties": CLIENT, "ca.pem": kafka.authority.read_text()}
-    client = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"client-{mark}"}, "data": files}
-    secret = f"brew-{mark}"
+    client = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"client-{suffix}"}, "data": files}
+    secret = f"brew-{suffix}"
     keep(secret, "password", kafka.password, tmp_path)
     reference = {"name": secret, "key": "password"}
     more = {
@@ -116,12 +116,12 @@ def played(stage: Stage, kafka: KafkaContainer, bridge: Network, tmp_path: Path)
             {"name": "GROUP_ID", "value": names.group},
         ],
         "mounts": [{"name": "client", "mountPath": "/etc/brew"}],
-        "volumes": [{"name": "client", "configMap": {"name": f"client-{mark}", "optional": False}}],
+        "volumes": [{"name": "client", "configMap": {"name": f"client-{suffix}", "optional": False}}],
     }
     pods, file = [], tmp_path / "pods.yaml"
     documents = [settings, client]
     for number, port in enumerate(free(2)):
-        deployment, pod = manifest("pipeline.yaml", f"brew-{mark}-{number}", port, more)
+        deployment, pod = manifest("pipeline.yaml", f"brew-{suffix}-{number}", port, more)
         documents.append(deployment)
         pods.append(pod)
     file.write_text(yaml.safe_dump_all(documents))
@@ -133,22 +133,22 @@ def played(stage: Stage, kafka: KafkaContainer, bridge: Network, tmp_path: Path)
         podman("secret", "rm", secret)
 
 
-def test_a_pod_that_is_killed_comes_back_and_the_output_is_exact(played: list[Pod], stage: Stage) -> None:
+def test_a_pod_that_is_killed_comes_back_and_the_output_is_exact(pods: list[Pod], stage: Stage) -> None:
     """Started, alive and ready by the manifest's probes; SIGKILL to one of the two while both work; all is proven."""
-    for pod in played:
+    for pod in pods:
         for probe in pod.probes:
-            until(lambda pod=pod, probe=probe: pod.asked(probe) == 200, f"{probe} of {pod.name}", 120)
+            until(lambda pod=pod, probe=probe: pod.probe_status(probe) == 200, f"{probe} of {pod.name}", 120)
     stage.seed(2000)
     until(lambda: stage.outputs() > 0, "the first orders", 60)
-    victim = played[0]
+    victim = pods[0]
     first = victim.process()
     os.kill(first, signal.SIGKILL)
     until(lambda: victim.process() not in {0, first}, "the pod's return", 60)
     stage.seed(500, "--seed", "7")
     until(lambda: stage.outputs() == 2500, "all orders", 120)
-    until(lambda: victim.asked("readinessProbe") == 200, "the pod's readiness", 60)
+    until(lambda: victim.probe_status("readinessProbe") == 200, "the pod's readiness", 60)
     assert int(podman("inspect", victim.container, "--format", "{{.RestartCount}}")) >= 1
-    for pod in played:
+    for pod in pods:
         assert podman("exec", pod.container, "id", "-u") == "10001"
         podman("stop", "--time", "30", pod.container)
         assert podman("inspect", pod.container, "--format", "{{.State.ExitCode}}") == "0"
@@ -184,7 +184,7 @@ def test_the_ledgers_pod_books_every_order(stage: Stage, postgres: Postgres, req
     stage.drain_alone()
     pod: Pod = request.getfixturevalue("ledger")
     for probe in pod.probes:
-        until(lambda probe=probe: pod.asked(probe) == 200, probe, 60)
+        until(lambda probe=probe: pod.probe_status(probe) == 200, probe, 60)
     check = ["downstream", "ledger", "--check", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output]
 
     def booked() -> bool:

@@ -32,9 +32,9 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.nodes.append(Node(tag, found))
-        self._inside.append((tag, found.get("id", "")))
+        attributes = {name: value or "" for name, value in attrs}
+        self.nodes.append(Node(tag, attributes))
+        self._inside.append((tag, attributes.get("id", "")))
 
     def handle_endtag(self, tag: str) -> None:
         while self._inside and self._inside.pop()[0] != tag:
@@ -47,7 +47,20 @@ class Page(HTMLParser):
 
     def attribute(self, name: str, which: str) -> str:
         """Return one attribute of the element with this id."""
-        return next(one.attributes[which] for one in self.nodes if one.attributes.get("id") == name)
+        return next(node.attributes[which] for node in self.nodes if node.attributes.get("id") == name)
+
+
+def browser_path() -> str:
+    """
+    Return the browser's path.
+
+    Raises:
+        RuntimeError: there is none; the text names the command that installs one.
+    """
+    browser = next(filter(None, map(shutil.which, _NAMES)), None)
+    if browser is None:
+        raise RuntimeError("this test looks at a page with chromium and none is on PATH: apt-get install chromium")
+    return browser
 
 
 def seen(page: Path, fragment: str = "") -> Page:
@@ -55,11 +68,9 @@ def seen(page: Path, fragment: str = "") -> Page:
     Return the page's elements after its script has run, with this fragment in its address.
 
     Raises:
-        RuntimeError: there is no browser, or it ended with an error; the text names the command that installs one.
+        RuntimeError: there is no browser, or it ended with an error.
     """
-    browser = next(filter(None, map(shutil.which, _NAMES)), None)
-    if browser is None:
-        raise RuntimeError("this test looks at a page with chromium and none is on PATH: apt-get install chromium")
+    browser = browser_path()
     with tempfile.TemporaryDirectory(prefix="brew-browser-", ignore_cleanup_errors=True) as profile:
         # The browser's sandbox can't run as root; the page's own policy blocks all network access.
         options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom"]
@@ -72,6 +83,3 @@ def seen(page: Path, fragment: str = "") -> Page:
     if done.returncode:
         raise RuntimeError(f"{browser} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-400:]}")
     return Page(done.stdout.decode())
-
-
-__all__ = ["Node", "Page", "seen"]

@@ -109,16 +109,14 @@ def _break(cells: list[dict[str, Any]]) -> None:
     """Corrupt a few results, each in a different way."""
     chance = random.Random(5)
     by_key = {(one["cell"], one["seed"]): one for one in cells}
-    long = "\n".join(f"offset {4_100 + at}: source 2/{900 + at}, epoch {at % 4}, committed" for at in range(40))
+    long = "\n".join(f"offset {4_100 + n}: source 2/{900 + n}, epoch {n % 4}, committed" for n in range(40))
     lost = by_key["F14-commit-in-flight-transaction-coordinator", 3]
     lost |= {"verdict": "violated", "note": "the new coordinator answered NOT_COORDINATOR for 11 s"}
     lost["anomalies"] = [_anomaly("lost-output", chance, HOSTILE), _anomaly("duplicate-output", chance, long)]
     lost["recovery_s"][-1] = 21.5
     many = by_key["F19-mid-produce-broker-1", 1]
     many |= {"verdict": "violated"}
-    many["anomalies"] = [
-        _anomaly("nonmonotonic-output", chance, f"source offset {at} after {at + 3}") for at in range(31)
-    ]
+    many["anomalies"] = [_anomaly("nonmonotonic-output", chance, f"source offset {n} after {n + 3}") for n in range(31)]
     by_key["F21-mid-produce-broker-1", 2] |= {"verdict": "inconclusive", "doubts": [f"the log ended early {HOSTILE}"]}
     by_key["F04-after-send-offsets-writer", 2]["fired"] = {"kills": 3, "fences": 0}
     by_key["F17-rolling-clean", 1] |= {"kernel": "0123456789ab", "commit": "abcdef012345"}

@@ -30,7 +30,7 @@ def release(client: str, token: int, position: int = -1, partition: int | None =
 
 def fold(table: Table, *records: tuple[int, Message]) -> list[RecordEffect]:
     """Apply pairs of (milliseconds since `START_MS`, message) in order."""
-    return [table.apply(table.next, START_MS + at, message) for at, message in records]
+    return [table.apply(table.next, START_MS + ms, message) for ms, message in records]
 
 
 def owner_of(table: Table, partition: int = 0) -> PartitionOwner:
@@ -88,10 +88,10 @@ class MemoryLog:
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
         deadline.check("history")
         return [
-            one
+            entry
             for p, (start, until) in ranges.items()
-            for one in self._shared.entries[p]
-            if start <= one.offset < until
+            for entry in self._shared.entries[p]
+            if start <= entry.offset < until
         ]
 
     def tail(self, starts: Mapping[int, int]) -> None:
@@ -100,17 +100,17 @@ class MemoryLog:
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
         """Read up to ``until`` and no further; read all of a partition that it does not name."""
         deadline.check("read")
-        found = [
-            one
+        entries = [
+            entry
             for p, log in enumerate(self._shared.entries)
-            for one in log
-            if self._next[p] <= one.offset < until.get(p, one.offset + 1)
+            for entry in log
+            if self._next[p] <= entry.offset < until.get(p, entry.offset + 1)
         ]
-        for one in found:
-            self._next[one.partition] = one.offset + 1
+        for entry in entries:
+            self._next[entry.partition] = entry.offset + 1
         if any(self._next[p] < end for p, end in until.items()):
             raise DeadlineExceeded(f"read: the log does not reach {until}")
-        return found
+        return entries
 
     def close(self) -> None: ...
 
@@ -129,9 +129,9 @@ def member(
     log: Callable[[Shared], MemoryLog] = MemoryLog,
 ) -> Member:
     """Return a member that has joined, with the log's clock as its own."""
-    made = Member(log(shared), Membership(client, GROUP, TOPIC, partitions, interval_s, works), shared.now)
-    made.join(patience())
-    return made
+    joined = Member(log(shared), Membership(client, GROUP, TOPIC, partitions, interval_s, works), shared.now)
+    joined.join(patience())
+    return joined
 
 
 def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:

@@ -30,7 +30,7 @@ from downstream.consume.handler import (
 from downstream.consume.loop import Loop
 
 
-class Scribe:
+class RecordingHandler:
     """Works for ``work_s`` on each slice, then records it; starts at the committed offset, or at the first one."""
 
     def __init__(self, client: str, effects: Path, work_s: float) -> None:
@@ -41,11 +41,11 @@ class Scribe:
         return {seat.partition: seat.first if seat.committed is None else seat.committed for seat in seats}
 
     def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
-        for one in slices:
+        for batch in slices:
             time.sleep(self._work_s)  # the work itself, during which kills must strike
-            lines = [f"{self._client} {one.partition} {record.offset()}\n" for record in one.records]
+            lines = [f"{self._client} {batch.partition} {record.offset()}\n" for record in batch.records]
             os.write(self._file, "".join(lines).encode())
-            lease.report({one.partition: one.until})
+            lease.report({batch.partition: batch.until})
 
     def tick(self, lease: HandlerContext) -> None: ...
 
@@ -94,7 +94,7 @@ def worker(
     )
     stop = threading.Event()
     stop_on_signals(stop, GRACE_S, follow=True)
-    Loop(settings, Scribe(client_id, effects, work_s), stop, lambda text: click.echo(text, err=True)).run()
+    Loop(settings, RecordingHandler(client_id, effects, work_s), stop, lambda text: click.echo(text, err=True)).run()
 
 
 if __name__ == "__main__":

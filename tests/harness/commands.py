@@ -22,9 +22,9 @@ PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstre
 
 
 def command_of(program: click.Group, name: str) -> click.Command:
-    found = program.get_command(click.Context(program), name)
-    assert found is not None
-    return found
+    command = program.get_command(click.Context(program), name)
+    assert command is not None
+    return command
 
 
 def below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

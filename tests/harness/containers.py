@@ -74,8 +74,8 @@ def _podman_service() -> Iterator[None]:
     podman = shutil.which("podman")
     if podman is None:
         raise NoEngineError(f"no container engine answers here, and there is no podman; {INSTALL}")
-    place = Path(tempfile.mkdtemp(prefix="brew-podman-"))
-    address, log = f"unix://{place}/podman.sock", place / "service.log"
+    folder = Path(tempfile.mkdtemp(prefix="brew-podman-"))
+    address, log = f"unix://{folder}/podman.sock", folder / "service.log"
     service = ServerProcess([podman, "system", "service", "--time=0", address], log, ends_with_parent=True)
     before = os.environ.get("DOCKER_HOST")
     os.environ["DOCKER_HOST"] = address
@@ -90,7 +90,7 @@ def _podman_service() -> Iterator[None]:
             os.environ["DOCKER_HOST"] = before
         service.identity.kill()
         service.ended()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _labels() -> dict[str, str]:
@@ -99,13 +99,13 @@ def _labels() -> dict[str, str]:
 
 def _remove_leftovers() -> None:
     with contextlib.closing(docker.from_env()) as client:
-        found = [*client.containers.list(all=True, filters={"label": _OWNER})]
-        found += client.networks.list(filters={"label": _OWNER})
-        for one in found:
-            labels = one.labels if hasattr(one, "labels") else one.attrs["Labels"]
+        leftovers = [*client.containers.list(all=True, filters={"label": _OWNER})]
+        leftovers += client.networks.list(filters={"label": _OWNER})
+        for leftover in leftovers:
+            labels = leftover.labels if hasattr(leftover, "labels") else leftover.attrs["Labels"]
             if not psutil.pid_exists(int(labels[_OWNER])):
                 with contextlib.suppress(NotFound):
-                    one.remove(**({"force": True} if hasattr(one, "status") else {}))
+                    leftover.remove(**({"force": True} if hasattr(leftover, "status") else {}))
 
 
 def network() -> Network:
@@ -196,9 +196,9 @@ class KafkaContainer(Container):
 
     def again(self) -> None:
         """Restart the container and wait until the broker reports that it is ready."""
-        said = self.text().count("Kafka Server started")
+        starts = self.text().count("Kafka Server started")
         super().again()
-        until(lambda: self.text().count("Kafka Server started") > said, "the broker's start", 90)
+        until(lambda: self.text().count("Kafka Server started") > starts, "the broker's start", 90)
 
     def _settings(self) -> Mapping[str, str]:
         module = jaas(SCRAM[0], "-", "-").partition(" username")[0]
@@ -236,14 +236,4 @@ def version(image: str) -> str:
     return image.rpartition(":")[2]
 
 
-__all__ = [
-    "KAFKA_IMAGE",
-    "SECRET_USER",
-    "Container",
-    "KafkaContainer",
-    "Network",
-    "NoEngineError",
-    "engine",
-    "network",
-    "version",
-]
+__all__ = ["SECRET_USER", "Container", "KafkaContainer", "Network", "NoEngineError", "engine", "network", "version"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 from brew.deadline import Deadline
 
-from .browser import _NAMES
+from .browser import browser_path
 
 WAIT = """new Promise((done, failed) => {
   const end = performance.now() + 15000;
@@ -42,7 +41,7 @@ class Tab:
 
     def evaluate(self, script: str, seconds: float = 20.0) -> Any:
         """Return the value of a script's last expression or, if that is a promise, its result."""
-        told = self.ask(
+        reply = self.ask(
             "Runtime.evaluate",
             seconds,
             expression=script,
@@ -50,8 +49,8 @@ class Tab:
             returnByValue=True,
             timeout=seconds * 1000,
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def point(self, selector: str, *, press: bool = False) -> None:
         """Scroll to an element and move the pointer to its middle; with ``press``, click there."""
@@ -80,10 +79,10 @@ class Tab:
         os.write(self._into, json.dumps(message).encode() + b"\0")
         deadline = Deadline(seconds)
         while not deadline.expired():
-            told = self._message()
-            if told.get("id") == self._next:
-                assert "error" not in told, told["error"]
-                return told["result"]
+            reply = self._message()
+            if reply.get("id") == self._next:
+                assert "error" not in reply, reply["error"]
+                return reply["result"]
         raise AssertionError(f"{method}: no answer within {seconds:g} s")
 
     def _message(self) -> Any:
@@ -97,15 +96,8 @@ class Tab:
 
 @contextmanager
 def tab(url: str) -> Iterator[Tab]:
-    """
-    Yield the page at ``url`` in a separate browser, which is closed at the end.
-
-    Raises:
-        RuntimeError: there is no browser; the text names the command that installs one.
-    """
-    browser = next(filter(None, map(shutil.which, _NAMES)), None)
-    if browser is None:
-        raise RuntimeError("this test looks at a page with chromium and none is on PATH: apt-get install chromium")
+    """Yield the page at ``url`` in a separate browser, which is closed at the end."""
+    browser = browser_path()
     their_in, into = os.pipe()
     out, their_out = os.pipe()
     with tempfile.TemporaryDirectory(prefix="brew-browser-", ignore_cleanup_errors=True) as profile:
@@ -124,14 +116,11 @@ def tab(url: str) -> Iterator[Tab]:
         os.close(their_in)
         os.close(their_out)
         try:
-            found = Tab(into, out)
-            found.open(url)
-            yield found
+            page = Tab(into, out)
+            page.open(url)
+            yield page
         finally:
             process.terminate()
             process.wait(_START_S)
             os.close(into)
             os.close(out)
-
-
-__all__ = ["WAIT", "Tab", "tab"]

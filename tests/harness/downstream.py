@@ -93,8 +93,8 @@ class LedgerStage:
         return settings(self.bootstrap, self.group, self.topic, **more)
 
     def handler(self, notes: list[str] | None = None, database: DatabaseSettings | None = None) -> LedgerHandler:
-        told = notes if notes is not None else []
-        return LedgerHandler(database or self.database, self.group, self.topic, told.append, StoreCrash())
+        messages = notes if notes is not None else []
+        return LedgerHandler(database or self.database, self.group, self.topic, messages.append, StoreCrash())
 
     def book(self, handler: LedgerHandler | None = None, **more: Any) -> LedgerHandler:
         """Drain with one member in this process; return the handler, to inspect what it booked."""
@@ -106,17 +106,17 @@ class LedgerStage:
         return check(self.loop(), self.database)
 
     def proven(self, records: int) -> CheckResult:
-        found = self.check()
-        assert (dict(found.findings), found.records, found.rows, found.waiting) == ({}, records, records, 0), (
-            found.text()
+        result = self.check()
+        assert (dict(result.findings), result.records, result.rows, result.waiting) == ({}, records, records, 0), (
+            result.text()
         )
-        assert found.booked == found.total
-        return found
+        assert result.booked == result.total
+        return result
 
     def command(self, *options: str) -> list[str]:
         names = ["--topic", self.topic, "--group", self.group, "--schema", self.schema]
-        where = ["--bootstrap", self.bootstrap, "--database", self.url]
-        return [sys.executable, "-m", "downstream", "ledger", *where, *names, *options]
+        stores = ["--bootstrap", self.bootstrap, "--database", self.url]
+        return [sys.executable, "-m", "downstream", "ledger", *stores, *names, *options]
 
 
 def run(command: Sequence[str], seconds: float = PROGRAM_S) -> subprocess.CompletedProcess[str]:
@@ -125,8 +125,8 @@ def run(command: Sequence[str], seconds: float = PROGRAM_S) -> subprocess.Comple
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.stdout.startswith("{"), done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def plain() -> dict[str, str]:
@@ -177,11 +177,11 @@ class ReceiveStage:
         return receive_check.check(self.loop(), identifier(message_id), effects)
 
     def proven(self, messages: int, **how: Any) -> None:
-        found = self.check(**how)
-        told = (dict(found.findings), found.messages, found.effects, found.waiting)
-        assert told == ({}, messages, messages, 0), found.text()
+        result = self.check(**how)
+        counts = (dict(result.findings), result.messages, result.effects, result.waiting)
+        assert counts == ({}, messages, messages, 0), result.text()
 
     def command(self, store: str, *options: str) -> list[str]:
-        where = ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.group, "--store", store]
+        source = ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.group, "--store", store]
         stores = ["--redis", self.redis] if self.redis else ["--database", self.url, "--schema", self.schema]
-        return [sys.executable, "-m", "downstream", "receive", *where, *stores, *options]
+        return [sys.executable, "-m", "downstream", "receive", *source, *stores, *options]

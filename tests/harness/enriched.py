@@ -54,9 +54,9 @@ def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: 
     for phantom in (True, False):
         writer.begin_transaction()
         for number, (key, order) in enumerate(orders(count // 3 if phantom else count, seed)):
-            at = SourcePosition(SOURCE, number % partitions, first + number // partitions)
+            source = SourcePosition(SOURCE, number % partitions, first + number // partitions)
             value = orjson.dumps(order | {"phantom": True} if phantom else order)
-            writer.produce(topic, value, key, number % partitions, headers=at.headers())
+            writer.produce(topic, value, key, number % partitions, headers=source.headers())
             writer.poll(0)
         assert writer.flush(30) == 0
         (writer.abort_transaction if phantom else writer.commit_transaction)(30)

@@ -51,8 +51,8 @@ def _unverified(client: AdminClient) -> Iterator[None]:
     def switch(value: str) -> None:
         entry = ConfigEntry(_VERIFICATION, value, incremental_operation=AlterConfigOpType.SET)
         nodes = client.describe_cluster().result(20).nodes
-        asked = [ConfigResource(ResourceType.BROKER, str(one.id), incremental_configs=[entry]) for one in nodes]
-        for future in client.incremental_alter_configs(asked).values():
+        resources = [ConfigResource(ResourceType.BROKER, str(node.id), incremental_configs=[entry]) for node in nodes]
+        for future in client.incremental_alter_configs(resources).values():
             future.result(20)
 
     switch("false")
@@ -83,8 +83,8 @@ def _late_record(connection: Connection, topic: str, transactional_id: str, prod
 
             async def send(request: ProduceRequest = request, client: object = client) -> int:
                 leader = next(iter(await client._async_get_leader_for_partitions([AdminPartition(topic, 0)])))
-                answer = await client._manager.send(request, node_id=leader)
-                return int(answer.responses[0].partition_responses[0].error_code)
+                response = await client._manager.send(request, node_id=leader)
+                return int(response.responses[0].partition_responses[0].error_code)
 
             code = ask(client, deadline, "late record", send)
         if code == 0:

@@ -21,26 +21,26 @@ from proof.seed import orders, spoiled
 
 def read_by(dice: random.Random, pid: int, visible: dict[str, list[Record]], *, final: bool = False) -> list[Entry]:
     """Return a reader's journal: each partition in pieces; one that is not final may have stopped early."""
-    lines = []
+    entries = []
     for topic, rows in visible.items():
         for partition in sorted({row.partition for row in rows}):
-            some = [row for row in rows if row.partition == partition]
-            some = some if final else some[: dice.randint(len(some) // 2, len(some))]
-            while some:
-                piece, some = some[:6], some[6:]
-                lines.append(read_line(pid, topic, partition, [_told(row) for row in piece]))
+            rows_left = [row for row in rows if row.partition == partition]
+            rows_left = rows_left if final else rows_left[: dice.randint(len(rows_left) // 2, len(rows_left))]
+            while rows_left:
+                piece, rows_left = rows_left[:6], rows_left[6:]
+                entries.append(read_line(pid, topic, partition, [_place_of(row) for row in piece]))
     if final:
-        lines.append(Entry(2.0, "reader", pid, Step.READ, Phase.DONE, {"final": True}))
-    return lines
+        entries.append(Entry(2.0, "reader", pid, Step.READ, Phase.DONE, {"final": True}))
+    return entries
 
 
 def read_line(pid: int, topic: str, partition: int, places: list[tuple[int, int, int]]) -> Entry:
     folded: list[Run] = runs(places)
-    said = {"topic": topic, "partition": partition, "isolation": "read_committed", "runs": folded}
-    return Entry(1.0, "reader", pid, Step.READ, Phase.DONE, said)
+    fields = {"topic": topic, "partition": partition, "isolation": "read_committed", "runs": folded}
+    return Entry(1.0, "reader", pid, Step.READ, Phase.DONE, fields)
 
 
-def _told(row: Record) -> tuple[int, int, int]:
+def _place_of(row: Record) -> tuple[int, int, int]:
     source = SourcePosition.of(row.headers)
     return (row.offset, -1, -1) if source is None else (row.offset, source.partition, source.offset)
 
@@ -108,49 +108,49 @@ def plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition
     dice = random.Random(seed)
     world, order, number = World(dice, shape=shape or partitions), orders(seed), 0
     for p in range(partitions):
-        at = first = dice.choice([0, 0, 7])
-        made: list[tuple[Record, tuple[str, Record]]] = []
+        offset = first = dice.choice([0, 0, 7])
+        records: list[tuple[Record, tuple[str, Record]]] = []
         for _ in range(per_partition):
-            at += dice.choice([0, 0, 0, 1, 3])
+            offset += dice.choice([0, 0, 0, 1, 3])
             kind = dice.randrange(10)
             key, value = order(number) if kind >= 4 else spoiled(order(number), kind)
-            came = Record(p, at, key, value, OLD if dice.random() < 0.2 else [], 1000 + number)
-            made.append((came, _result(came, kind, p if shape in {None, partitions} else number % (shape or 1))))
-            at, number = at + 1, number + 1
-        world.inputs += [came for came, _ in made]
-        world.logs[p] = LogOffsets(first, at + 2, at + 2)
-        world.lanes[p] = list(_attempts(dice, p, made, at + 2, first))
+            record = Record(p, offset, key, value, OLD if dice.random() < 0.2 else [], 1000 + number)
+            records.append((record, _result(record, kind, p if shape in {None, partitions} else number % (shape or 1))))
+            offset, number = offset + 1, number + 1
+        world.inputs += [record for record, _ in records]
+        world.logs[p] = LogOffsets(first, offset + 2, offset + 2)
+        world.lanes[p] = list(_attempts(dice, p, records, offset + 2, first))
     return world
 
 
-def _result(came: Record, kind: int, target: int) -> tuple[str, Record]:
-    source = SourcePosition("in", came.partition, came.offset).headers()
-    assert came.key is not None
+def _result(record: Record, kind: int, target: int) -> tuple[str, Record]:
+    source = SourcePosition("in", record.partition, record.offset).headers()
+    assert record.key is not None
     if kind >= 4:
-        value = enriched(came.key, came.value)
-        return OUT, Record(target, -1, came.key, value, [*came.headers, *source], came.created)
-    headers = [*came.headers, (ERROR_REASON, KINDS[kind].encode()), *source]
-    return DEAD, Record(target, -1, came.key, came.value, headers, came.created)
+        value = enriched(record.key, record.value)
+        return OUT, Record(target, -1, record.key, value, [*record.headers, *source], record.created)
+    headers = [*record.headers, (ERROR_REASON, KINDS[kind].encode()), *source]
+    return DEAD, Record(target, -1, record.key, record.value, headers, record.created)
 
 
 def _attempts(
-    dice: random.Random, lane: int, made: list[tuple[Record, tuple[str, Record]]], end: int, start: int
+    dice: random.Random, lane: int, records: list[tuple[Record, tuple[str, Record]]], end: int, start: int
 ) -> Iterator[Txn]:
-    pid, epoch, at = 100 + lane, dice.choice([0, 5, 32000]), 0
-    while at < len(made):
+    pid, epoch, index = 100 + lane, dice.choice([0, 5, 32000]), 0
+    while index < len(records):
         count = dice.choice([2, 5, 9, 15])
-        mine = made[at : at + count]
-        until = made[at + count][0].offset if at + count < len(made) else end
-        rows = [result for _, result in mine]
+        part = records[index : index + count]
+        until = records[index + count][0].offset if index + count < len(records) else end
+        rows = [result for _, result in part]
         while (fate := dice.choice(["commit", "commit", "abort", "fenced", "died"])) != "commit":
-            some = rows[: dice.randint(0, len(rows))] if fate == "died" else rows
-            yield Txn(lane, pid, epoch, None if fate == "died" else until, list(some), "abort", start=start)
+            written = rows[: dice.randint(0, len(rows))] if fate == "died" else rows
+            yield Txn(lane, pid, epoch, None if fate == "died" else until, list(written), "abort", start=start)
             # The coordinator ends a fenced or timed-out transaction with a marker of the next epoch.
             last = Txn(lane, pid, epoch + (fate != "abort"), None, [], None)
             epoch = last.epoch + 1
             yield replace(last, told=False, fate="mark")
         yield Txn(lane, pid, epoch, until, list(rows), "commit", start=start)
-        epoch, at, start = epoch + 1, at + count, until
+        epoch, index, start = epoch + 1, index + count, until
 
 
 @dataclass
@@ -175,7 +175,7 @@ class History:
         dice, acknowledged = random.Random(seed), Acknowledged(self.entries, "in")
         checker = Checker(self.facts, acknowledged)
         checker.offsets.begin(0)
-        raw = {place: list(some) for place, some in self.batches.items()}
+        raw = {place: list(records) for place, records in self.batches.items()}
         left = {"in": list(self.inputs), OUT: list(self.visible[OUT]), DEAD: list(self.visible[DEAD])}
         commits = list(self.offsets)
         while any(left.values()) or commits:
@@ -183,15 +183,15 @@ class History:
             if name == OFFSETS:
                 checker.offsets.take([commits.pop(0)])
                 continue
-            some = [left[name].pop(0) for _ in range(min(len(left[name]), dice.randint(1, 9)))]
+            records = [left[name].pop(0) for _ in range(min(len(left[name]), dice.randint(1, 9)))]
             if name == "in":
-                checker.input(some)
+                checker.input(records)
                 continue
-            for row in some:
+            for row in records:
                 rest = raw.get((name, row.partition), [])
                 while rest and rest[0].base_offset <= row.offset:
                     checker.batches(name, row.partition, [rest.pop(0)])
-            (checker.output if name == OUT else checker.dead_letters)(some)
+            (checker.output if name == OUT else checker.dead_letters)(records)
         for (topic, partition), rest in raw.items():
             checker.batches(topic, partition, rest)
         for end in dice.sample([checker.input_ended, checker.downstream_ended], 2):
@@ -269,20 +269,20 @@ class Brokers:
     def _mark(self, txn: Txn, marker: Txn, fate: str) -> None:
         places = {(topic, record.partition) for topic, record in txn.wrote}
         for place in sorted(places):
-            told = txn.fates.get(place[0], fate)
-            if told is not None:
-                self.batches[place].append(self._append(place, marker, 1, told))
-        told = txn.fates.get(OFFSETS, fate)
-        if txn.until is not None and told is not None:
-            self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), marker, 1, told)))
-            if told == "commit":
+            outcome = txn.fates.get(place[0], fate)
+            if outcome is not None:
+                self.batches[place].append(self._append(place, marker, 1, outcome))
+        outcome = txn.fates.get(OFFSETS, fate)
+        if txn.until is not None and outcome is not None:
+            self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), marker, 1, outcome)))
+            if outcome == "commit":
                 self.committed[txn.lane] = txn.until
 
     def _tell(self, txn: Txn) -> None:
         if txn.told and txn.until is not None and txn.until > txn.start:
-            said = {"topic": "in", "partition": txn.lane, "start": txn.start, "until": txn.until}
+            fields = {"topic": "in", "partition": txn.lane, "start": txn.start, "until": txn.until}
             for phase in (Phase.INTENT, Phase.DONE):
-                self.entries.append(Entry(self.clock / 1000, "writer", 1, Step.COMMIT, phase, dict(said)))
+                self.entries.append(Entry(self.clock / 1000, "writer", 1, Step.COMMIT, phase, dict(fields)))
 
     def log(self, *place: Any) -> LogOffsets:
         end = self._ends.get(place, 0)

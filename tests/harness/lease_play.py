@@ -55,8 +55,10 @@ class Cluster:
         if self.down is not None:
             raise self.down
         log = LogOffsets(0, self.stable, 100)
-        found = {p: None if at is None else Committed(at, "") for p, at in self.committed.items()}
-        facts = [PartitionFacts("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
+        positions = {p: None if offset is None else Committed(offset, "") for p, offset in self.committed.items()}
+        facts = [
+            PartitionFacts("in", p, "id", offset, log) for p, offset in positions.items() if p not in self.withheld
+        ]
         return facts, self.complete
 
     apply_outcome, _gap = (
@@ -138,17 +140,17 @@ def run_context(
     **more: Any,
 ) -> RunContext:
     """Return the state of a run with these settings."""
-    first = (settings, targets or {}, stop or threading.Event(), RunProgress(), view or ProgressView(), goals)
+    fields = (settings, targets or {}, stop or threading.Event(), RunProgress(), view or ProgressView(), goals)
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    return RunContext(*first, 1_000_000, transaction, CrashInjector(settings.crash), **more)
+    return RunContext(*fields, 1_000_000, transaction, CrashInjector(settings.crash), **more)
 
 
 def worker_settings(port: int = 0, **more: Any) -> WorkerSettings:
     """Return a lease worker's settings; ``more``: other fields."""
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
     made, direct, crash = OrderEnrichment(Limits()), DirectSettings(), CrashSettings()
-    plain = WorkerSettings("127.0.0.1", port, "token", "orders", transaction, made, direct, crash, 1000)
-    return replace(plain, **more)
+    defaults = WorkerSettings("127.0.0.1", port, "token", "orders", transaction, made, direct, crash, 1000)
+    return replace(defaults, **more)
 
 
 class Play:
@@ -210,8 +212,8 @@ def heard(session: WorkerSession, name: str, seconds: float = 5.0) -> Message:
 
 
 def grants(session: WorkerSession, count: int) -> dict[int, Any]:
-    found = [parse_grant(heard(session, "grant")) for _ in range(count)]
-    return {one.partition: one for one in found if one is not None}
+    received = [parse_grant(heard(session, "grant")) for _ in range(count)]
+    return {grant.partition: grant for grant in received if grant is not None}
 
 
 def both(play: Play) -> tuple[WorkerSession, WorkerSession]:

@@ -22,9 +22,9 @@ def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> tupl
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
     try:
         connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        told = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, told, answer.read().decode()
+        response = connection.getresponse()
+        received = {name.lower(): value for name, value in response.getheaders()}
+        return response.status, received, response.read().decode()
     finally:
         connection.close()
 
@@ -93,6 +93,3 @@ def served(live: LiveView) -> Iterator[int]:
             running.should_exit = True
             thread.join(_ANSWER_S)
             assert not thread.is_alive()
-
-
-__all__ = ["Stream", "get", "served"]

@@ -16,12 +16,12 @@ Plan = Callable[[World], None]
 
 def _lane_of(world: World, txn: Txn) -> tuple[list[Txn], int]:
     lane = world.lanes[txn.lane]
-    return lane, next(n for n, one in enumerate(lane) if one is txn)
+    return lane, next(n for n, other in enumerate(lane) if other is txn)
 
 
 def _after(world: World, txn: Txn, *more: Txn) -> None:
-    lane, at = _lane_of(world, txn)
-    lane[at + 1 : at + 1] = more
+    lane, index = _lane_of(world, txn)
+    lane[index + 1 : index + 1] = more
 
 
 def lose_a_record(world: World) -> None:
@@ -92,9 +92,9 @@ def write_an_input_that_was_aborted(world: World) -> None:
 
 def change_a_value(world: World) -> None:
     txn = world.pick(1)
-    at = next(n for n, (topic, _) in enumerate(txn.rows) if topic == OUT)
-    row = txn.rows[at][1]
-    txn.rows[at] = OUT, row._replace(value=(row.value or b"").replace(b'"quantity":', b'"quantity":1'))
+    index = next(n for n, (topic, _) in enumerate(txn.rows) if topic == OUT)
+    row = txn.rows[index][1]
+    txn.rows[index] = OUT, row._replace(value=(row.value or b"").replace(b'"quantity":', b'"quantity":1'))
 
 
 def change_a_key(world: World) -> None:
@@ -125,49 +125,49 @@ def no_offset_in_it(world: World) -> None:
 
 def late_end_hits_the_next(world: World) -> None:
     """A reused producer: the late commit makes half of its next transaction visible, without offset."""
-    lane, at = _lane_of(world, world.pick(4))
-    txn = lane[at]
+    lane, index = _lane_of(world, world.pick(4))
+    txn = lane[index]
     half = [row for row in txn.rows if row[0] == OUT][:2]
-    lane[at:at] = [replace(txn, until=None, rows=half, told=False), replace(txn, rows=[], until=None, told=False)]
+    lane[index:index] = [replace(txn, until=None, rows=half, told=False), replace(txn, rows=[], until=None, told=False)]
 
 
 def late_abort_hits_the_next(world: World) -> None:
     """The first half of a transaction is aborted; its second half and its offset are committed."""
-    lane, at = _lane_of(world, world.pick(4))
-    txn = lane[at]
+    lane, index = _lane_of(world, world.pick(4))
+    txn = lane[index]
     half, rest = txn.rows[:2], txn.rows[2:]
     txn.rows = rest
     gone = replace(txn, until=None, rows=half, fate="abort")
-    lane[at:at] = [gone, Txn(txn.lane, txn.pid, txn.epoch, None, [], "mark", told=False)]
+    lane[index:index] = [gone, Txn(txn.lane, txn.pid, txn.epoch, None, [], "mark", told=False)]
 
 
 def use_an_epoch_again(world: World) -> None:
     lane = world.done(0)
     lane[1].epoch = lane[0].epoch
-    for one in world.lanes[0]:
-        if one.fate != "commit" and lane[0].epoch < one.epoch:
-            one.epoch = max(one.epoch, lane[1].epoch)
-    world.lanes[0] = [one for one in world.lanes[0] if one.fate == "commit"]
+    for txn in world.lanes[0]:
+        if txn.fate != "commit" and lane[0].epoch < txn.epoch:
+            txn.epoch = max(txn.epoch, lane[1].epoch)
+    world.lanes[0] = [txn for txn in world.lanes[0] if txn.fate == "commit"]
 
 
 def use_one_producer_for_all(world: World) -> None:
     lane = world.lanes[0] = world.done(0)
-    for one in lane:
-        one.epoch = 3
+    for txn in lane:
+        txn.epoch = 3
 
 
 def write_as_a_zombie(world: World) -> None:
     lane = world.done(0)
-    at = world.dice.randrange(1, len(lane))
-    lane[at].epoch = lane[0].epoch - 1 if lane[0].epoch else 0
+    index = world.dice.randrange(1, len(lane))
+    lane[index].epoch = lane[0].epoch - 1 if lane[0].epoch else 0
     lane[0].epoch += lane[0].epoch == 0
     world.lanes[0] = lane
 
 
 def come_back_with_an_old_id(world: World) -> None:
     lane = world.lanes[0] = world.done(0)
-    for one in lane[1:-1]:
-        one.pid = 500
+    for txn in lane[1:-1]:
+        txn.pid = 500
     lane[-1].epoch = lane[0].epoch + 9
 
 
@@ -213,8 +213,8 @@ Aftermath = Callable[[World, History], None]
 
 def roll_back_an_acknowledged_range(world: World, made: History) -> None:
     """A whole transaction is missing from all logs, and the journal has its commit as done."""
-    said = [e for e in made.entries if e.step is Step.COMMIT and e.fields["partition"] == 0]
-    made.entries.append(said[-1]._replace(fields={**said[-1].fields, "start": world.logs[0].end, "until": 10**6}))
+    commits = [e for e in made.entries if e.step is Step.COMMIT and e.fields["partition"] == 0]
+    made.entries.append(commits[-1]._replace(fields={**commits[-1].fields, "start": world.logs[0].end, "until": 10**6}))
 
 
 def show_an_aborted_record(_world: World, made: History) -> None:
@@ -235,27 +235,27 @@ def _reading(made: History, least: int) -> int:
     )  # fmt: skip
 
 
-def _reread(made: History, at: int, runs: list[Run]) -> None:
-    made.entries[at] = made.entries[at]._replace(fields={**made.entries[at].fields, "runs": runs})
+def _reread(made: History, index: int, runs: list[Run]) -> None:
+    made.entries[index] = made.entries[index]._replace(fields={**made.entries[index].fields, "runs": runs})
 
 
 def skip_in_a_poll(_world: World, made: History) -> None:
-    at = _reading(made, 1)
-    runs = [Run(*run) for run in made.entries[at].fields["runs"]]
+    index = _reading(made, 1)
+    runs = [Run(*run) for run in made.entries[index].fields["runs"]]
     rest = [Run(o + 1, p, s + 1, n - 1) for o, p, s, n in runs[1:2] if n > 1]
-    _reread(made, at, [runs[0], *rest, *runs[2:]])
+    _reread(made, index, [runs[0], *rest, *runs[2:]])
 
 
 def go_back_in_a_poll(_world: World, made: History) -> None:
-    at = _reading(made, 1)
-    runs = made.entries[at].fields["runs"]
-    _reread(made, at, [*runs, runs[0]])
+    index = _reading(made, 1)
+    runs = made.entries[index].fields["runs"]
+    _reread(made, index, [*runs, runs[0]])
 
 
 def read_something_else(_world: World, made: History) -> None:
-    at = _reading(made, 1)
-    run, *rest = (Run(*run) for run in made.entries[at].fields["runs"])
-    _reread(made, at, [run._replace(source_offset=run.source_offset + 1000), *rest])
+    index = _reading(made, 1)
+    run, *rest = (Run(*run) for run in made.entries[index].fields["runs"])
+    _reread(made, index, [run._replace(source_offset=run.source_offset + 1000), *rest])
 
 
 def read_a_marker(_world: World, made: History) -> None:
@@ -289,10 +289,10 @@ def name_an_older_offset(_world: World, made: History) -> None:
 
 def apply_a_late_offset_commit(_world: World, made: History) -> None:
     """The commit of an earlier transaction of the same producer reaches the log within the last one, as its second."""
-    at = max(n for n, one in enumerate(made.offsets) if one.commits and one.commits[0].partition == 0)
+    index = max(n for n, one in enumerate(made.offsets) if one.commits and one.commits[0].partition == 0)
     first = next(one for one in made.offsets if one.commits and one.commits[0].partition == 0)
-    both = (*made.offsets[at].commits, OffsetCommit(0, first.commits[0].until))
-    made.offsets[at] = OffsetBatch(made.offsets[at].raw, both)
+    both = (*made.offsets[index].commits, OffsetCommit(0, first.commits[0].until))
+    made.offsets[index] = OffsetBatch(made.offsets[index].raw, both)
 
 
 def hold_back_the_input(world: World, made: History) -> None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.kafka.clients import Producer, producer
 from brew.kafka.transaction import fenced
 from brew.outcome import Status
 from harness.pipeline import Stage
+from harness.programs import call_program
 from pipeline.__main__ import cli
 
 
 def words(stage: Stage, command: str) -> list[str]:
-    given = stage.options()
-    pairs = dict(zip(given[::2], given[1::2], strict=True))
-    wanted = {
+    options = stage.options()
+    pairs = dict(zip(options[::2], options[1::2], strict=True))
+    names = {
         "lag": ("--bootstrap", "--input", "--group"),
         "doctor": ("--bootstrap",),
         "dlq list": ("--bootstrap", "--dead-letter"),
@@ -29,27 +28,24 @@ def words(stage: Stage, command: str) -> list[str]:
         "dlq replay": ("--bootstrap", "--input", "--dead-letter", "--group"),
         "xray": ("--bootstrap", "--input", "--output", "--group"),
     }.get(command, tuple(pairs))
-    return [*command.split(), *(word for name in wanted for word in (name, pairs[name]))]
+    return [*command.split(), *(word for name in names for word in (name, pairs[name]))]
 
 
-def _said(stage: Stage, command: str, *more: str) -> tuple[int, str, str]:
-    told, complaint = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = exit_code_of(cli, "pipeline", [*words(stage, command), *more])
-    return code, told.getvalue(), complaint.getvalue()
+def _run(stage: Stage, command: str, *more: str) -> tuple[int, str, str]:
+    return call_program(cli, "pipeline", *words(stage, command), *more)
 
 
 def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
     """Run one command inside this process; return its exit code and output."""
-    code, told, complaint = _said(stage, command, *more)
-    return code, told + complaint
+    code, stdout, stderr = _run(stage, command, *more)
+    return code, stdout + stderr
 
 
 def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
     """Run one command that must end with ``code``; return its JSON document."""
-    found, told, complaint = _said(stage, command, *more, "--json")
-    assert found == code, told + complaint
-    return json.loads(told or complaint)
+    exit_code, stdout, stderr = _run(stage, command, *more, "--json")
+    assert exit_code == code, stdout + stderr
+    return json.loads(stdout or stderr)
 
 
 def crash(stage: Stage) -> None:

@@ -29,12 +29,12 @@ def tables(text: str, heading: str) -> list[Rows]:
     """Return the tables below a heading, up to the next heading; cells without backticks, header rows left out."""
     section = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section is not None, f"no heading {heading!r}"
-    found = []
+    rows = []
     for block in re.findall(r"(?:^\|.*\n)+", section[1], re.MULTILINE):
         _, rule, *lines = block.splitlines()
         assert set(rule) <= set("|- :"), rule
-        found.append([[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines])
-    return found
+        rows.append([[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines])
+    return rows
 
 
 def column(text: str, heading: str, at: int = 0, table: int = 0) -> list[str]:
@@ -89,14 +89,14 @@ def unknown_variables(text: str, makefile: str) -> list[str]:
 def unknown_commands(text: str, programs: Mapping[str, click.Group]) -> list[str]:
     """Return commands of our programs, in shell blocks or in backticks, that do not exist or lack an option given."""
     lines = "".join(_SHELL.findall(text)).replace("\\\n", " ").splitlines()
-    found = []
+    unknown = []
     for line in [*lines, *_CODE.findall(_FENCE.sub("", text))]:
         call = _CALL.match(line)
         program = call and (call["module"] or call["script"] or call["brew"])
         if call is not None and program in programs:
             words = re.split(r" [#|<>&] ?|\|\|", line[call.end() :])[0].split()
-            found += _unknown_words(program, programs[program], words)
-    return found
+            unknown += _unknown_words(program, programs[program], words)
+    return unknown
 
 
 def _unknown_words(program: str, command: click.Command, words: list[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import io
 import json
 import os
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from brew.cli import exit_code_of
 from brew.cluster import OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -46,7 +44,7 @@ from sandbox.jvm import QUICK, Jvm
 
 from .brokers import Broker
 from .names import Names
-from .programs import ROOT, Ran, Running, until
+from .programs import ROOT, Ran, Running, call_program, until
 from .waiting import await_ends, markers_written
 
 MARK = "BREW_TEST_STAGE"
@@ -177,9 +175,9 @@ class Stage:
         """Drain without Spark, with any reader: in one lane, with the decisions made in the caller's thread."""
         here = here or Here()
         reader = ["--reader", self.reader] if self.reader else []
-        ground = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
-        shared = running.create_context(ground, stop or threading.Event(), here.progress, here)
-        runner, workers = running.create_workers(ground, shared)
+        preflight = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
+        shared = running.create_context(preflight, stop or threading.Event(), here.progress, here)
+        runner, workers = running.create_workers(preflight, shared)
         try:
             for worker in workers:
                 worker.run()
@@ -190,11 +188,11 @@ class Stage:
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
         if self.reader != CONNECTOR:
             return self.drain_alone(*options, here=here, stop=stop)
-        ground = running.check(self.settings("--reader", CONNECTOR, *options))
-        engine = SparkEngine(spark_here(), ground.settings.spark, patience_s=60)
-        shared = running.create_context(ground, stop, here.progress, here)
-        made = for_executors(transformation(ground.settings), pickled)
-        lanes = [MicroBatchLane(shared, engine, index, made) for index in range(ground.settings.lanes)]
+        preflight = running.check(self.settings("--reader", CONNECTOR, *options))
+        engine = SparkEngine(spark_here(), preflight.settings.spark, patience_s=60)
+        shared = running.create_context(preflight, stop, here.progress, here)
+        shipped = for_executors(transformation(preflight.settings), pickled)
+        lanes = [MicroBatchLane(shared, engine, index, shipped) for index in range(preflight.settings.lanes)]
         running.run_loops(shared, engine, lanes)
         return here
 
@@ -209,9 +207,9 @@ class Stage:
 
     def seed(self, count: int, *options: str) -> dict[str, Any]:
         arguments = ["--bootstrap", self.broker.bootstrap, "--topic", self.names.input, "--count", str(count)]
-        code, told = self._proof("seed", *arguments, *options)
-        assert code == 0, told
-        return told
+        code, report = self._proof("seed", *arguments, *options)
+        assert code == 0, report
+        return report
 
     def produce(self, topic: str, *records: tuple[Any, ...]) -> None:
         """Write plain records of (partition, key, value[, headers[, timestamp]])."""
@@ -231,18 +229,18 @@ class Stage:
         if committed_only and self.waiting(topic):
             markers_written(self.connection, topic)
         ends = {p: (log.first, log.last_stable if committed_only else log.end) for p, log in self.logs(topic).items()}
-        return [one for batch in scan(self.connection, topic, ends, isolation) for one in batch]
+        return [record for batch in scan(self.connection, topic, ends, isolation) for record in batch]
 
     def committed(self) -> dict[int, int | None]:
         """Return the group's stable position per input partition."""
-        whose = (self.connection, self.names.group, self.names.input)
-        found = committed_by(*whose, self.logs(self.names.input), READ_COMMITTED, Deadline(20))
-        return {p: None if one is None else one.offset for p, one in found.items()}
+        group = (self.connection, self.names.group, self.names.input)
+        committed = committed_by(*group, self.logs(self.names.input), READ_COMMITTED, Deadline(20))
+        return {p: None if position is None else position.offset for p, position in committed.items()}
 
     def drained(self) -> bool:
         """Return whether the group is at the input's end."""
         ends = {p: log.end for p, log in self.logs(self.names.input).items()}
-        return {p: at or 0 for p, at in self.committed().items()} == ends
+        return {p: position or 0 for p, position in self.committed().items()} == ends
 
     def open_transactions(self, topic: str | None = None) -> list[OpenTransaction]:
         topic = topic or self.names.output
@@ -262,10 +260,8 @@ class Stage:
     # The proof.
 
     def _proof(self, *arguments: str) -> tuple[int, Any]:
-        told, complaint = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-            code = exit_code_of(proof, "proof", [*arguments, "--json"])
-        return code, json.loads(told.getvalue()) if told.getvalue() else complaint.getvalue()
+        code, stdout, stderr = call_program(proof, "proof", *arguments, "--json")
+        return code, json.loads(stdout) if stdout else stderr
 
     def verify(self) -> tuple[int, Any]:
         """Run `python -m proof verify --json`; return exit code and report."""
@@ -286,12 +282,24 @@ class Stage:
         self.nobody_left()
         return report
 
+    def crash_and_heal(self, *options: str, orders: int = 300, seconds: float = 120.0) -> None:
+        """Assert that a run that dies before its commit leaves nothing to see, and the next one writes all once."""
+        self.create()
+        self.seed(orders)
+        crashed = self.pipeline("--crash-prob", "1", *options, seconds=seconds)
+        assert crashed.code == 2, crashed.text
+        assert self.outputs() == 0
+        assert self.records(self.names.output, READ_UNCOMMITTED), "the log holds what the dead attempt wrote"
+        healed = self.pipeline(*options, seconds=seconds)
+        assert healed.code == 0, healed.text
+        self.proven(inputs=orders, outputs=orders)
+
     def nobody_left(self, seconds: float = _LEAVE_S) -> None:
         """Assert that all processes started by this stage are gone, JVMs and workers included."""
         deadline = Deadline(seconds)
-        while (left := dict(self._left())) and not deadline.expired():
-            await_ends(left, deadline)
-        assert left == {}, f"still there after {seconds:g} s: {left}"
+        while (remaining := dict(self._left())) and not deadline.expired():
+            await_ends(remaining, deadline)
+        assert remaining == {}, f"still there after {seconds:g} s: {remaining}"
 
     def _left(self) -> Iterator[tuple[int, str]]:
         for process in psutil.process_iter():
@@ -304,8 +312,8 @@ def environment(mark: str) -> dict[str, str]:
     """Return this process's environment without variables for make or the programs, plus a stage's mark."""
     words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_", "STAND_BY", "SHARE", "PROFILES_", "TIERS")
     named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
-    return {**ours, MARK: mark}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
+    return {**kept, MARK: mark}
 
 
 def quick_jvms() -> dict[str, str]:

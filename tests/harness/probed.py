@@ -23,15 +23,15 @@ class Probed:
     program: Running
 
     def url(self) -> str:
-        found: list[str] = []
+        addresses: list[str] = []
 
-        def told() -> bool:
-            found[:] = re.findall(r"probes at (http://\S+)", self.program.told())
+        def announced() -> bool:
+            addresses[:] = re.findall(r"probes at (http://\S+)", self.program.told())
             assert self.program.alive(), self.program.told()
-            return bool(found)
+            return bool(addresses)
 
-        until(told, "probes are announced")
-        return found[0]
+        until(announced, "probes are announced")
+        return addresses[0]
 
     def ask(self, page: str) -> tuple[int, bytes]:
         try:
@@ -49,8 +49,8 @@ class Probed:
 
     def metric(self, line: str) -> float:
         """Return the sum of all samples whose name and labels contain ``line``."""
-        lines = [one for one in self.ask("/metrics")[1].decode().splitlines() if re.match(line, one)]
-        return sum(float(one.rpartition(" ")[2]) for one in lines)
+        lines = [sample for sample in self.ask("/metrics")[1].decode().splitlines() if re.match(line, sample)]
+        return sum(float(sample.rpartition(" ")[2]) for sample in lines)
 
     def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 20) -> Status:
         seen: list[Status] = []

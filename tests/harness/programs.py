@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -16,15 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import click
 import psutil
 
+from brew.cli import exit_code_of
 from brew.deadline import Deadline
 
 from .waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
-__all__ = ["ROOT", "Ran", "Running", "until"]
+__all__ = ["ROOT", "Ran", "Running", "call_program", "terminate_all", "until"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,8 @@ class Running:
 
     def _errors(self) -> str:
         """Return stderr so far, read by position, since a seek would move the program's own write position too."""
-        said = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
-        return said.decode(errors="replace")
+        output = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
+        return output.decode(errors="replace")
 
     def family(self) -> list[psutil.Process]:
         """Return the process and all its descendants: the driver's JVM, executors, Python workers."""
@@ -185,3 +188,18 @@ class Running:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._err.close()
+
+
+def terminate_all(*programs: Running, seconds: float = 20.0) -> list[int]:
+    """Send SIGTERM to each program; return their exit codes once all have ended."""
+    for program in programs:
+        program.terminate()
+    return [program.wait(seconds).code for program in programs]
+
+
+def call_program(program: click.Command, name: str, *words: str) -> tuple[int, str, str]:
+    """Run a command inside this process; return its exit code, stdout and stderr."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        code = exit_code_of(program, name, list(words))
+    return code, stdout.getvalue(), stderr.getvalue()

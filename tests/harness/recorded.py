@@ -49,8 +49,8 @@ class Scene:
         return self.recorder
 
     def partition(self) -> PartitionStatus:
-        (one,) = self.recorder.status().partitions
-        return one
+        (partition,) = self.recorder.status().partitions
+        return partition
 
     def state(self) -> PartitionState:
         return self.partition().state

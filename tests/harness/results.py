@@ -29,17 +29,17 @@ class Results:
                 "outcome": report.outcome if report.when == "call" else f"{report.when} {report.outcome}",
                 "seconds": round(report.duration, 1),
                 "load": round(os.getloadavg()[0], 1),  # needed to interpret the times
-                "commit": _said("git", "rev-parse", "--short=12", "HEAD"),
+                "commit": _output_of("git", "rev-parse", "--short=12", "HEAD"),
                 "date": dt.datetime.now(dt.UTC).date().isoformat(),
                 **({"measured": dict(report.user_properties)} if report.user_properties else {}),
             }
 
     def pytest_sessionfinish(self) -> None:
         before = json.loads(self._file.read_text())["tests"] if self._file.exists() else {}
-        kept = {name: one for name, one in before.items() if (ROOT / name.partition("::")[0]).exists()}
+        kept = {name: test for name, test in before.items() if (ROOT / name.partition("::")[0]).exists()}
         tests = dict(sorted({**kept, **self._tests}.items()))
-        told = {"machine": _machine(), "tests": tests}
-        self._file.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        document = {"machine": _machine(), "tests": tests}
+        self._file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def _machine() -> dict[str, str]:
@@ -47,11 +47,11 @@ def _machine() -> dict[str, str]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "engine": _said(engine, "--version"),
+        "engine": _output_of(engine, "--version"),
     }
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
     except OSError:

@@ -70,11 +70,11 @@ class SecureMode:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect the listed tests; the end of the session reports how many, and why."""
-        there = [item for item in items if isinstance(item, pytest.Function)]
-        out = {item: why for item in there if (why := left_out(file_of(item), item.originalname)) is not None}
-        config.hook.pytest_deselected(items=list(out))
-        items[:] = [item for item in items if item not in out]
-        self.record.left_out({f"{file_of(item)}::{item.name}": why for item, why in out.items()})
+        functions = [item for item in items if isinstance(item, pytest.Function)]
+        reasons = {item: why for item in functions if (why := left_out(file_of(item), item.originalname)) is not None}
+        config.hook.pytest_deselected(items=list(reasons))
+        items[:] = [item for item in items if item not in reasons]
+        self.record.left_out({f"{file_of(item)}::{item.name}": why for item, why in reasons.items()})
 
     @pytest.fixture(autouse=True)
     def _test_of_its_own(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -88,11 +88,11 @@ class SecureMode:
 
     def _fresh(self, original: Any) -> Any:
         def fresh(_kind: type[Names], test: str, seed: int | None = None) -> Names:
-            made: Names = original(test, seed)
-            self._names.append(made)
+            names: Names = original(test, seed)
+            self._names.append(names)
             for cluster in self._clusters.values():
-                self._introduce(cluster, made)
-            return made
+                self._introduce(cluster, names)
+            return names
 
         return classmethod(fresh)
 
@@ -122,12 +122,12 @@ class SecureMode:
     def _connection(self, original: Any) -> Any:
         """Use the administrator's credentials for connections that are given only an address."""
 
-        def init(made: Connection, bootstrap: str, *told: Any, **named: Any) -> None:
+        def init(made: Connection, bootstrap: str, *credentials: Any, **named: Any) -> None:
             cluster = self._clusters.get(bootstrap)
-            if cluster is not None and not told and not named:
+            if cluster is not None and not credentials and not named:
                 config = _loaded(cluster.security.config(secure_roles.ADMIN))
-                told = config.properties, config.secrets, config.source
-            original(made, bootstrap, *told, **named)
+                credentials = config.properties, config.secrets, config.source
+            original(made, bootstrap, *credentials, **named)
 
         return init
 
@@ -146,11 +146,11 @@ class SecureMode:
         """Give a command in this process the file of its role, unless it has one."""
 
         def config() -> ClientConfig:
-            found: ClientConfig = original()
+            config: ClientConfig = original()
             context = click.get_current_context(silent=True)
             cluster = None if context is None else self._clusters.get(str(context.params.get("bootstrap")))
-            if found.source is not None or context is None or cluster is None:
-                return found
+            if config.source is not None or context is None or cluster is None:
+                return config
             user = secure_roles.user(context.command_path.split()) or secure_roles.PIPELINE
             return _loaded(cluster.security.config(user))
 
@@ -159,9 +159,9 @@ class SecureMode:
     def _popen(self, original: Any) -> Any:
         def init(made: Any, args: Any, *more: Any, **given: Any) -> None:
             words = [str(word) for word in args] if isinstance(args, list | tuple) else []
-            at = secure_roles.place(words, self._clusters)
-            if at is not None:
-                args, given["env"] = self._introduced(words, self._clusters[at], given.get("env"))
+            address = secure_roles.place(words, self._clusters)
+            if address is not None:
+                args, given["env"] = self._introduced(words, self._clusters[address], given.get("env"))
             original(made, args, *more, **given)
 
         return init

@@ -36,8 +36,8 @@ class Record:
 
     def left_out(self, tests: Mapping[str, str]) -> None:
         self._out |= tests
-        if (told := getattr(self._config, "workeroutput", None)) is not None:
-            told[_SENT] = dict(tests)
+        if (output := getattr(self._config, "workeroutput", None)) is not None:
+            output[_SENT] = dict(tests)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ARG002 - the hook's shape

@@ -55,4 +55,4 @@ def is_kafkas_own(words: Sequence[str]) -> bool:
 
 def place(words: Sequence[str], known: Mapping[str, object]) -> str | None:
     """Return which of the ``known`` addresses a command refers to."""
-    return next((one for word in words for one in [word.rpartition("=")[2]] if one in known), None)
+    return next((address for word in words for address in [word.rpartition("=")[2]] if address in known), None)

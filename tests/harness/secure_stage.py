@@ -62,15 +62,15 @@ class SecureStage(Stage):
 
     def here(self, program: click.Command, *words: str, user: str) -> tuple[int, str]:
         """Run a program in this process as ``user``; return its exit code and all its output."""
-        said = io.StringIO()
+        output = io.StringIO()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            with self.acting(user), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with self.acting(user), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 code = exit_code_of(program, program.name or "", list(words))
         finally:  # a run installs its own handlers for these two
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        return code, said.getvalue()
+        return code, output.getvalue()
 
     @contextmanager
     def acting(self, user: str) -> Iterator[None]:
@@ -78,15 +78,15 @@ class SecureStage(Stage):
         with patch.dict(os.environ, {CLIENT_CONFIG: str(self._config(user))}):
             yield
 
-    def named(self, right: Right, user: str, said: str) -> None:
+    def named(self, right: Right, user: str, output: str) -> None:
         """Assert that a program names what it lacks: operation, resource, user, and where to look or what to type."""
-        assert right.seen in said, said
-        assert f"User:{user}" in said, said
+        assert right.seen in output, output
+        assert f"User:{user}" in output, output
         name = right.name if right.kind is not Kind.TRANSACTIONAL_ID else right.name.partition(":")[0]
-        assert name in said, said
-        assert right.operation.replace("Configs", "_Configs").upper() in said.upper() or str(right) in said, said
-        assert "docs/SECURITY.md" in said or "kafka-acls" in said, said
-        assert "Traceback" not in said
+        assert name in output, output
+        assert right.operation.replace("Configs", "_Configs").upper() in output.upper() or str(right) in output, output
+        assert "docs/SECURITY.md" in output or "kafka-acls" in output, output
+        assert "Traceback" not in output
 
     def _config(self, user: str) -> Path:
         return self.secure.security.config(user)

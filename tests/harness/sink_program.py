@@ -14,10 +14,10 @@ from .pipeline import Stage
 from .sinks import SinkStage
 
 
-def main(told: str) -> None:
+def main(arguments: str) -> None:
     """Drain the input with the stateful query, or die at the given point."""
-    said = json.loads(told)
-    stage = SinkStage(Stage(Broker(said["bootstrap"]), Names(said["stem"])), Path(said["folder"]), said["writers"])
-    crash = SinkCrash(CrashPoint(said["point"]), said["batch"])
-    stage.run(stage.counted(most=said["most"]), stage.sink(_crash=crash), "update")
+    given = json.loads(arguments)
+    stage = SinkStage(Stage(Broker(given["bootstrap"]), Names(given["stem"])), Path(given["folder"]), given["writers"])
+    crash = SinkCrash(CrashPoint(given["point"]), given["batch"])
+    stage.run(stage.counted(most=given["most"]), stage.sink(_crash=crash), "update")
     print("ended", flush=True)

@@ -99,25 +99,25 @@ class SinkStage:
 
     def values(self) -> Counter[bytes | None]:
         """Count how often each value is visible."""
-        return Counter(one.value() for one in self.stage.records(self.stage.names.output))
+        return Counter(record.value() for record in self.stage.records(self.stage.names.output))
 
     def totals(self) -> list[tuple[bytes | None, int]]:
         """Return word and total of each visible record."""
         records = self.stage.records(self.stage.names.output)
-        return sorted(((one.key(), int(one.value() or b"")) for one in records), key=str)
+        return sorted(((record.key(), int(record.value() or b"")) for record in records), key=str)
 
     def batches(self) -> Counter[int]:
         """Count the visible records of this sink by batch, according to their headers."""
-        found: Counter[int] = Counter()
-        for one in self.stage.records(self.stage.names.output):
-            headers = dict(one.headers() or ())
+        counts: Counter[int] = Counter()
+        for record in self.stage.records(self.stage.names.output):
+            headers = dict(record.headers() or ())
             assert headers[SINK_NAME] == self.name.encode()
-            found[int(headers[SINK_BATCH] or b"")] += 1
-        return found
+            counts[int(headers[SINK_BATCH] or b"")] += 1
+        return counts
 
     def position(self, group: str | None = None, topic: str | None = None) -> Committed | None:
-        asking = locator(self.stage.connection, group or self.name)
-        return asking.committed(topic or self.stage.names.output, 0, Deadline(STEP_S))
+        offsets = locator(self.stage.connection, group or self.name)
+        return offsets.committed(topic or self.stage.names.output, 0, Deadline(STEP_S))
 
     def forget_last_commit(self) -> int:
         """Remove the last entry of Spark's commit log, as if the driver was killed after its sink; return its batch."""

@@ -34,8 +34,8 @@ def read_by_spark(folder: Path) -> int | None:
         if event["Event"] == _QUERY:
             counters |= set(_scans(event["sparkPlanInfo"]))
         elif event["Event"] == "SparkListenerTaskEnd":
-            told = event["Task Info"]["Accumulables"]
-            read += sum(int(one["Update"]) for one in told if one["ID"] in counters)
+            accumulables = event["Task Info"]["Accumulables"]
+            read += sum(int(update["Update"]) for update in accumulables if update["ID"] in counters)
     return read if counters else None
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from brew.cli import exit_code_of
 from brew.errors import Abortable, BrewError
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
@@ -21,6 +19,7 @@ from downstream.totals.state_store import MemoryStore, Store
 from downstream.totals.topics import TotalsSettings
 
 from .pipeline import Stage
+from .programs import call_program
 
 PARTITIONS = 2
 RATES = {"gold": "0.15", "silver": "0.1", "standard": "0.0"}
@@ -120,25 +119,21 @@ class Shop:
 
     def compared(self) -> tuple[int, dict[str, Any]]:
         """Run `downstream totals --recompute --json`; return exit code and report."""
-        settings, out, err = self.settings, io.StringIO(), io.StringIO()
+        settings = self.settings
         words = ["--bootstrap", settings.connection.bootstrap, "--topic", settings.input, "--output", settings.output]
-        with redirect_stdout(out), redirect_stderr(err):
-            code = exit_code_of(
-                downstream,
-                "downstream",
-                ["totals", *words, "--group", settings.group, "--recompute", "--store", "memory", "--json"],
-            )
-        return code, json.loads(out.getvalue()) if out.getvalue() else {"said": err.getvalue()}
+        words += ["--group", settings.group, "--recompute", "--store", "memory", "--json"]
+        code, stdout, stderr = call_program(downstream, "downstream", "totals", *words)
+        return code, json.loads(stdout) if stdout else {"said": stderr}
 
     def mistakes(self) -> dict[str, Any]:
         """Return the deviations in results, in the program's own comparison, and in open transactions."""
         wanted, found = self.wanted(), self.results()
         code, report = self.compared()
-        told = (code, report.get("equal"), report.get("orders"), report.get("pending_deltas"))
+        summary = (code, report.get("equal"), report.get("orders"), report.get("pending_deltas"))
         topics = (self.settings.deltas, self.settings.changelog, self.settings.output)
         seen = {
             "results": {key: found.get(key) for key in found | wanted if found.get(key) != wanted.get(key)},
-            "comparison": {} if told == (0, True, len(self.orders), 0) else {"exit": code, **report},
+            "comparison": {} if summary == (0, True, len(self.orders), 0) else {"exit": code, **report},
             "open": [one for topic in topics for one in self.stage.open_transactions(topic)],
         }
         return {kind: what for kind, what in seen.items() if what}

@@ -6,7 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from brew.cluster import CoordinatorTransaction, OpenTransaction
-from brew.observability import status as told
+from brew.observability.status import (
+    Answer,
+    LastTransaction,
+    PartitionState,
+    PartitionStatus,
+    State,
+    Status,
+    Topics,
+    Totals,
+)
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from harness.xray_logs import T0, batch, marker
 from operations.partition_state import PartitionSnapshot, Remaining
@@ -56,21 +65,21 @@ def tails(*strips: Strip, at_s: float = 100.0, **more: Any) -> PollResult[Output
     return PollResult("tail", 2 * EVERY_S, PATIENCE_S, value, at_s, at_s - 50, **more)
 
 
-def status(*partitions: told.PartitionStatus, group: str = "g") -> told.Status:
-    fine = told.Answer(ok=True, reason="fine")
-    return told.Status(
-        *("pipeline", "1", group, told.Topics("in"), "k:9092", 7, "h", "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"),
-        *(told.State.WORKING, "direct", partitions, told.Totals(), fine, fine, fine),
+def status(*partitions: PartitionStatus, group: str = "g") -> Status:
+    fine = Answer(ok=True, reason="fine")
+    return Status(
+        *("pipeline", "1", group, Topics("in"), "k:9092", 7, "h", "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"),
+        *(State.WORKING, "direct", partitions, Totals(), fine, fine, fine),
     )
 
 
-def running(partition: int, state: str = "working", **more: Any) -> told.PartitionStatus:
-    last = told.LastTransaction(f"g:in:{partition}", 100 + partition, 4, 20, 0.25, {"fence": 0.01, "produce": 0.2})
+def running(partition: int, state: str = "working", **more: Any) -> PartitionStatus:
+    last = LastTransaction(f"g:in:{partition}", 100 + partition, 4, 20, 0.25, {"fence": 0.01, "produce": 0.2})
     known = {"position": 50, "rate": 812.0, "step": "produce", "last_transaction": last, "progress_age_s": 0.1}
-    return told.PartitionStatus("in", partition, told.PartitionState(state), "it says so", **(known | more))
+    return PartitionStatus("in", partition, PartitionState(state), "it says so", **(known | more))
 
 
-def statuses(value: told.Status, *, name: str = "http://h:3000/status", at_s: float = 100.0) -> PollResult[told.Status]:
+def statuses(value: Status, *, name: str = "http://h:3000/status", at_s: float = 100.0) -> PollResult[Status]:
     return PollResult(name, EVERY_S, PATIENCE_S, value, at_s, at_s - 50)
 
 

@@ -50,6 +50,6 @@ def crashed_and_healed() -> Xray:
         ],
         stable=18,
     )
-    told = (TimelineEvent(T0 + 5, 1, "crashed", 0, 0, 8, crash=True),)
-    line = timeline.timeline([orders, copies], {0: [(T0 + 40, 8)]}, told, "in", T0 + 100)
-    return Xray((orders, copies), line, {"in": "input", "out": "output"}, "g", "k:9092", T0 + 100, told)
+    events = (TimelineEvent(T0 + 5, 1, "crashed", 0, 0, 8, crash=True),)
+    line = timeline.timeline([orders, copies], {0: [(T0 + 40, 8)]}, events, "in", T0 + 100)
+    return Xray((orders, copies), line, {"in": "input", "out": "output"}, "g", "k:9092", T0 + 100, events)

@@ -48,7 +48,7 @@ def cli() -> None:
 def list_command(*, as_json: bool) -> ExitCode:
     """Name every mutant, and tell what is wrong with it."""
     if as_json:
-        print_json([_told(one) for one in EVERY.values()])
+        print_json([_description(one) for one in EVERY.values()])
     else:
         click.echo("\n".join(f"{one.name}: {one.wrong}" for one in EVERY.values()))
     return ExitCode.DONE
@@ -64,16 +64,17 @@ def kill_command(names: tuple[str, ...], *, bootstrap: str | None, as_json: bool
     rows: list[dict[str, Any]] = []
     with nullcontext(Broker(bootstrap)) if bootstrap else any_broker() as broker:
         for ground in GROUNDS:
-            here = [one for one in chosen if one.on == ground]
-            if here:
-                rows += _rows(ground, here, broker)
-    bad = [row["name"] or f"the product on {row['ground']}" for row in rows if not row["as_it_should"]]
+            mutants = [one for one in chosen if one.on == ground]
+            if mutants:
+                rows += _rows(ground, mutants, broker)
+    unexpected = [row["name"] or f"the product on {row['ground']}" for row in rows if not row["as_it_should"]]
     if as_json:
-        print_json({"mutants": rows, "not_as_they_should": bad})
+        print_json({"mutants": rows, "not_as_they_should": unexpected})
     else:
         _show(rows)
-        click.echo(f"{sum(row['killed'] for row in rows)} killed; not as they should: {', '.join(bad) or 'none'}")
-    return ExitCode.VIOLATION if bad else ExitCode.DONE
+        killed = sum(row["killed"] for row in rows)
+        click.echo(f"{killed} killed; not as they should: {', '.join(unexpected) or 'none'}")
+    return ExitCode.VIOLATION if unexpected else ExitCode.DONE
 
 
 @cli.command("layers")
@@ -84,13 +85,14 @@ def layers_command(names: tuple[str, ...]) -> ExitCode:
     unknown = [name for name in names if name not in every]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is no bug of a layer; docs/proof/mutants.md names them")
-    bad = 0
+    failures = 0
     with copied() as home:
         for bug, wanted in (every[name] for name in names or every):
-            good = is_red(bug, home) is wanted
-            bad += not good
-            click.echo(f"{'✓' if good else '✗'} {bug.name}: {bug.tested_by} is {'red' if good is wanted else 'green'}")
-    return ExitCode.VIOLATION if bad else ExitCode.DONE
+            as_expected = is_red(bug, home) is wanted
+            failures += not as_expected
+            mark, color = "✓" if as_expected else "✗", "red" if as_expected is wanted else "green"
+            click.echo(f"{mark} {bug.name}: {bug.tested_by} is {color}")
+    return ExitCode.VIOLATION if failures else ExitCode.DONE
 
 
 @cli.command("as", context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -109,18 +111,18 @@ def _mutant(name: str) -> Mutant:
     return EVERY[name]
 
 
-def _told(one: Mutant) -> dict[str, Any]:
+def _description(one: Mutant) -> dict[str, Any]:
     return {"name": one.name, "wrong": one.wrong, "breaks": one.breaks, "ground": one.on, "named": one.named}
 
 
 def _rows(ground: str, mutants: Iterable[Mutant], broker: Broker) -> list[dict[str, Any]]:
     control, tried = experiments(ground, mutants, lambda name: Stage(broker, Names.fresh(name)))
-    told: list[tuple[dict[str, Any], Seen, bool]] = [({"name": "", "ground": ground}, control, control.proven)]
-    told += [(_told(one), seen, as_it_should(one, seen)) for one, seen in tried]
+    results: list[tuple[dict[str, Any], Seen, bool]] = [({"name": "", "ground": ground}, control, control.proven)]
+    results += [(_description(one), seen, as_it_should(one, seen)) for one, seen in tried]
     return [
         {
-            **about,
-            "control": not about["name"],
+            **description,
+            "control": not description["name"],
             "verdict": seen.verdict,
             "killed": seen.red,
             "seen_as": [*dict.fromkeys([*seen.named, *(sign.partition(":")[0] for sign in seen.signs)])],
@@ -128,9 +130,9 @@ def _rows(ground: str, mutants: Iterable[Mutant], broker: Broker) -> list[dict[s
             "signs": seen.signs,
             "doubts": seen.doubts,
             "seconds": round(seen.seconds, 2),
-            "as_it_should": good,
+            "as_it_should": as_expected,
         }
-        for about, seen, good in told
+        for description, seen, as_expected in results
     ]
 
 

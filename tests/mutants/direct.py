@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from brew.outcome import Outcome, Status
+from brew.outcome import Status
 from brew.readers.direct import worker
 from brew.readers.direct.worker import _PartitionWorker
-from mutants.mutant import Changes, mutant
+from mutants.mutant import Changes, Method, mutant
 
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
 def null_key_becomes_empty(change: Changes) -> None:
     """A record without a key is written with an empty key, which is a different record."""
 
-    def handing(old: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda taken: (rows := old(taken))._replace(keys=[key or b"" for key in rows.keys])
+    def rows_of(old: Method, taken: Any) -> Any:
+        rows = old(taken)
+        return rows._replace(keys=[key or b"" for key in rows.keys])
 
-    change.set(worker, "rows_of", handing)
+    change.wrap(worker, "rows_of", rows_of)
 
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
 def headers_of_one_name_become_one(change: Changes) -> None:
     """If several input headers share a name, only the last one is kept."""
 
-    def handing(old: Callable[..., Any]) -> Callable[..., Any]:
-        def once(headers: Any) -> Any:
-            return headers and list(dict(headers).items())
+    def rows_of(old: Method, taken: Any) -> Any:
+        rows = old(taken)
+        return rows._replace(headers=[headers and list(dict(headers).items()) for headers in rows.headers])
 
-        return lambda taken: (rows := old(taken))._replace(headers=list(map(once, rows.headers)))
-
-    change.set(worker, "rows_of", handing)
+    change.wrap(worker, "rows_of", rows_of)
 
 
 @mutant("D11", on="direct-failing-send-offsets", named="not drained")
@@ -44,10 +42,7 @@ def next_range_after_a_failure(change: Changes) -> None:
 def first_time_for_a_whole_lease(change: Changes) -> None:
     """A lease treats the position as not set yet even after its first commit, when it has vanished since."""
 
-    def transacting(old: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        def transaction(self: _PartitionWorker, *place: Any, first_time: bool, **order: Any) -> Outcome:  # noqa: ARG001
-            return old(self, *place, first_time=self.grant.first_time, **order)
+    def transaction(old: Method, self: _PartitionWorker, *place: Any, first_time: bool, **order: Any) -> Any:  # noqa: ARG001
+        return old(self, *place, first_time=self.grant.first_time, **order)
 
-        return transaction
-
-    change.set(_PartitionWorker, "_transaction", transacting)
+    change.wrap(_PartitionWorker, "_transaction", transaction)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from brew.driver import micro_batches, missing_offsets
-from brew.driver import partitions as scout
+from brew.driver import micro_batches, missing_offsets, partitions
 from brew.driver.missing_offsets import LastOutput
 from brew.driver.partitions import PartitionSurvey
 from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
-from mutants.mutant import Changes, mutant
+from mutants.mutant import Changes, Method, mutant
 
 
 @mutant("D7", on="vanished", named="duplicate-output")
@@ -42,22 +41,21 @@ def permission_to_begin_kept(change: Changes) -> None:
 def last_trace_that_is_read_wins(change: Changes) -> None:
     """The restored position is the one after the record read last, not after the highest one."""
 
-    def reading(old: Callable[..., dict[int, LastOutput]]) -> Callable[..., dict[int, LastOutput]]:
-        def traces(settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any) -> dict[int, LastOutput]:
-            found: dict[int, LastOutput] = {}
-            for name, log in logs.items():
-                found |= old(settings, partitions, {name: log}, **how)
-            return found
+    def last_outputs(
+        old: Method, settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any
+    ) -> dict[int, LastOutput]:
+        restored: dict[int, LastOutput] = {}
+        for name, log in logs.items():
+            restored |= old(settings, partitions, {name: log}, **how)
+        return restored
 
-        return traces
-
-    change.set(missing_offsets, "_last_outputs", reading)
+    change.wrap(missing_offsets, "_last_outputs", last_outputs)
 
 
 @mutant("D7", on="recreated", named="not refused: topic-recreated")
 def topic_id_left_out(change: Changes) -> None:
     """The id of the input topic is not committed with the offset."""
-    change.set(scout, "position_metadata", lambda _: lambda _topic_id: "")
+    change.set(partitions, "position_metadata", lambda _: lambda _topic_id: "")
 
 
 @mutant("D9", on="silent-reader", named="lost-output")

@@ -63,8 +63,8 @@ def experiments(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         # One after another, because a bug affects the whole process; their proofs overlap.
         control = pool.submit(_judge, *_play(ground, stage_of(f"{ground}-control"), None))
-        tried = [(one, pool.submit(_judge, *_play(ground, stage_of(one.name), one))) for one in mutants]
-        return control.result(), [(one, seen.result()) for one, seen in tried]
+        futures = [(one, pool.submit(_judge, *_play(ground, stage_of(one.name), one))) for one in mutants]
+        return control.result(), [(one, seen.result()) for one, seen in futures]
 
 
 def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, float]:
@@ -89,14 +89,14 @@ def _judge(scene: Scene, seconds: float) -> Seen:
         if not scene.partitions:
             return Seen(Verdict.INCONCLUSIVE if silent else Verdict.PROVEN, {}, signs, (), seconds)
         names = scene.stage.names
-        claim = PipelineUnderTest(names.input, names.output, names.dead_letter, names.group)
-        asked = VerifyOptions(
+        pipeline = PipelineUnderTest(names.input, names.output, names.dead_letter, names.group)
+        options = VerifyOptions(
             settled=True,
             journals=scene.journals,
             needed={"disturbances": len(scene.fired)} if scene.fired else {},
             fired={"disturbances": sum(scene.fired)},
         )
-        report = verify(scene.stage.connection, claim, Deadline(_VERIFY_S), asked)
+        report = verify(scene.stage.connection, pipeline, Deadline(_VERIFY_S), options)
     except BrewError as error:
         return Seen(Verdict.INCONCLUSIVE, {}, signs, (str(error),), seconds)
     finally:

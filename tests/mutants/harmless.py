@@ -8,8 +8,7 @@ from typing import Any
 from brew.errors import BrewError
 from brew.kafka.transaction import KafkaTransaction
 from brew.readers.direct import worker
-from mutants.mutant import Changes, mutant
-from mutants.steps import Method
+from mutants.mutant import Changes, Method, mutant
 
 
 @mutant("D11", on="failing-send-offsets", named="")
@@ -22,14 +21,11 @@ def abort_left_out(change: Changes) -> None:
 def commit_error_taken_for_done(change: Changes) -> None:
     """A failed commit is reported as done: the driver reads the committed offset and plans the range again."""
 
-    def committing(old: Method) -> Method:
-        def commit(self: KafkaTransaction, *arguments: Any) -> None:
-            with contextlib.suppress(BrewError):
-                old(self, *arguments)
+    def commit(old: Method, *arguments: Any) -> None:
+        with contextlib.suppress(BrewError):
+            old(*arguments)
 
-        return commit
-
-    change.set(KafkaTransaction, "commit", committing)
+    change.wrap(KafkaTransaction, "commit", commit)
 
 
 @mutant("D14", on="calm", named="")

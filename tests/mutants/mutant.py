@@ -20,6 +20,10 @@ class Changes:
         setattr(owner, name, new(old))
         self._undo.append(lambda: setattr(owner, name, known))
 
+    def wrap(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        """Replace the function ``owner.name`` by one that returns ``call(old, *arguments, **options)``."""
+        self.set(owner, name, lambda old: lambda *arguments, **options: call(old, *arguments, **options))
+
     def at_end(self, act: Callable[[], object]) -> None:
         self._undo.append(act)
 
@@ -32,6 +36,7 @@ class Changes:
 
 
 Change = Callable[[Changes], None]
+Method = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError
 from brew.kafka.transaction import KafkaTransaction
 from brew.offsets import HEADER_OFFSET
-from mutants.mutant import Changes, mutant
-
-Method = Callable[..., Any]
+from mutants.mutant import Changes, Method, mutant
 
 
 @mutant("D14", on="model", named="records are still queued")
@@ -35,41 +33,34 @@ def flush_left_out(change: Changes) -> None:
 
         def flush(self, deadline: Deadline) -> None: ...
 
-    def unflushed(old: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda rows, offered, targets, enrich, kafka, *more, **named: old(
-            rows, offered, targets, enrich, Unflushed(kafka), *more, **named
-        )
+    def transact(old: Method, *arguments: Any, **options: Any) -> Any:
+        rows, offered, targets, enrich, kafka, *more = arguments
+        return old(rows, offered, targets, enrich, Unflushed(kafka), *more, **options)
 
-    change.set(range_transaction, "transact_range", unflushed)
+    change.wrap(range_transaction, "transact_range", transact)
 
 
 def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> None:
     """Send a different offset: ``pick`` gets the range's end and the last row's offset."""
 
-    def making(old: Method) -> Method:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
-            old(self, *arguments)
-            produce = self.produce
-            self.last = None
+    def init(old: Method, self: KafkaTransaction, *arguments: Any) -> None:
+        old(self, *arguments)
+        produce = self.produce
+        self.last = None
 
-            def write(*record: Any) -> None:
-                produce(*record)
-                self.last = int(dict(record[-1])[HEADER_OFFSET])
+        def write(*record: Any) -> None:
+            produce(*record)
+            self.last = int(dict(record[-1])[HEADER_OFFSET])
 
-            self.produce = write
+        self.produce = write
 
-        return made
+    def send(old: Method, self: KafkaTransaction, until: int, *more: Any) -> None:
+        picked = pick(until, self.last)
+        if picked is not None:
+            old(self, picked, *more)
 
-    def sending(old: Method) -> Method:
-        def send(self: KafkaTransaction, until: int, *more: Any) -> None:
-            picked = pick(until, self.last)
-            if picked is not None:
-                old(self, picked, *more)
-
-        return send
-
-    change.set(KafkaTransaction, "__init__", making)
-    change.set(KafkaTransaction, "send_offsets", sending)
+    change.wrap(KafkaTransaction, "__init__", init)
+    change.wrap(KafkaTransaction, "send_offsets", send)
 
 
 @mutant("D5", on="calm", named="lost-commit")
@@ -111,26 +102,20 @@ def offset_by_plain_consumer_commit(change: Changes) -> None:
 def offset_in_a_transaction_of_its_own(change: Changes) -> None:
     """Records are committed first, and their offset in a second transaction."""
 
-    def sending(old: Method) -> Method:
-        def send(self: KafkaTransaction, until: int, metadata: str, deadline: Deadline) -> None:
-            self._call("commit", self._producer.commit_transaction, deadline)
-            self.begin()
-            old(self, until, metadata, deadline)
+    def send(old: Method, self: KafkaTransaction, until: int, metadata: str, deadline: Deadline) -> None:
+        self._call("commit", self._producer.commit_transaction, deadline)
+        self.begin()
+        old(self, until, metadata, deadline)
 
-        return send
-
-    change.set(KafkaTransaction, "send_offsets", sending)
+    change.wrap(KafkaTransaction, "send_offsets", send)
 
 
 @mutant("D11", on="failing-send-offsets", named="duplicate-output")
 def commit_after_failed_send_offsets(change: Changes) -> None:
     """An error of send-offsets is logged and ignored; the commit follows."""
 
-    def sending(old: Method) -> Method:
-        def send(self: KafkaTransaction, *arguments: Any) -> None:
-            with contextlib.suppress(BrewError):
-                old(self, *arguments)
+    def send(old: Method, *arguments: Any) -> None:
+        with contextlib.suppress(BrewError):
+            old(*arguments)
 
-        return send
-
-    change.set(KafkaTransaction, "send_offsets", sending)
+    change.wrap(KafkaTransaction, "send_offsets", send)

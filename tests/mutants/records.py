@@ -16,7 +16,7 @@ from brew.kafka.clients import producer
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import HEADER_OFFSET
-from mutants.mutant import Changes, mutant
+from mutants.mutant import Changes, Method, mutant
 
 Produce = Callable[..., None]
 _PARTITION, _HEADERS = 3, 7
@@ -25,14 +25,24 @@ _PARTITION, _HEADERS = 3, 7
 def _producing(change: Changes, twist: Callable[[Produce], Produce]) -> None:
     """Replace every transaction's `produce` by ``twist(produce)``."""
 
-    def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
-            old(self, *arguments)
-            self.produce = twist(self.produce)
+    def init(old: Method, self: KafkaTransaction, *arguments: Any) -> None:
+        old(self, *arguments)
+        self.produce = twist(self.produce)
 
-        return made
+    change.wrap(KafkaTransaction, "__init__", init)
 
-    change.set(KafkaTransaction, "__init__", making)
+
+def _skipping(change: Changes, error: type[Exception]) -> None:
+    """Skip each record whose `produce` raises ``error``."""
+
+    def twist(produce: Produce) -> Produce:
+        def write(*record: Any) -> None:
+            with contextlib.suppress(error):
+                produce(*record)
+
+        return write
+
+    _producing(change, twist)
 
 
 def _headers(change: Changes, edit: Callable[[list[Any]], list[Any]]) -> None:
@@ -51,35 +61,19 @@ def read_uncommitted_input(change: Changes) -> None:
 @mutant("D9", on="retention", named="lost-output")
 def reader_resets_to_latest(change: Changes) -> None:
     """A reader whose offset is gone continues at the end of the log instead of raising."""
-    change.set(log_reader, "consumer", lambda old: lambda *a, **k: old(*a, **k, **{"auto.offset.reset": "latest"}))
+    change.wrap(log_reader, "consumer", lambda old, *a, **k: old(*a, **k, **{"auto.offset.reset": "latest"}))
 
 
 @mutant("D14", on="full-queue", named="lost-output")
 def buffer_error_swallowed(change: Changes) -> None:
     """A full queue is ignored: the record that did not fit is never written."""
-
-    def twist(produce: Produce) -> Produce:
-        def write(*record: Any) -> None:
-            with contextlib.suppress(BufferError):
-                produce(*record)
-
-        return write
-
-    _producing(change, twist)
+    _skipping(change, BufferError)
 
 
 @mutant("D14", on="failing-produce", named="lost-output")
 def failed_row_skipped(change: Changes) -> None:
     """A row whose `produce` raises is skipped, and the range continues without it."""
-
-    def twist(produce: Produce) -> Produce:
-        def write(*record: Any) -> None:
-            with contextlib.suppress(KafkaException):
-                produce(*record)
-
-        return write
-
-    _producing(change, twist)
+    _skipping(change, KafkaException)
 
 
 @mutant("D22", on="calm", named="phantom-output")
@@ -119,26 +113,20 @@ def partition_by_chance(change: Changes) -> None:
 def batches_swapped(change: Changes) -> None:
     """The second half of a range is written before the first, as two concurrent writers would."""
 
-    def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
-            old(self, *arguments)
-            self.plain = self.produce
-            self.held = []
-            self.produce = lambda *record: self.held.append(record)
+    def init(old: Method, self: KafkaTransaction, *arguments: Any) -> None:
+        old(self, *arguments)
+        self.plain = self.produce
+        self.held = []
+        self.produce = lambda *record: self.held.append(record)
 
-        return made
+    def flush(old: Method, self: KafkaTransaction, *arguments: Any) -> None:
+        middle = len(self.held) // 2
+        for record in [*self.held[middle:], *self.held[:middle]]:
+            self.plain(*record)
+        old(self, *arguments)
 
-    def flushing(old: Callable[..., None]) -> Callable[..., None]:
-        def flush(self: KafkaTransaction, *arguments: Any) -> None:
-            middle = len(self.held) // 2
-            for record in [*self.held[middle:], *self.held[:middle]]:
-                self.plain(*record)
-            old(self, *arguments)
-
-        return flush
-
-    change.set(KafkaTransaction, "__init__", making)
-    change.set(KafkaTransaction, "flush", flushing)
+    change.wrap(KafkaTransaction, "__init__", init)
+    change.wrap(KafkaTransaction, "flush", flush)
 
 
 @mutant("D19", on="calm", named="lost-output")
@@ -152,13 +140,10 @@ def dead_letters_outside_of_the_transaction(change: Changes) -> None:
     """A separate producer writes dead letters, so they survive a crash and the next attempt duplicates them."""
     beside: list[Producer] = []
 
-    def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
-            old(self, settings, *place)
-            if not beside:
-                beside.append(producer(settings.connection, None, timeout_s=10, message_max_bytes=1_000_000))
-
-        return made
+    def init(old: Method, self: KafkaTransaction, settings: Any, *place: Any) -> None:
+        old(self, settings, *place)
+        if not beside:
+            beside.append(producer(settings.connection, None, timeout_s=10, message_max_bytes=1_000_000))
 
     class Outside:
         """The port, only with `produce`."""
@@ -168,7 +153,5 @@ def dead_letters_outside_of_the_transaction(change: Changes) -> None:
             beside[0].produce(*record)
             beside[0].flush(10)
 
-    change.set(KafkaTransaction, "__init__", making)
-    change.set(
-        range_transaction, "_reject", lambda old: lambda run, *record: old(replace(run, kafka=Outside()), *record)
-    )
+    change.wrap(KafkaTransaction, "__init__", init)
+    change.wrap(range_transaction, "_reject", lambda old, run, *record: old(replace(run, kafka=Outside()), *record))

@@ -48,14 +48,14 @@ def told_the_past(scene: Scene) -> None:
     """Plan and locate get the offset from before a second pipeline's commit, as from a cut-off coordinator."""
     scene.create(1, 4)
     scene.drain()
-    places = (scene.stage.connection, scene.stage.names.group, scene.stage.names.input, [0])
-    past = offsets.committed_by(*places, READ_COMMITTED, Deadline(20))
+    group = (scene.stage.connection, scene.stage.names.group, scene.stage.names.input, [0])
+    committed = offsets.committed_by(*group, READ_COMMITTED, Deadline(20))
     scene.orders(20)
     scene.drain()
     scene.mutate()
     until_sent: list[object] = []
     for owner in (partitions, committed_offset):
-        scene.change.set(owner, "committed", lambda old: lambda *asked: old(*asked) if until_sent else dict(past))
+        scene.change.wrap(owner, "committed", lambda old, *args: old(*args) if until_sent else dict(committed))
     scene.once(KafkaTransaction, "send_offsets", before=lambda: until_sent.append(True))
     scene.drain()
 
@@ -91,25 +91,25 @@ def pending_under_another_id(scene: Scene) -> None:
     scene.drain()
     scene.orders(10)
     ids = iter([":before"])
-    scene.change.set(transaction, "producer", lambda old: lambda c, own, **k: old(c, own + next(ids, ""), **k))
+    scene.change.wrap(transaction, "producer", lambda old, c, name, **k: old(c, name + next(ids, ""), **k))
     scene.mutate()
-    pending, go = threading.Event(), threading.Event()
+    pending, may_commit = threading.Event(), threading.Event()
 
     def wait() -> None:
         pending.set()
-        go.wait(20)
+        may_commit.wait(20)
 
     scene.once(KafkaTransaction, "commit", before=wait)
     predecessor = threading.Thread(target=scene.drain)
     predecessor.start()
     pending.wait(20)
-    release = threading.Timer(_LATER_S, go.set)
+    release = threading.Timer(_LATER_S, may_commit.set)
     scene.once(KafkaTransaction, "locate", before=release.start)
     try:
         scene.drain()
     finally:
         release.cancel()
-        go.set()
+        may_commit.set()
         predecessor.join(20)
 
 
@@ -131,16 +131,16 @@ def recreated(scene: Scene) -> None:
     scene.create(1, 20)
     scene.mutate()
     scene.drain()
-    stage, whose = scene.stage, (scene.stage.connection, scene.stage.names.group, scene.stage.names.input)
-    position = offsets.committed_by(*whose, [0], READ_COMMITTED, Deadline(20))[0]
+    stage, group = scene.stage, (scene.stage.connection, scene.stage.names.group, scene.stage.names.input)
+    position = offsets.committed_by(*group, [0], READ_COMMITTED, Deadline(20))[0]
     stage.admin.delete_topics([stage.names.input])[stage.names.input].result(20)
     until(lambda: stage.names.input not in stage.admin.list_topics(timeout=10).topics, "the topic's end")
     scene.create(1, 30)
     until(lambda: set(stage.committed().values()) == {None}, "the old topic's offsets' end")
     assert position is not None
     place = TopicPartition(stage.names.input, 0, position.offset, position.metadata)
-    asked = stage.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.names.group, [place])])
-    asked[stage.names.group].result(20)
+    futures = stage.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.names.group, [place])])
+    futures[stage.names.group].result(20)
     try:
         scene.drain()
     except Refused as error:

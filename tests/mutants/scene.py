@@ -18,7 +18,7 @@ from brew.errors import BrewError, Refused
 from brew.kafka.clients import producer
 from brew.kafka.transaction import KafkaTransaction
 from brew.outcome import Outcome
-from mutants.mutant import Changes, Mutant
+from mutants.mutant import Changes, Method, Mutant
 from proof.seed import orders, spoiled
 
 _MOST_CYCLES = 10
@@ -83,10 +83,10 @@ class Scene:
         """Write orders to the partitions in turn, one in ``bad_every`` unreadable."""
         writer, order = _writer(self.stage.broker.bootstrap), orders(0)
         for number in range(self._number, self._number + count):
-            made = order(number)
+            record = order(number)
             if bad_every and number % bad_every == 1:
-                made = spoiled(made, number // bad_every)
-            writer.produce(self.stage.names.input, made[1], made[0], number % self.partitions, headers=headers)
+                record = spoiled(record, number // bad_every)
+            writer.produce(self.stage.names.input, record[1], record[0], number % self.partitions, headers=headers)
         self._number += count
         assert writer.flush(20) == 0
 
@@ -146,23 +146,20 @@ class Scene:
     ) -> None:
         """Act before or after the first call of a method whose arguments ``when`` accepts."""
         self.fired.append(False)
-        mine, lock = len(self.fired) - 1, threading.Lock()
+        index, lock = len(self.fired) - 1, threading.Lock()
 
-        def wrapping(old: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                with lock:
-                    first = when(*arguments) and not self.fired[mine]
-                    self.fired[mine] |= first
-                if first:
-                    before()
-                result = old(*arguments)
-                if first:
-                    after()
-                return result
+        def call(old: Method, *arguments: Any) -> Any:
+            with lock:
+                first = when(*arguments) and not self.fired[index]
+                self.fired[index] |= first
+            if first:
+                before()
+            result = old(*arguments)
+            if first:
+                after()
+            return result
 
-            return call
-
-        self.change.set(owner, name, wrapping)
+        self.change.wrap(owner, name, call)
 
     def fail_once(self, step: str, error: BrewError, *, applied: bool = False) -> None:
         """Let the first call of this client-library step raise, before or after the broker has acted."""
@@ -170,5 +167,5 @@ class Scene:
         def fail() -> None:
             raise error
 
-        at = {"after" if applied else "before": fail}
-        self.once(KafkaTransaction, "_call", when=lambda _, called, *_rest: called == step, **at)
+        moment = {"after" if applied else "before": fail}
+        self.once(KafkaTransaction, "_call", when=lambda _, called, *_rest: called == step, **moment)

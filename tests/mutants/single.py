@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -22,6 +21,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets
 from brew.settings import Limits
+from mutants.mutant import Method
 from mutants.scene import Scene
 from pipeline.enrichment import enricher
 
@@ -46,15 +46,12 @@ def side_by_side(scene: Scene) -> None:
     scene.mutate()
     both, calls = threading.Barrier(2), iter(range(2))
 
-    def meeting(old: Callable[..., Any]) -> Callable[..., Any]:
-        def locate(*arguments: Any) -> Any:
-            if next(calls, None) is not None:
-                both.wait(20)
-            return old(*arguments)
+    def locate(old: Method, *arguments: Any) -> Any:
+        if next(calls, None) is not None:
+            both.wait(20)
+        return old(*arguments)
 
-        return locate
-
-    scene.change.set(KafkaTransaction, "locate", meeting)
+    scene.change.wrap(KafkaTransaction, "locate", locate)
     _undisturbed(scene)
     scene.fired.append(next(calls, None) is None)
 
@@ -68,9 +65,8 @@ def _undisturbed(scene: Scene, *options: str) -> None:
 
 def full_queue(scene: Scene) -> None:
     """The producer's queue holds three records."""
-    scene.change.set(
-        transaction, "producer", lambda old: lambda *a, **k: old(*a, **{**k, "queue.buffering.max.messages": 3})
-    )
+    three_records = {"queue.buffering.max.messages": 3}
+    scene.change.wrap(transaction, "producer", lambda old, *a, **k: old(*a, **(k | three_records)))
     scene.create(1, 60)
     scene.mutate()
     scene.drain()
@@ -78,27 +74,24 @@ def full_queue(scene: Scene) -> None:
 
 def failing_produce(scene: Scene) -> None:
     """One call of `produce` raises, once."""
-    left = [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
+    errors = [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
 
-    def making(old: Callable[..., None]) -> Callable[..., None]:
-        def made(self: KafkaTransaction, *arguments: Any) -> None:
-            old(self, *arguments)
-            produce, seventh = self.produce, iter(range(7))
+    def init(old: Method, self: KafkaTransaction, *arguments: Any) -> None:
+        old(self, *arguments)
+        produce, seventh = self.produce, iter(range(7))
 
-            def write(*record: Any) -> None:
-                if next(seventh, None) is None and left:
-                    raise left.pop()
-                produce(*record)
+        def write(*record: Any) -> None:
+            if next(seventh, None) is None and errors:
+                raise errors.pop()
+            produce(*record)
 
-            self.produce = write
+        self.produce = write
 
-        return made
-
-    scene.change.set(KafkaTransaction, "__init__", making)
+    scene.change.wrap(KafkaTransaction, "__init__", init)
     scene.create(1, 20)
     scene.mutate()
     scene.drain()
-    scene.fired.append(not left)
+    scene.fired.append(not errors)
 
 
 def failing_send_offsets(scene: Scene) -> None:
@@ -143,8 +136,8 @@ def _crashing(scene: Scene, point: CrashPoint) -> None:
     scene.drain()
     scene.orders(20, bad_every=4)
     scene.mutate()
-    here = scene.drain("--crash-prob", "1.0", "--crash-point", point.value)
-    scene.fired.append(here.statuses() == {Status.CRASHED})
+    view = scene.drain("--crash-prob", "1.0", "--crash-point", point.value)
+    scene.fired.append(view.statuses() == {Status.CRASHED})
     scene.orders(4)
     scene.drain()
 
@@ -190,12 +183,9 @@ def silent_reader(scene: Scene) -> None:
     scene.mutate()
     scene.fired.append(False)
 
-    def executing(old: Callable[..., Any]) -> Callable[..., Any]:
-        def execute(self: LocalEngine, *given: Any) -> Any:
-            first, scene.fired[-1] = not scene.fired[-1], True
-            return {} if first else old(self, *given)
+    def execute(old: Method, *arguments: Any) -> Any:
+        first, scene.fired[-1] = not scene.fired[-1], True
+        return {} if first else old(*arguments)
 
-        return execute
-
-    scene.change.set(LocalEngine, "execute", executing)
+    scene.change.wrap(LocalEngine, "execute", execute)
     scene.drain()

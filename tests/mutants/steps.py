@@ -19,10 +19,7 @@ from brew.names import READ_UNCOMMITTED, TransactionalId
 from brew.offsets import Committed
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows
-from mutants.mutant import Changes, mutant
-
-Method = Callable[..., Any]
-
+from mutants.mutant import Changes, Method, mutant
 
 # Ownership of transactions.
 
@@ -62,35 +59,31 @@ def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
     kept: dict[tuple[Any, ...], KafkaTransaction] = {}
     ongoing: set[int] = set()
 
-    def making(old: Method) -> Method:
-        def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
-            before = kept.pop(place, None)
-            if before is None:
-                old(self, settings, *place)
-            else:
-                vars(self).update(vars(before))
-                ongoing.add(id(self))
-            self.place = place
+    def init(old: Method, self: KafkaTransaction, settings: Any, *place: Any) -> None:
+        kept_transaction = kept.pop(place, None)
+        if kept_transaction is None:
+            old(self, settings, *place)
+        else:
+            vars(self).update(vars(kept_transaction))
+            ongoing.add(id(self))
+        self.place = place
 
-        return made
+    def fence(old: Method, self: KafkaTransaction, deadline: Deadline) -> None:
+        if id(self) not in ongoing:
+            old(self, deadline)
 
-    def fencing(old: Method) -> Method:
-        return lambda self, deadline: None if id(self) in ongoing else old(self, deadline)
+    def close(old: Method, self: KafkaTransaction) -> None:
+        ongoing.discard(id(self))
+        if when(self):
+            kept[self.place] = self
+        else:
+            old(self)
 
-    def closing(old: Method) -> Method:
-        def close(self: KafkaTransaction) -> None:
-            ongoing.discard(id(self))
-            if when(self):
-                kept[self.place] = self
-            else:
-                old(self)
-
-        change.at_end(lambda: [old(one) for one in kept.values()])
-        return close
-
-    change.set(KafkaTransaction, "__init__", making)
-    change.set(KafkaTransaction, "fence", fencing)
-    change.set(KafkaTransaction, "close", closing)
+    change.wrap(KafkaTransaction, "__init__", init)
+    change.wrap(KafkaTransaction, "fence", fence)
+    unchanged_close = KafkaTransaction.close
+    change.at_end(lambda: [unchanged_close(transaction) for transaction in kept.values()])
+    change.wrap(KafkaTransaction, "close", close)
 
 
 @mutant("D11", on="failing-send-offsets", named="duplicate-output")
@@ -115,8 +108,8 @@ def locate_before_fence(change: Changes) -> None:
 
     def second(self: KafkaTransaction, deadline: Deadline) -> Committed | None:
         fence(self, deadline)
-        found: Committed | None = self.found
-        return found
+        position: Committed | None = self.found
+        return position
 
     change.set(KafkaTransaction, "fence", lambda _: first)
     change.set(KafkaTransaction, "locate", lambda _: second)
@@ -142,17 +135,13 @@ def no_locate(change: Changes) -> None:
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")
 def position_inside_the_range_ignored(change: Changes) -> None:
     """A range that is partly committed is written again from its start."""
-    change.set(
-        range_transaction, "_produce_all", lambda old: lambda run, batches, _: old(run, batches, run.offered.start)
-    )
+    change.wrap(range_transaction, "_produce_all", lambda old, run, batches, _: old(run, batches, run.offered.start))
 
 
 @mutant("D7", on="vanished-behind-the-plan", named="duplicate-output")
 def first_time_ignored(change: Changes) -> None:
     """A missing committed offset is taken for a first run, although the driver planned from one."""
-    change.set(
-        range_transaction, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True)
-    )
+    change.wrap(range_transaction, "_settled", lambda old, found, offered, **_: old(found, offered, first_time=True))
 
 
 @mutant("D4", on="pending-under-another-id", named="duplicate-output")
@@ -167,27 +156,21 @@ def retried_without_locate(change: Changes) -> None:
     """After a commit without an answer, the range is written again without reading the committed offset."""
     blind = threading.local()
 
-    def trying(old: Method) -> Method:
-        def attempt(offer: AttemptSpec, batches: Iterator[Rows], job: Job) -> Outcome:
-            rows = [*batches]
-            outcome: Outcome = old(offer, iter(rows), job)
-            if outcome.status is Status.FAILED and "commit" in outcome.detail:
-                blind.on = True
-                outcome = old(offer, iter(rows), job)
-                blind.on = False
-            return outcome
+    def attempt(old: Method, offer: AttemptSpec, batches: Iterator[Rows], job: Job) -> Outcome:
+        rows = [*batches]
+        outcome: Outcome = old(offer, iter(rows), job)
+        if outcome.status is Status.FAILED and "commit" in outcome.detail:
+            blind.on = True
+            outcome = old(offer, iter(rows), job)
+            blind.on = False
+        return outcome
 
-        return attempt
+    def settled(old: Method, *known: Any, **more: Any) -> Any:
+        return None if getattr(blind, "on", False) else old(*known, **more)
 
-    def settling(old: Method) -> Method:
-        return lambda *known, **more: None if getattr(blind, "on", False) else old(*known, **more)
+    def write(old: Method, run: Any, batches: Any, position: int) -> None:
+        old(run, batches, run.offered.start if getattr(blind, "on", False) else position)
 
-    def writing(old: Method) -> Method:
-        def write(run: Any, batches: Any, position: int) -> None:
-            old(run, batches, run.offered.start if getattr(blind, "on", False) else position)
-
-        return write
-
-    change.set(micro_batches, "attempt", trying)
-    change.set(range_transaction, "_settled", settling)
-    change.set(range_transaction, "_produce_all", writing)
+    change.wrap(micro_batches, "attempt", attempt)
+    change.wrap(range_transaction, "_settled", settled)
+    change.wrap(range_transaction, "_produce_all", write)

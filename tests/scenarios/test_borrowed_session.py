@@ -63,11 +63,11 @@ def test_a_run_works_on_the_session_that_is_there_and_leaves_it_as_it_was(stage:
     stage.create(2)
     stage.seed(40)
     ran = _inside(stage, reader)
-    told = ran.out.splitlines()
-    assert told[0] == "run 0 40"
-    assert told[1].startswith("0 records: ")
+    lines = ran.out.splitlines()
+    assert lines[0] == "run 0 40"
+    assert lines[1].startswith("0 records: ")
     refused = ["connector 3"] if reader == "direct" else []
-    assert told[2:] == ["command 0", *refused, "theirs 10"]
+    assert lines[2:] == ["command 0", *refused, "theirs 10"]
     if refused:
         assert "the Spark session of this process has no Kafka source on its class path" in ran.err
         assert '"org.apache.spark:spark-sql-kafka-0-10_2.13:' in ran.err

@@ -67,27 +67,29 @@ def test_members_go_on_after_their_broker_was_killed_and_no_token_has_two_holder
     beliefs: set[Belief] = set()
     stop = threading.Event()
 
-    def watch(keeper: Heartbeater) -> None:
+    def watch(heartbeater: Heartbeater) -> None:
         while not stop.wait(0.01):
-            beliefs.update(Belief(keeper.membership.client_id, p, one.token) for p, one in keeper.held().items())
+            beliefs.update(
+                Belief(heartbeater.membership.client_id, p, one.token) for p, one in heartbeater.held().items()
+            )
 
     with ExitStack() as stack:
-        keepers = [
+        heartbeaters = [
             stack.enter_context(
                 Heartbeater(lambda: ClaimsLog(connection, topic), Membership(name, "g", "worked", partitions, 0.5))
             )
             for name in "ab"
         ]
-        watchers = [threading.Thread(target=watch, args=[one], daemon=True) for one in keepers]
-        for one in watchers:
+        threads = [threading.Thread(target=watch, args=[one], daemon=True) for one in heartbeaters]
+        for one in threads:
             one.start()
-        until(lambda: sum(len(one.held()) for one in keepers) == len(partitions), "all are owned")
+        until(lambda: sum(len(one.held()) for one in heartbeaters) == len(partitions), "all are owned")
         alone.cluster.kill(1)
-        until(lambda: not any(one.held() for one in keepers), "both have stopped", 10)
+        until(lambda: not any(one.held() for one in heartbeaters), "both have stopped", 10)
         alone.cluster.restart(1)
-        until(lambda: sum(len(one.held()) for one in keepers) == len(partitions), "all are owned again")
+        until(lambda: sum(len(one.held()) for one in heartbeaters) == len(partitions), "all are owned again")
         stop.set()
-        for one in watchers:
+        for one in threads:
             one.join(5)
 
     log = ClaimsLog(connection, topic, create=False)

@@ -13,7 +13,7 @@ import pytest
 from harness.brokers import Broker
 from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, Watching, ended
 from harness.names import Names
-from harness.programs import Running, until
+from harness.programs import Running, terminate_all, until
 
 RECORDS = 300
 WORK_S = 0.03  # the worker's, per slice
@@ -34,12 +34,12 @@ def two(stage: ClaimsStage, *more: str) -> Iterator[tuple[Running, Running, Watc
     with ended(a, b), stage.watching() as log:
         until(lambda: sorted(row.owner or "" for row in log.rows()) == ["a", "a", "b", "b"], "each has its half")
         stage.seed(RECORDS)
-        until(lambda: by(stage, "a") > 100 and by(stage, "b") > 100, "both work")
+        until(lambda: record_count(stage, "a") > 100 and record_count(stage, "b") > 100, "both work")
         yield a, b, log
 
 
-def by(stage: ClaimsStage, client: str) -> int:
-    return sum(one[0] == client for one in stage.done())
+def record_count(stage: ClaimsStage, client: str) -> int:
+    return sum(worker == client for worker, _, _ in stage.done())
 
 
 def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_repeated(claims: ClaimsStage) -> None:
@@ -51,8 +51,7 @@ def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_
         held = {partition for client, partition, _ in claims.done() if client == "a"}
         until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
         took = time.monotonic() - killed
-        b.terminate()
-        assert b.wait().code == 0
+        assert terminate_all(b, seconds=90) == [0]
 
     counts = claims.counts()
     repeats = sum(counts.values()) - len(counts)
@@ -69,8 +68,7 @@ def test_a_killed_worker_drops_what_it_had_claimed_and_nothing_comes_twice(claim
     with two(claims, "--flow", "at-most-once") as (a, b, log):
         a.kill_family()
         until(lambda: log.positions() == {RECORDS}, "all is claimed")
-        b.terminate()
-        assert b.wait().code == 0
+        assert terminate_all(b, seconds=90) == [0]
 
     counts = claims.counts()
     dropped = RECORDS * PARTITIONS - len(counts)
@@ -86,8 +84,7 @@ def test_a_worker_that_ends_cleanly_repeats_and_drops_nothing(claims: ClaimsStag
         until(lambda: log.owners() == {"b"}, "the other one has all", 11)
         assert a.wait().code == 0
         until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
-        b.terminate()
-        assert b.wait().code == 0
+        assert terminate_all(b, seconds=90) == [0]
         until(lambda: {(row.owner, row.position) for row in log.rows()} == {(None, RECORDS)}, "the release is told")
     assert set(claims.counts().values()) == {1}
 
@@ -103,9 +100,7 @@ def test_a_worker_that_slept_past_two_heartbeats_writes_nothing_that_counts(clai
         later = log.rows()
         until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
         until(lambda: log.positions() == {RECORDS}, "and told")
-        for one in (a, b):
-            one.terminate()
-        assert [one.wait().code for one in (a, b)] == [0, 0]
+        assert terminate_all(a, b, seconds=90) == [0, 0]
 
     assert all(row.token > tokens[row.partition] for row in later if row.owner == "a")
     assert max(claims.counts().values()) <= 2
@@ -117,19 +112,18 @@ def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: Cl
     claims.seed(RECORDS)
     a = claims.worker("a", "--interval-s", str(long_s))
     with ended(a):
-        until(lambda: by(claims, "a") > 100, "it works")
+        until(lambda: record_count(claims, "a") > 100, "it works")
         with claims.watching() as log:
             owned = {row.partition: row.token for row in log.rows()}
             a.kill_family()
             a.wait()
-            done = by(claims, "a")
+            done = record_count(claims, "a")
             claims.seed(RECORDS)  # it may have been through
-            again = claims.worker("a", "--interval-s", str(long_s))
-            with ended(again):
+            restarted = claims.worker("a", "--interval-s", str(long_s))
+            with ended(restarted):
                 until(
                     lambda: all(row.token > owned[row.partition] for row in log.rows()), "it has all back", 1.8 * long_s
                 )
-                until(lambda: by(claims, "a") > done, "it works again")
-                again.terminate()
-                assert again.wait().code == 0
+                until(lambda: record_count(claims, "a") > done, "it works again")
+                assert terminate_all(restarted, seconds=90) == [0]
             assert {row.partition for row in log.rows()} == set(owned) == set(range(PARTITIONS))

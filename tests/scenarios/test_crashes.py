@@ -16,18 +16,13 @@ from brew.deadline import Deadline
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import CrashPoint
 
-BEFORE_COMMIT = {
-    CrashPoint.AFTER_FENCE,
-    CrashPoint.MID_PRODUCE,
-    CrashPoint.AFTER_FLUSH,
-    CrashPoint.AFTER_SEND_OFFSETS,
-}
+BEFORE_COMMIT = {CrashPoint.AFTER_FENCE, CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 UNCOMMITTED = re.compile(r"^💥 crash before commit: (\d+) records? already in output log$", re.MULTILINE)
 COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records? committed, not reported$", re.MULTILINE)
 IN_FLIGHT = re.compile(
     r"^💥 crash with the commit in flight: (\d+) records? in output log, outcome unknown$", re.MULTILINE
 )
-MET = re.compile(r'"status":"(fenced|already-done|ahead)"')
+CONFLICT = re.compile(r'"status":"(fenced|already-done|ahead)"')
 ROUNDS = 2
 OFFSETS = "__consumer_offsets"
 ALONE = ("--master", "none")
@@ -48,9 +43,9 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
         ran = stage.pipeline("--crash-prob", "1.0", *ALONE)
         assert ran.code == 2, ran.text
         assert ran.statuses() == {"crashed"}
-        told = UNCOMMITTED.search(ran.out)
-        assert told is not None, ran.text
-        left += int(told[1])
+        match = UNCOMMITTED.search(ran.out)
+        assert match is not None, ran.text
+        left += int(match[1])
         assert stage.records(stage.names.output) == []
         stage.nobody_left()
     assert stage.drain_alone("--crash-prob", "0").statuses() == {Status.COMMITTED}
@@ -68,10 +63,10 @@ def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stag
     assert ran.code == 2, ran.text
     stage.nobody_left()
     line = UNCOMMITTED if point in BEFORE_COMMIT else IN_FLIGHT if point is CrashPoint.COMMIT_IN_FLIGHT else COMMITTED
-    told = line.search(ran.out)
-    assert told is not None, ran.text
+    match = line.search(ran.out)
+    assert match is not None, ran.text
     in_log = len(stage.records(stage.names.output, READ_UNCOMMITTED))
-    assert int(told[1]) == in_log
+    assert int(match[1]) == in_log
     assert (in_log > 0) == (point is not CrashPoint.AFTER_FENCE)
     if point in BEFORE_COMMIT:
         assert stage.records(stage.names.output) == []
@@ -94,10 +89,11 @@ def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -
     stage.proven(inputs=60, outputs=60)
 
 
-def stands_in_a_transaction(stage: Stage, program: Running) -> bool:
+def is_in_a_transaction(stage: Stage, program: Running) -> bool:
     """
-    Stop the whole family once it seems to be in one; it stays stopped when one holds back the output and has no offsets
-    yet: of any other the commit may be on its way, or the first record, and what is seen now would not be seen later.
+    Stop all its processes once one transaction seems open; return whether one holds back the output and has no offsets.
+
+    If so, they stay stopped. Any other one may be sending its commit, or its first record, and is seen only now.
     """
     if not stage.waiting():
         return False
@@ -113,14 +109,14 @@ def stands_in_a_transaction(stage: Stage, program: Running) -> bool:
 
 def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> None:
     """Driver, JVM and workers die in the middle of a long backlog; each round goes on from Kafka's answer."""
-    dice = random.Random(20)
+    chance = random.Random(20)
     stage.create()
     stage.seed(30_000)
     last: dict[int, int] = {}
     for _ in range(ROUNDS):
         with stage.follow("--follow", "--max-records-per-transaction", "50") as program:
-            program.await_cycle(times=dice.randint(1, 3))
-            until(lambda: stands_in_a_transaction(stage, program), "an open transaction", 30)
+            program.await_cycle(times=chance.randint(1, 3))
+            until(lambda: is_in_a_transaction(stage, program), "an open transaction", 30)
             program.kill_family()
             program.wait()
         assert stage.open_transactions(), "the kill met no transaction"
@@ -142,17 +138,17 @@ def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: 
     stage.seed(8_000)
     with stage.follow("--follow", *SMALL) as program:
         program.await_cycle()
-        max(program.members("pyspark.daemon"), key=lambda one: one.create_time()).kill()
+        max(program.members("pyspark.daemon"), key=lambda process: process.create_time()).kill()
         before = stage.committed()
         stage.seed(8_000)  # a partition may have been drained before the look
-        until(lambda: all((at or 0) > (before[p] or 0) for p, at in stage.committed().items()), "all go on", 30)
+        until(lambda: all((offset or 0) > (before[p] or 0) for p, offset in stage.committed().items()), "all go on", 30)
         psutil.Process(program.pid).kill()
         program.wait()
         stage.nobody_left()
     stage.seed(8_000)
     with stage.follow(*SMALL) as program:
         program.await_cycle()
-        (jvm,) = [one for one in program.members("java") if one.name() == "java"]
+        (jvm,) = [process for process in program.members("java") if process.name() == "java"]
         jvm.kill()
         ran = program.wait()
     assert ran.code == 3, ran.text
@@ -171,20 +167,20 @@ def test_two_pipelines_with_the_same_group_at_once_write_everything_once(stage: 
     stage.seed(20)
     seeded = 20
     with ExitStack() as stack:
-        one = stack.enter_context(stage.follow("--follow", *SMALL))
-        one.await_cycle()  # Spark is up
-        other = stack.enter_context(stage.follow("--follow", *SMALL, *ALONE))
+        on_spark = stack.enter_context(stage.follow("--follow", *SMALL))
+        on_spark.await_cycle()  # Spark is up
+        without_spark = stack.enter_context(stage.follow("--follow", *SMALL, *ALONE))
         deadline = Deadline(120)
-        while not (one.heard(MET) or other.heard(MET)):
+        while not (on_spark.heard(CONFLICT) or without_spark.heard(CONFLICT)):
             deadline.check("the two pipelines meet")
-            for each in (one, other):
-                assert each.alive(), each.told()
+            for program in (on_spark, without_spark):
+                assert program.alive(), program.told()
             stage.seed(2_000)
             seeded += 2_000
             until(stage.drained, "the group stands at the input's end", 90)
-        one.terminate()
-        other.terminate()
-        ran = [one.wait(), other.wait()]
-    assert [each.code for each in ran] == [0, 0], [each.text for each in ran]
+        on_spark.terminate()
+        without_spark.terminate()
+        results = [on_spark.wait(), without_spark.wait()]
+    assert [ran.code for ran in results] == [0, 0], [ran.text for ran in results]
     stage.proven(inputs=seeded, outputs=seeded)
     assert len(stage.logs(stage.names.output)) == PARTITIONS

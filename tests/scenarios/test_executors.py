@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import zipfile
+from operator import attrgetter
 
 import pytest
 from harness.pipeline import Stage, until
@@ -64,15 +65,11 @@ def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:
     assert "spark.executor.cores=2" in words
     with zipfile.ZipFile(words[words.index("--py-files") + 1]) as archive:
         assert {"brew/readers/connector.py", "brew/kafka/transaction.py"} <= set(archive.namelist())
-    at = words.index("run")
-    assert words[at - 1].endswith("submit_main.py")
-    told = stage.settings(*options)
-    assert words[at + 1 : at + 3] == ["--config", "/dev/null"], "no file of the cluster's changes the run"
-    again = stage.settings(*words[at + 3 :])
-    assert (again.input, again.output, again.dead_letter, again.group) == (
-        told.input,
-        told.output,
-        told.dead_letter,
-        told.group,
-    )
-    assert (again.follow, again.max_records_per_transaction, again.spark.master) == (True, 777, told.spark.master)
+    index = words.index("run")
+    assert words[index - 1].endswith("submit_main.py")
+    original = stage.settings(*options)
+    assert words[index + 1 : index + 3] == ["--config", "/dev/null"], "no file of the cluster's changes the run"
+    submitted = stage.settings(*words[index + 3 :])
+    same = attrgetter("input", "output", "dead_letter", "group", "spark.master")
+    assert same(submitted) == same(original)
+    assert (submitted.follow, submitted.max_records_per_transaction) == (True, 777)

@@ -50,7 +50,7 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
+def three_brokers() -> Iterator[Cluster]:
     """Three brokers, where that is possible each in a network of its own, that no other module uses."""
     directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
     try:
@@ -61,10 +61,10 @@ def three() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def healed(three: Cluster) -> Iterator[Cluster]:
+def healed(three_brokers: Cluster) -> Iterator[Cluster]:
     """The same, whole again behind the test."""
-    yield three
-    three.heal()
+    yield three_brokers
+    three_brokers.heal()
 
 
 def _committed(connection: Connection, names: Names, offset: int) -> None:
@@ -77,10 +77,12 @@ def _committed(connection: Connection, names: Names, offset: int) -> None:
 def _coordinator_moves(connection: Connection, group: str) -> None:
     """To the other broker; the old one lives on, and says that it is none when it is asked."""
     client = admin(connection)
-    led = cluster_admin.leaders(client, cluster_admin.OFFSETS, Deadline(STEP_S))
-    home = cluster_admin.coordinator_partition(group, len(led))
-    other, *rest = sorted(cluster_admin.brokers(client, Deadline(STEP_S)), key=lambda one: one == led[home])
-    reassign(connection, cluster_admin.OFFSETS, {home: [other, *rest]}, Deadline(STEP_S))
+    leaders = cluster_admin.leaders(client, cluster_admin.OFFSETS, Deadline(STEP_S))
+    partition = cluster_admin.coordinator_partition(group, len(leaders))
+    other, *rest = sorted(
+        cluster_admin.brokers(client, Deadline(STEP_S)), key=lambda broker: broker == leaders[partition]
+    )
+    reassign(connection, cluster_admin.OFFSETS, {partition: [other, *rest]}, Deadline(STEP_S))
     until(
         lambda: cluster_admin.coordinator(client, cluster_admin.OFFSETS, group, Deadline(STEP_S)) == other,
         "another coordinator",
@@ -88,48 +90,52 @@ def _coordinator_moves(connection: Connection, group: str) -> None:
 
 
 @pytest.fixture
-def stood(three: Cluster, names: Names) -> Connection:
+def connection(three_brokers: Cluster, names: Names) -> Connection:
     """A group that stands at 5, located and confirmed by this process."""
-    connection = three.connection
+    connection = three_brokers.connection
     make_topics(connection, names.input, names.output)
     _committed(connection, names, 5)
     return connection
 
 
-def test_a_transaction_commits_though_the_coordinator_it_knew_is_none_any_more(stood: Connection, names: Names) -> None:
-    kafka = begun(stood, names)
-    _coordinator_moves(stood, names.group)
+def test_a_transaction_commits_though_the_coordinator_it_knew_is_none_any_more(
+    connection: Connection, names: Names
+) -> None:
+    kafka = begun(connection, names)
+    _coordinator_moves(connection, names.group)
     kafka.send_offsets(7, "", Deadline(STEP_S))
     kafka.commit(Deadline(STEP_S))
     kafka.close()
-    assert locator(stood, names.group).committed(names.input, 0, Deadline(STEP_S)) == Committed(7, "")
+    assert locator(connection, names.group).committed(names.input, 0, Deadline(STEP_S)) == Committed(7, "")
 
 
-def test_librdkafkas_admin_client_would_end_the_process(stood: Connection, names: Names) -> None:
+def test_librdkafkas_admin_client_would_end_the_process(connection: Connection, names: Names) -> None:
     """Why somebody else asks (its issue 5040). Once this one fails, the library can do it, and may."""
-    command = [sys.executable, "-c", _ADMIN_CLIENT, stood.bootstrap, names.group, names.input]
+    command = [sys.executable, "-c", _ADMIN_CLIENT, connection.bootstrap, names.group, names.input]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         try:
             assert program.stdout is not None
             assert program.stdout.readline() == "asked\n"
-            _coordinator_moves(stood, names.group)
+            _coordinator_moves(connection, names.group)
             program.communicate(timeout=2 * STEP_S)
         finally:
             program.kill()
     assert program.returncode == -signal.SIGSEGV
 
 
-def test_three_brokers_hold_three_replicas_and_go_on_without_one(three: Cluster, names: Names) -> None:
+def test_three_brokers_hold_three_replicas_and_go_on_without_one(three_brokers: Cluster, names: Names) -> None:
     """Replication 3, as the promise needs it; the others answer while one is dead, and take it in again."""
-    assert len(three.running()) == 3
-    make_topics(three.connection, names.input, names.output)
-    assert topics.describe_one(admin(three.connection), names.input, Deadline(STEP_S)).replicas == 3
-    three.kill(2)
-    assert len(three.running()) == 2
+    assert len(three_brokers.running()) == 3
+    make_topics(three_brokers.connection, names.input, names.output)
+    assert topics.describe_one(admin(three_brokers.connection), names.input, Deadline(STEP_S)).replicas == 3
+    three_brokers.kill(2)
+    assert len(three_brokers.running()) == 2
     # Who was not asked yet may hear of the topic from the next controller, if this was the first one.
-    until(lambda: names.input in topics.names(admin(three.connection), Deadline(STEP_S)), "the others tell of it")
-    three.restart(2)
-    assert len(three.running()) == 3
+    until(
+        lambda: names.input in topics.names(admin(three_brokers.connection), Deadline(STEP_S)), "the others tell of it"
+    )
+    three_brokers.restart(2)
+    assert len(three_brokers.running()) == 3
 
 
 # A coordinator that is cut off from the other brokers, and not from us, tells of a position that is past.
@@ -176,9 +182,9 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
 ) -> None:
     """It says 10 where the group stands at 20 by now; without the look behind send-offsets rows come out twice."""
     make_topics(healed.connection, names.input, names.output, partitions=2)
-    whole = TransactionSettings(healed.connection, names.group, STEP_S)
+    settings = TransactionSettings(healed.connection, names.group, STEP_S)
     for partition in (0, 1):
-        until(partial(_written, whole, names, partition, 0, 5), "a first transaction each")
+        until(partial(_written, settings, names, partition, 0, 5), "a first transaction each")
     cut_off = cluster_admin.coordinator(admin(healed.connection), cluster_admin.OFFSETS, names.group, Deadline(STEP_S))
     others = [node for node in healed.layout.nodes if node.number != cut_off]
     bootstrap = ",".join(f"{node.host}:{node.port}" for node in others)
@@ -188,27 +194,27 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
         _write(mine, names, partition, 5, 10)
 
     # A marker on its way to the broker that is cut off would hold the next fence back for half a minute.
-    with open_transactions_admin(healed.connection, Deadline(STEP_S)) as told:
-        until(lambda: not told.ongoing(), "the end of these transactions everywhere")
+    with open_transactions_admin(healed.connection, Deadline(STEP_S)) as coordinators:
+        until(lambda: not coordinators.ongoing(), "the end of these transactions everywhere")
     healed.cut(cut_off, [node.number for node in others])
-    asking = admin(mine.connection)
+    client = admin(mine.connection)
     until(
         lambda: (
-            cluster_admin.coordinator(asking, cluster_admin.OFFSETS, names.group, Deadline(STEP_S)) not in {cut_off, -1}
+            cluster_admin.coordinator(client, cluster_admin.OFFSETS, names.group, Deadline(STEP_S)) not in {cut_off, -1}
         ),
         "another coordinator",
     )
     for partition in (0, 1):
         until(partial(_written, theirs, names, partition, 10, 20), "it takes commits", 60)
 
-    with monkeypatch.context() as without:
-        without.setattr(PositionConfirmation, "confirm", lambda *_: None)
+    with monkeypatch.context() as unconfirmed:
+        unconfirmed.setattr(PositionConfirmation, "confirm", lambda *_: None)
         _write(mine, names, 1, 10, 20)
     with pytest.raises(Abortable, match=r"stood at 10 in .*\[0\] when this transaction began, and stands at 20"):
         _write(mine, names, 0, 10, 20)
     _write(mine, names, 0, 20, 30)
 
     for partition in (0, 1):
-        until(lambda at=partition: _visible(mine.connection, names, at).total() >= 30, "the last row being visible")
+        until(lambda p=partition: _visible(mine.connection, names, p).total() >= 30, "the last row being visible")
     assert _visible(mine.connection, names, 0) == Counter(range(30))
     assert _visible(mine.connection, names, 1) == Counter(range(20)) + Counter(range(10, 20))

@@ -19,7 +19,7 @@ from sandbox.process import free
 PAGE = (ROOT / "docs/guide/quick-start.md").read_text()
 PROMISED_S = 180
 COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-SAID = "".join(re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).splitlines()
+SHOWN = "".join(re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).splitlines()
 
 
 def borrowed(folder: Path) -> Path:
@@ -27,21 +27,21 @@ def borrowed(folder: Path) -> Path:
     folder.mkdir()
     for path in map(Path, sys.path):
         if path.name in {"site-packages", "dist-packages"} and path.is_dir():
-            for one in path.iterdir():
+            for package in path.iterdir():
                 if (
-                    not re.match(r"(brew|__editable__|_*editable).*|.*\.pth", one.name)
-                    and not (folder / one.name).exists()
+                    not re.match(r"(brew|__editable__|_*editable).*|.*\.pth", package.name)
+                    and not (folder / package.name).exists()
                 ):
-                    (folder / one.name).symlink_to(one)
+                    (folder / package.name).symlink_to(package)
     return folder
 
 
 def cached_jars(home: Path) -> None:
     """The jars that `make setup` fetched, where the two set-up commands look for them; they compare the checksums."""
-    place = home / ".cache/brew" / dependencies.VERSIONS
-    place.mkdir(parents=True)
+    cache = home / ".cache/brew" / dependencies.VERSIONS
+    cache.mkdir(parents=True)
     for part in (dependencies.Part.SPARK, dependencies.Part.KAFKA):
-        (place / part).symlink_to((dependencies.home() / part).resolve())
+        (cache / part).symlink_to((dependencies.home() / part).resolve())
 
 
 @pytest.fixture
@@ -101,17 +101,17 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
         if Path(down[0]).exists():
             subprocess.run(down, cwd=folder, env=environment, capture_output=True, check=False, timeout=60)
     took = time.monotonic() - began
-    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    said = done.stdout
-    assert done.returncode == 0, said
-    place = 0
-    for line in SAID:
-        shown = re.escape(line.replace("9092", str(port)))
-        found = re.compile(re.sub(r"\d+", r"\\d+", shown) if "crash before commit" in line else shown).search(
-            said, place
+    load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    output = done.stdout
+    assert done.returncode == 0, output
+    position = 0
+    for line in SHOWN:
+        pattern = re.escape(line.replace("9092", str(port)))
+        match = re.compile(re.sub(r"\d+", r"\\d+", pattern) if "crash before commit" in line else pattern).search(
+            output, position
         )
-        assert found, f"{line!r} is missing, or in another place:\n{said}"
-        place = found.end()
-    assert str(ROOT) not in said
-    print(f"quick start: {took:.0f} s, {crowd:.1f} programs for each core")
-    assert took < PROMISED_S * crowd, f"{took:.0f} s, {crowd:.1f} programs for each core\n{said}"
+        assert match, f"{line!r} is missing, or in another place:\n{output}"
+        position = match.end()
+    assert str(ROOT) not in output
+    print(f"quick start: {took:.0f} s, {load:.1f} programs for each core")
+    assert took < PROMISED_S * load, f"{took:.0f} s, {load:.1f} programs for each core\n{output}"

@@ -38,8 +38,8 @@ def refused(ran: Ran, *words: str) -> tuple[int, list[str]]:
 )
 def test_wrong_usage_ends_with_64_before_anything_starts(stage: Stage, options: list[str], words: list[str]) -> None:
     """The sentence names the setting and what it should be."""
-    code, told = pipeline(stage, "run", *options)
-    assert refused(Ran(code, "", told, 0.0), *words) == (ExitCode.USAGE, [])
+    code, output = pipeline(stage, "run", *options)
+    assert refused(Ran(code, "", output, 0.0), *words) == (ExitCode.USAGE, [])
 
 
 def test_make_hands_wrong_usage_on(stage: Stage) -> None:
@@ -71,10 +71,10 @@ def test_vanished_offsets_end_with_3_and_restore_goes_on_exactly_once(stage: Sta
     stage.create(2)
     stage.seed(40)
     stage.drain_alone()
-    told = stage.tool(
+    output = stage.tool(
         "kafka-consumer-groups", "--delete-offsets", "--group", stage.names.group, "--topic", stage.names.input
     )
-    assert "Successful" in told, told
+    assert "Successful" in output, output
     stage.seed(10)
     ran = stage.pipeline()
     assert refused(ran, "offsets-vanished", "--on-missing-position restore", "start-over") == (ExitCode.REFUSED, [])

@@ -50,9 +50,9 @@ def _proven(stage: SecureStage, **expected: int) -> None:
 
 def _counted(stage: SecureStage, isolation: str) -> int:
     words = ("count", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output, "--json")
-    code, said = stage.here(downstream, *words, "--isolation", isolation, user=DOWNSTREAM)
-    assert code == ExitCode.DONE, said
-    return int(json.loads(said)["records"])
+    code, output = stage.here(downstream, *words, "--isolation", isolation, user=DOWNSTREAM)
+    assert code == ExitCode.DONE, output
+    return int(json.loads(output)["records"])
 
 
 def _with_a_certificate(stage: SecureStage, reader: str, folder: Path) -> None:
@@ -76,9 +76,9 @@ def test_the_crash_story_with_the_least_rights(stage: SecureStage, tmp_path: Pat
     crash = stage.pipeline("--reader", "connector", "--crash-prob", "1.0", *event_log(tmp_path))
     assert crash.code == ExitCode.CRASHED_ON_PURPOSE, crash.text
     assert read_by_spark(tmp_path) is not None, "what it left was read by Spark's own source"
-    found = CRASH_LINE.search(crash.out)
-    assert found is not None, crash.text
-    left = int(found[1])
+    match = CRASH_LINE.search(crash.out)
+    assert match is not None, crash.text
+    left = int(match[1])
     assert left > 0
     assert 1 <= len(stage.open_transactions()) <= 2, "the run ends with its first crash"
     assert (_counted(stage, "read_committed"), _counted(stage, "read_uncommitted")) == (0, left)
@@ -93,18 +93,18 @@ def test_the_crash_story_with_the_least_rights(stage: SecureStage, tmp_path: Pat
 def test_the_tools_of_an_operator_work_with_a_password(stage: SecureStage) -> None:
     """Raw batches and open transactions go through another client library."""
     _seed(stage, 10)
-    code, said = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
-    assert code == ExitCode.DONE, said
-    where = ("--bootstrap", stage.broker.bootstrap)
+    code, output = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
+    assert code == ExitCode.DONE, output
+    bootstrap = ("--bootstrap", stage.broker.bootstrap)
     for words in (
-        ("lag", *where, "--input", stage.names.input, "--group", stage.names.group, "--json"),
-        ("doctor", *where, "--topic", stage.names.output, "--json"),
+        ("lag", *bootstrap, "--input", stage.names.input, "--group", stage.names.group, "--json"),
+        ("doctor", *bootstrap, "--topic", stage.names.output, "--json"),
     ):
-        code, said = stage.here(pipeline, *words, user=OPERATOR)
-        assert code == ExitCode.DONE, said
-        assert json.loads(said)
-    code, said = stage.here(proof, "end-offsets", *where, "--topic", stage.names.output, "--json", user=PROOF)
-    assert sum(one["visible"] for one in json.loads(said)) == 10
+        code, output = stage.here(pipeline, *words, user=OPERATOR)
+        assert code == ExitCode.DONE, output
+        assert json.loads(output)
+    code, output = stage.here(proof, "end-offsets", *bootstrap, "--topic", stage.names.output, "--json", user=PROOF)
+    assert sum(partition["visible"] for partition in json.loads(output)) == 10
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
@@ -113,8 +113,8 @@ def test_the_other_ways_to_log_in_work_too(stage: SecureStage, mechanism: str, t
     text = text.replace("ca.pem", str(stage.secure.security.folder / "ca.pem"))
     write_private(tmp_path / "c.properties", text.encode())
     words = ("--client-config", str(tmp_path / "c.properties"), "--master", "none", "--progress", "none")
-    code, said = stage.here(pipeline, "run", *stage.options(), *words, user=PIPELINE)
-    assert code == ExitCode.DONE, said
+    code, output = stage.here(pipeline, "run", *stage.options(), *words, user=PIPELINE)
+    assert code == ExitCode.DONE, output
 
 
 @pytest.mark.usefixtures("quick_jvms")
@@ -131,8 +131,8 @@ def test_kafkas_own_tools_read_a_certificates_settings(stage: SecureStage, tmp_p
     loaded = load(security.config(PIPELINE, certificate=True))
     java = java_settings(Connection("", loaded.properties, loaded.secrets))
     write_private(tmp_path / "java.properties", java_properties(java).encode())
-    where = ["--bootstrap-server", layout.bootstrap_mutual, "--command-config", str(tmp_path / "java.properties")]
-    with stage.start(Jvm().tool("kafka-topics", [*where, "--list"])) as program:
+    bootstrap = ["--bootstrap-server", layout.bootstrap_mutual, "--command-config", str(tmp_path / "java.properties")]
+    with stage.start(Jvm().tool("kafka-topics", [*bootstrap, "--list"])) as program:
         ran = program.wait(30)
     assert stage.names.input in ran.out.split(), ran.text
 
@@ -164,7 +164,7 @@ def test_who_is_not_let_in_is_told_at_once(
 
 def test_a_right_that_is_taken_in_the_middle_ends_the_run_by_name(stage: SecureStage) -> None:
     """With the right again the next run goes on, and nothing is lost or there twice."""
-    right = next(one for one in stage.rights(PIPELINE) if one.kind == "transactional-id")
+    right = next(candidate for candidate in stage.rights(PIPELINE) if candidate.kind == "transactional-id")
     _seed(stage, 2000)
     command = ("pipeline", "run", *stage.options(), "--master", "none", "--follow", "--patience", "2",
                "--transaction-timeout", "10")  # fmt: skip
@@ -178,8 +178,8 @@ def test_a_right_that_is_taken_in_the_middle_ends_the_run_by_name(stage: SecureS
     # Whoever may not use the id can't abort either: what was open then is the brokers' to end, by its time-out.
     until(lambda: stage.open_transactions() == [], "the end of what was open", 40)
     stage.secure.grant(PIPELINE, right)
-    code, said = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
-    assert code == ExitCode.DONE, said
+    code, output = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
+    assert code == ExitCode.DONE, output
     _proven(stage, inputs=2200)
 
 

@@ -58,7 +58,7 @@ def _config(stage: SecureStage, folder: Path, password: str) -> Path:
     return path
 
 
-def _family(program: Running) -> tuple[list[str], dict[int, str]]:
+def _command_lines_and_environments(program: Running) -> tuple[list[str], dict[int, str]]:
     """Command lines, and the environment that each process was started with."""
     lines, environments = [], {}
     for member in program.family():
@@ -71,11 +71,7 @@ def _family(program: Running) -> tuple[list[str], dict[int, str]]:
 @pytest.mark.usefixtures("quick_jvms")
 @pytest.mark.parametrize(
     ("comes_from", "master", "reader"),
-    [
-        ("file", "none", "connector"),
-        ("file", "local[2]", "direct"),
-        ("environment", "local[2]", "connector"),
-    ],
+    [("file", "none", "connector"), ("file", "local[2]", "direct"), ("environment", "local[2]", "connector")],
 )
 def test_a_planted_password_is_in_no_word_that_a_run_leaves(
     stage: SecureStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_from: str, master: str, reader: str
@@ -85,8 +81,8 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
 
     With the connector Spark's source logs in with it (Java's consumer, in a JAAS text), which its event log tells.
     """
-    secret, left = tmp_path / "secret", tmp_path / "left"
-    for folder in (secret, left, left / "events", left / "spark"):
+    secret, traces = tmp_path / "secret", tmp_path / "left"
+    for folder in (secret, traces, traces / "events", traces / "spark"):
         folder.mkdir()
     config = _config(stage, secret, CANARY if comes_from == "file" else f"${{env:{VARIABLE}}}")
     if comes_from == "environment":
@@ -95,37 +91,37 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     with stage.acting("admin"):
         stage.seed(40, "--bad-every", "5")
-    options = ("--client-config", str(config), "--verbose", "--journal", str(left / "journal"), "--follow")
-    conf = (*event_log(left / "events"), "--conf", f"spark.local.dir={left / 'spark'}")
+    options = ("--client-config", str(config), "--verbose", "--journal", str(traces / "journal"), "--follow")
+    conf = (*event_log(traces / "events"), "--conf", f"spark.local.dir={traces / 'spark'}")
     watched = ("--reader", reader, "--probe-port", "0", "--spans", "console")
     with stage.follow("--master", master, *watched, *options, *conf) as program:
         program.await_cycle()
-        _asked(Probed(program), stage)
-        lines, environments = _family(program)
+        _check_pages(Probed(program), stage)
+        lines, environments = _command_lines_and_environments(program)
         if master != "none":
             assert len(lines) >= 3, "the driver, its JVM and a worker"
             assert any("java" in line for line in lines)
         assert found(*lines) == []
-        with_it = {pid for pid, text in environments.items() if found(text)}
-        assert with_it == ({program.pid} if comes_from == "environment" else set())
+        pids = {pid for pid, text in environments.items() if found(text)}
+        assert pids == ({program.pid} if comes_from == "environment" else set())
         program.await_line(lambda line: '"name": "transact ' in line)
         os.kill(program.pid, signal.SIGABRT)  # Python's crash report: the stacks of all threads
         crashed = program.wait(30)
     stage.nobody_left()  # the JVM tidies up behind its driver, and may write a last word
     assert "Fatal Python error: Aborted" in crashed.text
     assert found(crashed.text) == []
-    assert bool(files(left / "events")) is (master != "none"), "there is an event log to look into"
+    assert bool(files(traces / "events")) is (master != "none"), "there is an event log to look into"
     by_spark = (master, reader) == ("local[2]", "connector")
-    assert (read_by_spark(left / "events") is not None) is by_spark
-    assert list((left / "journal").iterdir())
-    assert in_files(left) == []
+    assert (read_by_spark(traces / "events") is not None) is by_spark
+    assert list((traces / "journal").iterdir())
+    assert in_files(traces) == []
 
-    (left / "events" / "control").write_text(f"x{CANARY}x")
-    assert in_files(left) == [left / "events" / "control"], "the check of the check"
+    (traces / "events" / "control").write_text(f"x{CANARY}x")
+    assert in_files(traces) == [traces / "events" / "control"], "the check of the check"
     assert in_files(secret) == ([config] if comes_from == "file" else [])
 
 
-def _asked(probed: Probed, stage: SecureStage) -> None:
+def _check_pages(probed: Probed, stage: SecureStage) -> None:
     """Each page answers, says what only somebody who was let in can know, and nothing of the password."""
     probed.until(lambda status: status.totals.records == 40, "all is worked on")
     for page in PAGES:
@@ -140,28 +136,28 @@ def test_a_planted_password_is_in_no_refusal(stage: SecureStage, tmp_path: Path)
     (tmp_path / "secret").mkdir()
     config = _config(stage, tmp_path / "secret", CANARY)
     run = ("run", *stage.options(), "--master", "none", "--patience", "1")
-    mine = ("--client-config", str(config))
+    client_config = ("--client-config", str(config))
 
     def refused(code: ExitCode, *more: str) -> str:
-        ended, said = stage.here(pipeline, *run, *more, user=PIPELINE)
-        assert (ended, found(said)) == (code, []), said
-        return said
+        exit_code, output = stage.here(pipeline, *run, *more, user=PIPELINE)
+        assert (exit_code, found(output)) == (code, []), output
+        return output
 
     assert "_AUTHENTICATION" in refused(ExitCode.REFUSED), "the old password"
     wrong = ("--client-config", str(_config(stage, tmp_path / "secret", f"{CANARY}-or-nearly")))
     assert "_AUTHENTICATION" in refused(ExitCode.REFUSED, *wrong)
-    for command, *words in _looks(stage):
-        ended, said = stage.here(pipeline, command, *words, "--json", *wrong, user=PIPELINE)
-        assert (ended, found(said)) == (ExitCode.REFUSED, []), said
-        assert "_AUTHENTICATION" in json.loads(said)["error"]
+    for command, *words in _operator_commands(stage):
+        exit_code, output = stage.here(pipeline, command, *words, "--json", *wrong, user=PIPELINE)
+        assert (exit_code, found(output)) == (ExitCode.REFUSED, []), output
+        assert "_AUTHENTICATION" in json.loads(output)["error"]
     config = _config(stage, tmp_path / "secret", CANARY)
     config.write_text(config.read_text() + f"isolation.level={CANARY}\nunknown={CANARY}\n")
-    assert "isolation.level=***" in refused(ExitCode.USAGE, *mine)
+    assert "isolation.level=***" in refused(ExitCode.USAGE, *client_config)
     config = _config(stage, tmp_path / "secret", f"{CANARY}\n{CANARY}")
-    refused(ExitCode.USAGE, *mine)
+    refused(ExitCode.USAGE, *client_config)
     config = _config(stage, tmp_path / "secret", CANARY)
     config.chmod(0o644)
-    assert "chmod" in refused(ExitCode.REFUSED, *mine)
+    assert "chmod" in refused(ExitCode.REFUSED, *client_config)
     assert CLIENT_CONFIG not in os.environ
 
 
@@ -169,43 +165,43 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
     """Each command logs in with it and ends as it should, so its words are there to be looked at."""
     (tmp_path / "secret").mkdir()
     stage.secure.grant(PIPELINE, *(replace(right, user=PIPELINE) for right in stage.rights(OPERATOR)))
-    mine = ("--client-config", str(_config(stage, tmp_path / "secret", CANARY)))
+    client_config = ("--client-config", str(_config(stage, tmp_path / "secret", CANARY)))
     with stage.acting("admin"):
         stage.seed(10, "--bad-every", "5")
-    names, where = stage.names, ("--bootstrap", stage.broker.bootstrap)
-    ours = stage.options()
-    seen = (*where, "--input", names.input, "--output", names.output, "--group", names.group)
+    names, bootstrap = stage.names, ("--bootstrap", stage.broker.bootstrap)
+    options = stage.options()
+    group_options = (*bootstrap, "--input", names.input, "--output", names.output, "--group", names.group)
     page, picture = tmp_path / "left.html", tmp_path / "left.svg"
-    letters = (*where, "--dead-letter", names.dead_letter)
-    looks = [
-        (pipeline, "run", *ours, "--master", "none", "--progress", "none"),
-        *((pipeline, *words) for words in _looks(stage)),
-        (pipeline, "xray", *seen),
-        (pipeline, "xray", *seen, "--out", str(page)),
-        (pipeline, "xray", *seen, "--out", str(picture)),
-        (pipeline, "dlq", "list", *letters),
-        (pipeline, "dlq", "inspect", *letters, "--input", names.input, "--source", "{rejected}"),
-        (pipeline, "top", "--once", *ours),
-        (pipeline, "submit", "--dry-run", *ours),
-        (proof, "verify", *ours),
-        (proof, "end-offsets", *where, "--topic", names.output),
-        (proof, "group-describe", *where, "--group", names.group, "--topic", names.input),
-        (downstream, "count", *where, "--topic", names.output),
+    dead_letters = (*bootstrap, "--dead-letter", names.dead_letter)
+    commands = [
+        (pipeline, "run", *options, "--master", "none", "--progress", "none"),
+        *((pipeline, *words) for words in _operator_commands(stage)),
+        (pipeline, "xray", *group_options),
+        (pipeline, "xray", *group_options, "--out", str(page)),
+        (pipeline, "xray", *group_options, "--out", str(picture)),
+        (pipeline, "dlq", "list", *dead_letters),
+        (pipeline, "dlq", "inspect", *dead_letters, "--input", names.input, "--source", "{rejected}"),
+        (pipeline, "top", "--once", *options),
+        (pipeline, "submit", "--dry-run", *options),
+        (proof, "verify", *options),
+        (proof, "end-offsets", *bootstrap, "--topic", names.output),
+        (proof, "group-describe", *bootstrap, "--group", names.group, "--topic", names.input),
+        (downstream, "count", *bootstrap, "--topic", names.output),
     ]
     texts = []
-    for program, *words in looks:
+    for program, *words in commands:
         for more in ((), ("--json",)) if words[0] not in {"run", "submit"} and "--out" not in words else ((),):
             filled = [word.format(rejected=_rejected(stage)) if word == "{rejected}" else word for word in words]
-            code, said = stage.here(program, *filled, *more, *mine, user="nobody")
-            assert (code, found(said)) == (ExitCode.DONE, []), f"{words}: {said}"
-            assert said.strip(), words
-            texts.append(said)
+            code, output = stage.here(program, *filled, *more, *client_config, user="nobody")
+            assert (code, found(output)) == (ExitCode.DONE, []), f"{words}: {output}"
+            assert output.strip(), words
+            texts.append(output)
     assert names.output in page.read_text()
     assert "<svg" in picture.read_text()
     _reported(tmp_path / "report", texts, names.output)
     assert in_files(tmp_path) == [tmp_path / "secret" / "client.properties"]
 
-    with stage.python("pipeline", "ui", *ours, "--port", "0", *mine) as program:
+    with stage.python("pipeline", "ui", *options, "--port", "0", *client_config) as program:
         line = program.await_line(lambda line: line.startswith("live view at http://127.0.0.1:"))
         port = int(line.rstrip("/\n").rpartition(":")[2])
         until(lambda: _positions(port) == set(stage.committed().values()), "the positions, which brokers told")
@@ -215,24 +211,24 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
     assert found(*texts) == []
 
 
-def _looks(stage: SecureStage) -> list[tuple[str, ...]]:
+def _operator_commands(stage: SecureStage) -> list[tuple[str, ...]]:
     """What an operator, or his programs with `--json`, ask first."""
-    where, names = ("--bootstrap", stage.broker.bootstrap), stage.names
+    bootstrap, names = ("--bootstrap", stage.broker.bootstrap), stage.names
     return [
         ("preflight", *stage.options(), "--master", "none"),
-        ("lag", *where, "--input", names.input, "--group", names.group, "--interval", "0.1"),
+        ("lag", *bootstrap, "--input", names.input, "--group", names.group, "--interval", "0.1"),
         ("explain", f"{names.input}/0/0", *stage.options()),
-        ("doctor", *where, "--topic", names.output),
+        ("doctor", *bootstrap, "--topic", names.output),
     ]
 
 
 def _rejected(stage: SecureStage) -> str:
-    place = SourcePosition.of(stage.records(stage.names.dead_letter)[0].headers())
-    assert place is not None
-    return f"{place.partition}/{place.offset}"
+    source = SourcePosition.of(stage.records(stage.names.dead_letter)[0].headers())
+    assert source is not None
+    return f"{source.partition}/{source.offset}"
 
 
-def _reported(folder: Path, texts: Sequence[str], shown: str) -> None:
+def _reported(folder: Path, texts: Sequence[str], topic: str) -> None:
     """A campaign whose evidence is all that programs said: its page, its summary and its JSON show it, and no more."""
     results = campaign(1, broken=False)
     anomalies = [{"name": "unnamed-refusal", "evidence": text} for text in texts]
@@ -240,12 +236,12 @@ def _reported(folder: Path, texts: Sequence[str], shown: str) -> None:
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps(results))
     page, summary = folder / "report.html", folder / "summary.md"
-    told, words = io.StringIO(), ["report", str(folder / "results.json"), "--out", str(page)]
-    with contextlib.redirect_stdout(told):
+    stdout, words = io.StringIO(), ["report", str(folder / "results.json"), "--out", str(page)]
+    with contextlib.redirect_stdout(stdout):
         assert exit_code_of(proof, "proof", [*words, "--summary-md", str(summary), "--json"]) == ExitCode.DONE
-    assert shown in page.read_text()
-    assert found(told.getvalue(), page.read_text(), summary.read_text()) == []
+    assert topic in page.read_text()
+    assert found(stdout.getvalue(), page.read_text(), summary.read_text()) == []
 
 
 def _positions(port: int) -> set[int | None]:
-    return {one["position"] for one in json.loads(get(port, "/view.json")[2])["partitions"]}
+    return {partition["position"] for partition in json.loads(get(port, "/view.json")[2])["partitions"]}

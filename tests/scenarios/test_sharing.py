@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from harness.pipeline import Ran, Running, Stage, until
+from harness.programs import terminate_all
 
 PARTITIONS = 8
 INTERVAL_S = 2.0
@@ -53,8 +54,8 @@ def two(stage: Stage, *options: str, interval_s: float = INTERVAL_S) -> Iterator
         first = stack.enter_context(driver(stage, 0, "--follow", *options, interval_s=interval_s))
         works_on(first, PARTITIONS)
         second = stack.enter_context(driver(stage, 1, "--follow", *options, interval_s=interval_s))
-        for one in (first, second):
-            works_on(one, PARTITIONS // 2)
+        for program in (first, second):
+            works_on(program, PARTITIONS // 2)
         yield first, second
 
 
@@ -64,22 +65,16 @@ def so_far(program: Running) -> Ran:
 
 def partitions(ran: Ran) -> set[int]:
     """Where it committed."""
-    return {one["partition"] for one in ran.ranges if one["status"] == "committed"}
+    return {outcome["partition"] for outcome in ran.ranges if outcome["status"] == "committed"}
 
 
 def shares(*programs: Running) -> list[int]:
     """In how many partitions each told of a commit by now; it tells a moment after the brokers know."""
-    return [len(partitions(so_far(one))) for one in programs]
+    return [len(partitions(so_far(program))) for program in programs]
 
 
-def fences(*rans: Ran) -> int:
-    return sum(one["status"] == "fenced" for ran in rans for one in ran.ranges)
-
-
-def ended(*programs: Running) -> list[int]:
-    for one in programs:
-        one.terminate()
-    return [one.wait(20).code for one in programs]
+def fences(*results: Ran) -> int:
+    return sum(outcome["status"] == "fenced" for result in results for outcome in result.ranges)
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])
@@ -102,7 +97,7 @@ def test_two_drivers_divide_the_partitions_and_one_takes_over_when_the_other_is_
         seconds = time.monotonic() - killed
         print(f"{reader}: {seconds:.2f} s from the kill to a commit in each of its partitions, {INTERVAL_S:g} s apart")
         until(stage.drained, "the rest")
-        assert ended(second) == [0]
+        assert terminate_all(second) == [0]
     stage.proven(inputs=2_080)
 
 
@@ -121,7 +116,7 @@ def test_a_driver_that_slept_is_fenced_and_takes_a_part_again(stage: Stage) -> N
         first.await_line(lambda line: f"works on {PARTITIONS // 2} of" in line, times=2)
         stage.seed(800, "--start", "4080")
         until(stage.drained, "the work of both")
-        assert ended(first, second) == [0, 0]
+        assert terminate_all(first, second) == [0, 0]
     stage.proven(inputs=4_880)  # each of them once
 
 
@@ -131,18 +126,18 @@ def test_who_ends_hands_over_at_once_and_who_joins_gets_a_part(stage: Stage) -> 
         first, second = stack.enter_context(two(stage, *SMALL["connector"], interval_s=LONG_S))
         third = stack.enter_context(driver(stage, 2, "--follow", interval_s=LONG_S))
         third.await_line(lambda line: "driver-2 works on 2 of" in line)
-        for one in (first, second):
-            works_on(one, 3)
+        for program in (first, second):
+            works_on(program, 3)
         stage.seed(800)
         until(stage.drained, "the work of all three")
         until(lambda: shares(first, second, third) == [3, 3, 2], "what all three tell of it")
-        assert fences(*(so_far(one) for one in (first, second, third))) <= FEW
-        told = time.monotonic()
-        assert ended(first) == [0]
+        assert fences(*(so_far(program) for program in (first, second, third))) <= FEW
+        stopped = time.monotonic()
+        assert terminate_all(first) == [0]
         second.await_line(lambda line: "driver-1 works on 4 of" in line, times=2)
         third.await_line(lambda line: "driver-2 works on 4 of" in line)
-        assert time.monotonic() - told < LONG_S
-        assert ended(second, third) == [0, 0]
+        assert time.monotonic() - stopped < LONG_S
+        assert terminate_all(second, third) == [0, 0]
     stage.proven(inputs=800)
 
 
@@ -154,11 +149,11 @@ def test_drivers_that_drain_end_when_all_is_drained_whoever_did_it(stage: Stage)
         first.await_cycle()
         stage.seed(400, "--start", "1600")  # behind the first one's goal: whatever it does, the others have a part
         with driver(stage, 1, *TINY) as second, driver(stage, 2, *TINY) as third:
-            until(lambda: any(" works on " in one.told() for one in (second, third)), "another one works")
+            until(lambda: any(" works on " in program.told() for program in (second, third)), "another one works")
             first.kill_family()
-            rans = [second.wait(90), third.wait(90)]
-    assert [ran.code for ran in rans] == [0, 0], [ran.text for ran in rans]
-    assert partitions(rans[0]) | partitions(rans[1])
+            results = [second.wait(90), third.wait(90)]
+    assert [ran.code for ran in results] == [0, 0], [ran.text for ran in results]
+    assert partitions(results[0]) | partitions(results[1])
     stage.proven(inputs=2_000)
 
 
@@ -167,20 +162,20 @@ def test_without_a_look_at_the_claims_drivers_fence_each_other(stage: Stage) -> 
     stage.create(PARTITIONS)
     blind = [stage.start([sys.executable, "-c", BLIND, *words(stage, number, "--follow", *TINY)]) for number in (0, 1)]
     with blind[0], blind[1]:
-        until(lambda: all("probes at" in one.told() for one in blind), "both are up")
+        until(lambda: all("probes at" in program.told() for program in blind), "both are up")
         stage.seed(2_000)
 
         def in_each_others_way() -> bool:
-            rans = [so_far(one) for one in blind]
-            return fences(*rans) > FEW and all(map(partitions, rans))
+            results = [so_far(program) for program in blind]
+            return fences(*results) > FEW and all(map(partitions, results))
 
         until(lambda: in_each_others_way() or stage.drained(), "fences, and commits of both", 60)
         # Two that fence each other may go on so for long; one of them goes, and the other does the rest.
-        assert ended(blind[0]) == [0], blind[0].told()
+        assert terminate_all(blind[0]) == [0], blind[0].told()
         until(stage.drained, "the work of the one that is left", 60)
-        assert ended(blind[1]) == [0], blind[1].told()
-        rans = [so_far(one) for one in blind]
-    assert fences(*rans) > FEW
-    assert partitions(rans[0]) & partitions(rans[1])
-    print(f"without a look at the claims: {fences(*rans)} fences")
+        assert terminate_all(blind[1]) == [0], blind[1].told()
+        results = [so_far(program) for program in blind]
+    assert fences(*results) > FEW
+    assert partitions(results[0]) & partitions(results[1])
+    print(f"without a look at the claims: {fences(*results)} fences")
     stage.proven(inputs=2_000)

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from harness.pipeline import Running, Stage, until
+from harness.programs import terminate_all
 
 INTERVAL_S = 1.0
 # Two intervals and a fence. Measured: 4.23 s at most (row F08, 2026-11-21, docs/proof); this is twice that.
@@ -20,8 +21,8 @@ LONG_S = 10.0
 def drivers(stage: Stage, count: int, *options: str, interval_s: float = INTERVAL_S) -> list[list[str]]:
     shared = ["--stand-by", "--claim-interval", str(interval_s), "--claims", f"{stage.names.stem}.claims"]
     without_spark = ["--master", "none", "--progress", "json", *options]
-    every = ["pipeline", "run", *stage.options(), *without_spark, *shared]
-    return [[*every, "--client-id", f"driver-{number}"] for number in range(count)]
+    command = ["pipeline", "run", *stage.options(), *without_spark, *shared]
+    return [[*command, "--client-id", f"driver-{number}"] for number in range(count)]
 
 
 @contextmanager
@@ -31,9 +32,9 @@ def two(stage: Stage, *options: str, interval_s: float = INTERVAL_S) -> Iterator
     with ExitStack() as stack:
         worker = stack.enter_context(stage.python(*first))
         worker.await_line(lambda line: "driver-0 works" in line)
-        waiter = stack.enter_context(stage.python(*second))
-        waiter.await_line(lambda line: "driver-1 stands by, driver-0 works" in line)
-        yield worker, waiter
+        standby = stack.enter_context(stage.python(*second))
+        standby.await_line(lambda line: "driver-1 stands by, driver-0 works" in line)
+        yield worker, standby
 
 
 def committed(line: str) -> bool:
@@ -46,68 +47,62 @@ def took(program: Running, since: float) -> float:
     return time.monotonic() - since
 
 
-def ended(*programs: Running) -> list[int]:
-    for one in programs:
-        one.terminate()
-    return [one.wait(20).code for one in programs]
-
-
 @pytest.mark.parametrize("reader", ["connector", "direct"])
 def test_after_kill_9_the_next_one_takes_over_before_anything_times_out(stage: Stage, reader: str) -> None:
     """In the middle of its work, transactions open; what comes out is proven."""
     stage.create()
     small = ("--max-records-per-transaction", "20") if reader == "connector" else ("--transaction-bytes", "2048")
-    with two(stage, "--follow", "--reader", reader, *small) as (worker, waiter):
+    with two(stage, "--follow", "--reader", reader, *small) as (worker, standby):
         stage.seed(1_600)
         worker.await_line(committed)
         killed = time.monotonic()
         worker.kill_family()
         stage.seed(40)  # it may have been through
-        seconds = took(waiter, killed)
+        seconds = took(standby, killed)
         print(f"{reader}: {seconds:.2f} s from the kill to the first commit, interval {INTERVAL_S:g} s")
         until(stage.drained, "the rest")
-        assert ended(waiter) == [0]
+        assert terminate_all(standby) == [0]
     stage.proven(inputs=1_640)
 
 
 def test_after_sigterm_the_next_one_takes_over_at_once_and_waiting_is_ended_at_once(stage: Stage) -> None:
     """The seat is given back, nobody waits for heartbeats to go stale; a driver that waits ends at once."""
     stage.create()
-    with two(stage, "--follow", interval_s=LONG_S) as (worker, waiter):
-        told = time.monotonic()
+    with two(stage, "--follow", interval_s=LONG_S) as (worker, standby):
+        stopped = time.monotonic()
         worker.terminate()
-        waiter.await_line(lambda line: "driver-1 works" in line)
-        assert time.monotonic() - told < LONG_S
+        standby.await_line(lambda line: "driver-1 works" in line)
+        assert time.monotonic() - stopped < LONG_S
         assert worker.wait(20).code == 0
         stage.seed(40)
         until(stage.drained, "the work of the next one")
         [third] = drivers(stage, 3, interval_s=LONG_S)[2:]
         with stage.python(*third) as idle:
             idle.await_line(lambda line: "driver-2 stands by" in line)
-            told = time.monotonic()
-            assert ended(idle) == [143], "it was to drain, and did not come to it"
-            assert time.monotonic() - told < LONG_S
-        assert ended(waiter) == [0]
+            stopped = time.monotonic()
+            assert terminate_all(idle) == [143], "it was to drain, and did not come to it"
+            assert time.monotonic() - stopped < LONG_S
+        assert terminate_all(standby) == [0]
     stage.proven(inputs=40)
 
 
 def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None:
     """SIGSTOP in mid-work for longer than two intervals, then SIGCONT: 0 duplicates, and it takes its turn again."""
     stage.create()
-    with two(stage, "--follow", "--max-records-per-transaction", "20") as (worker, waiter):
+    with two(stage, "--follow", "--max-records-per-transaction", "20") as (worker, standby):
         stage.seed(1_600)
         worker.await_line(committed)
         worker.signal_family(signal.SIGSTOP)
         stage.seed(40)  # it may have been through
-        waiter.await_line(committed)
+        standby.await_line(committed)
         worker.signal_family(signal.SIGCONT)
         worker.await_line(lambda line: "driver-0 stands by, driver-1 works" in line)
         until(stage.drained, "the work of both")
-        waiter.kill_family()
+        standby.kill_family()
         stage.seed(40)
         worker.await_line(lambda line: "driver-0 works, after driver-1" in line)
         until(stage.drained, "its second turn")
-        assert ended(worker) == [0]
+        assert terminate_all(worker) == [0]
     stage.proven(inputs=1_680)  # each of them once
 
 
@@ -117,8 +112,8 @@ def test_drivers_that_drain_end_one_after_the_other(stage: Stage) -> None:
     stage.seed(400)
     with ExitStack() as stack:
         programs = [stack.enter_context(stage.python(*words)) for words in drivers(stage, 3)]
-        rans = [program.wait(30) for program in programs]
-    assert [ran.code for ran in rans] == [0, 0, 0], [ran.text for ran in rans]
-    committers = [ran for ran in rans if any(one["status"] == "committed" for one in ran.ranges)]
-    assert len(committers) == 1, [json.dumps(ran.ranges) for ran in rans]
+        results = [program.wait(30) for program in programs]
+    assert [ran.code for ran in results] == [0, 0, 0], [ran.text for ran in results]
+    committers = [ran for ran in results if any(one["status"] == "committed" for one in ran.ranges)]
+    assert len(committers) == 1, [json.dumps(ran.ranges) for ran in results]
     stage.proven(inputs=400)

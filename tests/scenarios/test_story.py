@@ -13,9 +13,9 @@ LONGEST_FENCE_S = 40.0
 
 def counted(ran: Ran) -> tuple[int, int, int]:
     """Records, unique keys, duplicates."""
-    found = COUNTED.search(ran.out)
-    assert found is not None, ran.text
-    return int(found[1]), int(found[2]), int(found[3])
+    match = COUNTED.search(ran.out)
+    assert match is not None, ran.text
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def prepared(stage: Stage, orders: int) -> None:
@@ -27,8 +27,8 @@ def prepared(stage: Stage, orders: int) -> None:
 
 def agrees_with_kafkas_own_tool(stage: Stage) -> None:
     """`kafka-consumer-groups --describe` shows the same positions and no lag."""
-    told = stage.tool("kafka-consumer-groups", "--describe", "--group", stage.names.group)
-    rows = [line.split() for line in told.splitlines() if stage.names.input in line.split()]
+    output = stage.tool("kafka-consumer-groups", "--describe", "--group", stage.names.group)
+    rows = [line.split() for line in output.splitlines() if stage.names.input in line.split()]
     ends = {p: log.end for p, log in stage.logs(stage.names.input).items()}
     assert {int(row[2]): (int(row[3]), int(row[4]), int(row[5])) for row in rows} == {
         p: (end, end, 0) for p, end in ends.items()
@@ -43,9 +43,9 @@ def test_a_certain_crash_leaves_what_it_says_and_the_next_run_fences_it_at_once(
     crash = stage.make("run-pipeline-crash", CRASH_PROB="1.0")
     assert crash.code == 2, crash.text
     assert re.search(r"run-pipeline-crash\] .*2$", crash.err, re.MULTILINE), "make reports the pipeline's exit code"
-    told = CRASH_LINE.search(crash.out)
-    assert told is not None, crash.text
-    left = int(told[1])
+    match = CRASH_LINE.search(crash.out)
+    assert match is not None, crash.text
+    left = int(match[1])
     assert left > 0
     opened = len(stage.open_transactions())
     assert 1 <= opened <= PARTITIONS, "the run ends with its first crash; others may not have had their turn"
@@ -72,11 +72,11 @@ def test_a_certain_crash_leaves_what_it_says_and_the_next_run_fences_it_at_once(
 
     ends = stage.make("end-offsets")
     assert ends.code == 0
-    _, log = stage._proof("end-offsets", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output)
-    assert sum(one["visible"] for one in log) == 30
-    assert sum(one["aborted"] for one in log) == left
-    assert sum(one["control"] for one in log) == opened + PARTITIONS
-    assert sum(one["open"] + one["waiting"] for one in log) == 0
+    _, partitions = stage._proof("end-offsets", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output)
+    assert sum(one["visible"] for one in partitions) == 30
+    assert sum(one["aborted"] for one in partitions) == left
+    assert sum(one["control"] for one in partitions) == opened + PARTITIONS
+    assert sum(one["open"] + one["waiting"] for one in partitions) == 0
 
     verified = stage.make("verify")
     assert verified.code == 0
@@ -98,9 +98,11 @@ def test_a_hundred_orders_survive_crashes_by_chance(stage: Stage) -> None:
     stage.proven(inputs=100, outputs=100)
 
     # The check of the check: one record written again by hand, and `make verify` says where it is.
-    one = stage.records(stage.names.output)[42]
-    stage.produce(stage.names.output, (one.partition(), one.key(), one.value(), one.headers(), one.timestamp()[1]))
+    record = stage.records(stage.names.output)[42]
+    stage.produce(
+        stage.names.output, (record.partition(), record.key(), record.value(), record.headers(), record.timestamp()[1])
+    )
     spoiled = stage.make("verify")
     assert (spoiled.code, "Error 1" in spoiled.err) == (2, True), spoiled.text
-    assert f"duplicate-output: {stage.names.output}[{one.partition()}] offset" in spoiled.out
+    assert f"duplicate-output: {stage.names.output}[{record.partition()}] offset" in spoiled.out
     assert stage.make("run-downstream").code == 2, "the counter finds it too"

@@ -22,11 +22,11 @@ def options(stage: Stage) -> list[str]:
 
 def clicks(stage: Stage) -> None:
     kinds = ("fan-out", "plain", "late", "fan-out", "plain", "drop")
-    made = [
+    values = [
         orjson.dumps({"kind": kinds[i % 6], "url": f"http://{i}.example", "topic": f".{stage.names.stem}"})
         for i in range(CLICKS)
     ]
-    stage.produce(stage.names.input, *((i % 2, b"k%d" % i, value) for i, value in enumerate(made)))
+    stage.produce(stage.names.input, *((i % 2, b"k%d" % i, value) for i, value in enumerate(values)))
 
 
 @pytest.mark.parametrize("point", [CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.COMMIT_IN_FLIGHT])
@@ -38,10 +38,10 @@ def test_crashes_amid_fan_out_lose_and_double_nothing(stage: Stage, point: Crash
         clicks(stage)
         crash = ("--crash-prob", "1.0", "--crash-point", point.value, "--master", master)
         ran = stage.pipeline(*options(stage), *crash, seconds=240)
-        told = LEFT.search(ran.out)
-        assert told is not None, ran.text
-        assert (ran.code, int(told[1]) > 0) == (2, True), ran.text
-        left += int(told[1])
+        match = LEFT.search(ran.out)
+        assert match is not None, ran.text
+        assert (ran.code, int(match[1]) > 0) == (2, True), ran.text
+        left += int(match[1])
         stage.nobody_left()
     stage.drain_alone(*options(stage))
     code, report = stage._proof("verify", *stage.options(), *options(stage), "--settled")

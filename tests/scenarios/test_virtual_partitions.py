@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from harness.http_service import http_service
 from harness.pipeline import Broker, Names, Stage, until
 
 from brew.deadline import Deadline
@@ -59,28 +59,9 @@ class Service:
 
 @contextmanager
 def serving(service: Service) -> Iterator[Service]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(service.answer(self.headers["Idempotency-Key"], order))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=[0.02])
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_port}/orders"
-    try:
+    with http_service(lambda headers, body: service.answer(headers["Idempotency-Key"], json.loads(body))) as url:
+        service.url = f"{url}/orders"
         yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @dataclass(frozen=True)
@@ -90,10 +71,10 @@ class Calls:
     service: Service
 
     def first_times(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for place, number in self.service.taken:
-            found.setdefault(place, number)
-        return found
+        numbers: dict[str, int] = {}
+        for key, number in self.service.taken:
+            numbers.setdefault(key, number)
+        return numbers
 
     def skipped(self, wanted: set[int]) -> set[int]:
         return wanted - set(self.first_times().values())
@@ -101,19 +82,22 @@ class Calls:
     def disorder(self) -> list[tuple[int, int]]:
         """Pairs of orders of one key whose first calls came in the wrong order."""
         last: dict[int, int] = defaultdict(lambda: -1)
-        found = []
+        pairs = []
         for number in self.first_times().values():
             if number < last[number % KEYS]:
-                found.append((last[number % KEYS], number))
+                pairs.append((last[number % KEYS], number))
             last[number % KEYS] = number
-        return found
+        return pairs
 
     def taken_again(self, stored: list[dict[int, int]]) -> list[str]:
         """Places taken more often than once, and once more for each of these positions that they do not lie below."""
-        found = Counter(place for place, _ in self.service.taken)
-        at = {place: SourcePosition.parse(place) or SourcePosition("", 0, 0) for place in found}
-        allowed = {place: 1 + sum(it.offset >= one[it.partition] for one in stored) for place, it in at.items()}
-        return [place for place, times in found.items() if times > allowed[place]]
+        calls = Counter(key for key, _ in self.service.taken)
+        sources = {key: SourcePosition.parse(key) or SourcePosition("", 0, 0) for key in calls}
+        allowed = {
+            key: 1 + sum(source.offset >= positions[source.partition] for positions in stored)
+            for key, source in sources.items()
+        }
+        return [key for key, times in calls.items() if times > allowed[key]]
 
     def repeats(self) -> int:
         return len(self.service.taken) - len(self.first_times())
@@ -127,9 +111,9 @@ def fill(stage: Stage) -> None:
 
 
 def call(stage: Stage, service: Service, *options: str) -> list[str]:
-    place = ["--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output, "--group", stage.names.group]
+    topic = ["--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output, "--group", stage.names.group]
     quick = ["--back-off-s", "0.01", "--most-uncovered", str(MOST), "--dead-letter", stage.names.dead_letter]
-    return ["downstream", "call", "--url", service.url, *place, *quick, "--virtual-partitions", "8", "--json", *options]
+    return ["downstream", "call", "--url", service.url, *topic, *quick, "--virtual-partitions", "8", "--json", *options]
 
 
 def positions(stage: Stage) -> dict[int, int]:
@@ -138,7 +122,7 @@ def positions(stage: Stage) -> dict[int, int]:
         found = committed(reader, stage.names.output, range(PARTITIONS), Deadline(20))
     finally:
         reader.close()
-    return {p: -1 if at is None else at.offset for p, at in found.items()}
+    return {p: -1 if position is None else position.offset for p, position in found.items()}
 
 
 @pytest.fixture
@@ -158,7 +142,10 @@ def test_a_killed_caller_repeats_calls_and_skips_none(stage: Stage) -> None:
         calls = Calls(service)
         for _ in range(2):
             with stage.python(*call(stage, service, "--follow", *FIXED)) as program:
-                until(lambda: any(at > stored[-1][p] for p, at in positions(stage).items()), "a position further on")
+                until(
+                    lambda: any(position > stored[-1][p] for p, position in positions(stage).items()),
+                    "a position further on",
+                )
                 program.kill_family()
             stored.append(positions(stage))
         with stage.python(*call(stage, service, *FIXED)) as program:
@@ -197,10 +184,10 @@ def test_a_record_that_nobody_takes_becomes_a_dead_letter(stage: Stage) -> None:
         assert Calls(service).skipped(set(range(ORDERS))) == {7, 30}
         assert json.loads(done.out)["dead_letters"] == 2
     letters = stage.records(stage.names.dead_letter)
-    assert sorted(one.value() or b"" for one in letters) == [b'{"number":30}', b'{"number":7}']
-    for one in letters:
-        headers = dict(one.headers() or [])
-        source = SourcePosition.of(one.headers())
+    assert sorted(record.value() or b"" for record in letters) == [b'{"number":30}', b'{"number":7}']
+    for record in letters:
+        headers = dict(record.headers() or [])
+        source = SourcePosition.of(record.headers())
         assert source is not None
         assert (source.topic, b"%d" % source.offset) == (stage.names.output, headers[ERROR_OFFSET])
         assert b"failed 1 time; last error: NonRetriableError" in (headers[ERROR_MESSAGE] or b"")
