@@ -64,7 +64,7 @@ def test_addresses_that_can_be_read_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "masked"),
     [
         ("http://u:canary@localhost:8080/orders?token=canary#canary", "http://localhost:8080/orders"),
         ("https://localhost", "https://localhost"),
@@ -74,11 +74,11 @@ def test_addresses_that_can_be_read_are() -> None:
         ("ftp://canary@localhost/", "***"),
     ],
 )
-def test_an_http_address_is_told_without_its_secrets(url: str, told: str) -> None:
-    assert masked_url(url) == told
+def test_an_http_address_is_told_without_its_secrets(url: str, masked: str) -> None:
+    assert masked_url(url) == masked
 
 
 def test_settings_dont_show_addresses() -> None:
     url = "http://u:canary@localhost/"
-    said = [DatabaseSettings(f"postgresql://u:{SECRET}@h/db", "s"), RedisSettings(f"redis://:{SECRET}@h")]
-    assert SECRET not in repr([*said, CallSettings(url)])
+    settings = [DatabaseSettings(f"postgresql://u:{SECRET}@h/db", "s"), RedisSettings(f"redis://:{SECRET}@h")]
+    assert SECRET not in repr([*settings, CallSettings(url)])

@@ -21,35 +21,35 @@ from downstream.__main__ import _document, _text
 from downstream.count import KEY, SOURCE, Count, DistinctCount, digest, tally
 
 
-def of(offset: int | None, key: bytes | None = b"same") -> FakeRecord:
+def record(offset: int | None, key: bytes | None = b"same") -> FakeRecord:
     """A record from that source position."""
     return FakeRecord(key=key, source=offset)
 
 
 def count(records: Sequence[Any], by: str = SOURCE, isolation: str = READ_COMMITTED) -> Count:
-    found = tally([record] for record in records)
-    return Count("t", isolation, by, *found, {SOURCE: [], KEY: []}, {})
+    distinct_by = tally([one] for one in records)
+    return Count("t", isolation, by, *distinct_by, {SOURCE: [], KEY: []}, {})
 
 
 def test_a_key_may_repeat_and_a_source_position_may_not() -> None:
-    records = [of(1), of(2), of(2)]
+    records = [record(1), record(2), record(2)]
     by_source, by_key = count(records), count(records, KEY)
     assert (by_source.unique, by_source.duplicates, by_source.fallen_back) == (2, 1, 0)
     assert (by_key.unique, by_key.duplicates, by_key.fallen_back) == (1, 2, 0)
     assert _text(by_source).startswith("3 records, 1 unique key, 1 duplicate (read_committed, by source position)")
     assert _text(by_key).startswith("3 records, 1 unique key, 2 duplicates (read_committed, by key)")
-    assert not count([of(1), of(2)]).alarming
-    assert count([of(1), of(2)], KEY).alarming
+    assert not count([record(1), record(2)]).alarming
+    assert count([record(1), record(2)], KEY).alarming
 
 
 def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_reader() -> None:
-    records = [of(n, b"k%d" % n) for n in range(30)] * 2
-    found = count(records, isolation=READ_UNCOMMITTED)
-    assert _text(found).splitlines() == [
+    records = [record(n, b"k%d" % n) for n in range(30)] * 2
+    counted = count(records, isolation=READ_UNCOMMITTED)
+    assert _text(counted).splitlines() == [
         "60 records, 30 unique keys, 30 duplicates (read_uncommitted, by source position)",
         "duplicates are expected here: this reader also sees aborted records",
     ]
-    assert not found.alarming
+    assert not counted.alarming
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_re
     ],
 )
 def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers | None) -> None:
-    found = count([of(1), of(2), *(FakeRecord(key=key, headers=headers) for key in (b"a", b"b", b"a"))])
-    assert (found.unique, found.duplicates, found.fallen_back, found.unidentified) == (4, 1, 3, 0)
-    assert _text(found).splitlines()[:2] == [
+    counted = count([record(1), record(2), *(FakeRecord(key=key, headers=headers) for key in (b"a", b"b", b"a"))])
+    assert (counted.unique, counted.duplicates, counted.fallen_back, counted.unidentified) == (4, 1, 3, 0)
+    assert _text(counted).splitlines()[:2] == [
         "5 records, 3 unique keys, 1 duplicate (read_committed, by source position)",
         "3 of the records don't have a readable source position in the headers: counted by key instead",
     ]
-    assert _document(found)["by_source"] == {"unique": 2, "duplicates": 0, "unidentified": 3}
+    assert _document(counted)["by_source"] == {"unique": 2, "duplicates": 0, "unidentified": 3}
 
 
 def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_says_so() -> None:
     """A topic that the pipeline did not write; an empty one is counted as it was asked for."""
-    found = count([of(None, b"a"), of(None, b"b")])
-    assert _text(found).splitlines() == [
+    counted = count([record(None, b"a"), record(None, b"b")])
+    assert _text(counted).splitlines() == [
         "2 records, 2 unique keys, 0 duplicates (read_committed, by key)",
         "no record has a readable source position in the headers: counted by key instead",
     ]
@@ -89,29 +89,29 @@ def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_say
 def test_a_key_cannot_write_control_characters_to_the_terminal() -> None:
     """They stay as they are in the JSON document, which escapes them itself."""
     hostile = "\x1b]0;title\x07\r\n\u202e"
-    found = replace(count([of(1), of(1)], KEY), examples={KEY: [hostile, "k-\xe9 1"]})
+    counted = replace(count([record(1), record(1)], KEY), examples={KEY: [hostile, "k-\xe9 1"]})
     shown = r"\x1b]0;title\x07\r\n\u202e, k-" + "\xe9 1"
-    assert _text(found).splitlines()[-1] == f"duplicate keys, the first of them: {shown}"
-    assert _document(found)["examples"] == [hostile, "k-\xe9 1"]
+    assert _text(counted).splitlines()[-1] == f"duplicate keys, the first of them: {shown}"
+    assert _document(counted)["examples"] == [hostile, "k-\xe9 1"]
 
 
 def test_a_record_with_neither_counts_neither_way() -> None:
     """One without a key alone is known by its source, and no key is taken for one, whatever its text."""
-    found = count([of(1, None), of(1, None), of(None, None)])
-    assert (found.unique, found.duplicates, found.unidentified) == (1, 1, 1)
-    assert "1 record with neither source position nor key" in _text(found)
-    by_key = count([of(1, None), of(1, b"a")], KEY)
+    counted = count([record(1, None), record(1, None), record(None, None)])
+    assert (counted.unique, counted.duplicates, counted.unidentified) == (1, 1, 1)
+    assert "1 record with neither source position nor key" in _text(counted)
+    by_key = count([record(1, None), record(1, b"a")], KEY)
     assert (by_key.unique, by_key.duplicates, by_key.unidentified) == (1, 0, 1)
-    both = count([of(1), of(None, b"in[0]@1")])
+    both = count([record(1), record(None, b"in[0]@1")])
     assert (both.unique, both.duplicates) == (2, 0)
 
 
 def test_the_document_tells_both_ways_of_counting() -> None:
-    told = _document(count([of(1), of(2), of(2), of(None)]))
-    assert told["unique_by"] == "source"
-    assert (told["records"], told["unique"], told["duplicates"], told["counted_by_key_instead"]) == (4, 3, 1, 1)
-    assert told["by_key"] == {"unique": 1, "duplicates": 3, "unidentified": 0}
-    assert told["by_source"] == {"unique": 2, "duplicates": 1, "unidentified": 1}
+    answer = _document(count([record(1), record(2), record(2), record(None)]))
+    assert answer["unique_by"] == "source"
+    assert (answer["records"], answer["unique"], answer["duplicates"], answer["counted_by_key_instead"]) == (4, 3, 1, 1)
+    assert answer["by_key"] == {"unique": 1, "duplicates": 3, "unidentified": 0}
+    assert answer["by_source"] == {"unique": 2, "duplicates": 1, "unidentified": 1}
 
 
 SMALL = 50
@@ -120,19 +120,19 @@ SMALL = 50
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=40), max_size=8), st.booleans())
 def test_the_count_is_exact_in_memory_and_on_disk(batches: list[list[bytes | None]], spill: bool) -> None:
-    told = Counter(one for batch in batches for one in batch if one is not None)
+    occurrences = Counter(one for batch in batches for one in batch if one is not None)
     with DistinctCount(3 if spill else SMALL) as counting:
         for batch in batches:
             counting.add(batch)
-        found = counting.result()
-    assert found.records == sum(map(len, batches))
-    assert found.unidentified == sum(one is None for batch in batches for one in batch)
-    assert found.unique == len(told)
-    assert found.duplicates == sum(told.values()) - len(told)
-    again = {one for one, times in told.items() if times > 1}
-    assert set(found.examples) <= again
-    assert found.example_digests <= {digest(one) for one in again}
-    assert bool(found.examples or found.example_digests) == bool(again)
+        result = counting.result()
+    assert result.records == sum(map(len, batches))
+    assert result.unidentified == sum(one is None for batch in batches for one in batch)
+    assert result.unique == len(occurrences)
+    assert result.duplicates == sum(occurrences.values()) - len(occurrences)
+    repeated = {one for one, times in occurrences.items() if times > 1}
+    assert set(result.examples) <= repeated
+    assert result.example_digests <= {digest(one) for one in repeated}
+    assert bool(result.examples or result.example_digests) == bool(repeated)
 
 
 def test_a_duplicate_across_the_move_to_disk_is_found() -> None:
@@ -140,8 +140,8 @@ def test_a_duplicate_across_the_move_to_disk_is_found() -> None:
     with DistinctCount(SMALL) as counting:
         counting.add([b"%d" % n for n in range(100)])
         counting.add([b"7"])
-        found = counting.result()
-    assert (found.unique, found.duplicates, found.example_digests) == (100, 1, frozenset([digest(b"7")]))
+        result = counting.result()
+    assert (result.unique, result.duplicates, result.example_digests) == (100, 1, frozenset([digest(b"7")]))
     with DistinctCount(1000, identity_bytes=10_000) as counting:
         counting.add([b"%d" % n * 5_000 for n in range(5)])
         counting.add([b"0" * 5_000])

@@ -86,12 +86,12 @@ def handler() -> FakeHandler:
 @pytest.fixture
 def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
     settings = LoopSettings(Connection("nowhere"), "g", "t", patience_s=0.05, settle_s=0.01)
-    made = Loop(settings, handler, threading.Event())
-    made._member = FakeMember()
-    made._topic = Topic("t", "id", 4, 1)
+    loop = Loop(settings, handler, threading.Event())
+    loop._member = FakeMember()
+    loop._topic = Topic("t", "id", 4, 1)
     described = [AssignedPartition("t", "id", p, None, 0, 10) for p in range(4)]
-    monkeypatch.setattr(made, "_describe_assigned", lambda found, _deadline: [described[p] for p in sorted(found)])
-    return made
+    monkeypatch.setattr(loop, "_describe_assigned", lambda numbers, _deadline: [described[p] for p in sorted(numbers)])
+    return loop
 
 
 def _polled(until: int = 7) -> dict[int, Polled]:
@@ -108,12 +108,12 @@ def _retry(loop: Loop) -> None:
     loop._retry(Deadline(9))
 
 
-def _patient(loop: Loop) -> list[str]:
+def _messages_of(loop: Loop) -> list[str]:
     """The loop waits for a minute; returns what it tells."""
     loop._settings = replace(loop._settings, patience_s=60)
-    told: list[str] = []
-    loop._tell = told.append
-    return told
+    messages: list[str] = []
+    loop._tell = messages.append
+    return messages
 
 
 def _lose_patience(loop: Loop) -> None:
@@ -181,28 +181,28 @@ def test_a_reported_position_is_progress(loop: Loop) -> None:
 
 def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop, handler: FakeHandler) -> None:
     """A store that is away is asked twice a second; hundreds of equal lines would hide the others."""
-    told = _patient(loop)
+    messages = _messages_of(loop)
     loop.assigned([1])
     for text in ("away", "away", "busy", "busy"):
         handler.error = RetryLater(text, 1e-9)
         loop._turn(_polled())
-    assert told == ["partitions [1] wait: away", "partitions [1] wait: busy"]
+    assert messages == ["partitions [1] wait: away", "partitions [1] wait: busy"]
     loop._waiting_again = Deadline(1e-9)
     handler.error = RetryLater("busy", 1e-9)
     loop._turn(_polled())
-    assert told[2:] == ["partitions [1] wait: busy"]
+    assert messages[2:] == ["partitions [1] wait: busy"]
 
 
 def test_partitions_that_wait_in_turns_are_told_once_each(loop: Loop) -> None:
     """Two that failed at different times are retried at different times; and a member may wait without any."""
-    told = _patient(loop)
+    messages = _messages_of(loop)
     loop.assigned([1, 2])
     for partition in (1, 2, 1, 2):
         loop._postpone([partition], RetryLater("away"))
-    assert told == ["partitions [1] wait: away", "partitions [2] wait: away"]
+    assert messages == ["partitions [1] wait: away", "partitions [2] wait: away"]
     loop._postpone([], RetryLater("away"))
     loop._postpone([], RetryLater("away"))
-    assert told[2:] == ["this member waits: away"]
+    assert messages[2:] == ["this member waits: away"]
 
 
 def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_ends_in_that_turn(
@@ -282,14 +282,14 @@ def test_brokers_that_are_away_in_a_take_over_are_waited_for(
     loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Nobody knows where the partition stands: nothing of it is handed out until they tell, and then from there."""
-    told = _patient(loop)
+    messages = _messages_of(loop)
     answer = loop._describe_assigned
     monkeypatch.setattr(loop, "_describe_assigned", Mock(side_effect=error))
     assert loop.assigned([1]) == {1: NOWHERE}
     assert not loop._drained()
     _round(loop, _polled())
     assert handler.handled == []
-    assert told == [f"partitions [1] wait: their offsets can't be read: {error}"]
+    assert messages == [f"partitions [1] wait: their offsets can't be read: {error}"]
     monkeypatch.setattr(loop, "_describe_assigned", answer)
     _retry(loop)
     assert loop._member.seeks == [{1: 5}]
@@ -310,14 +310,14 @@ def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_a
 ) -> None:
     """Kafka gives its partitions out again: an old position in the new log would skip what lies before it."""
     loop = Loop(LoopSettings(Connection("nowhere"), "g", "t"), handler, threading.Event())
-    loop._member, loop._topic, loop._admin = FakeMember(), Topic("t", "id", 4, 1), None  # type: ignore[assignment]
-    there = {"t": Topic("t", "id", 4, 1)}
-    monkeypatch.setattr(consuming.topics, "describe", lambda *_: there)
+    loop._member, loop._topic, loop._admin = FakeMember(), Topic("t", "id", 4, 1), None
+    topics_now = {"t": Topic("t", "id", 4, 1)}
+    monkeypatch.setattr(consuming.topics, "describe", lambda *_: topics_now)
     monkeypatch.setattr(consuming.offsets, "log_offsets", lambda *_: {1: LogOffsets(0, 10, 10)})
     monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: {1: Committed(5, "topic-id=id")})
     assert loop.assigned([1]) == {1: 5}
-    there["t"] = Topic("t", "another", 4, 1)
+    topics_now["t"] = Topic("t", "another", 4, 1)
     with pytest.raises(Refused, match="topic-recreated: t had id id when this program started, and has id another now"):
         loop.assigned([1])
-    there.clear()
+    topics_now.clear()
     assert loop.assigned([1]) == {1: 5}, "who can't tell now is asked about the log"

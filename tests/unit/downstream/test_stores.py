@@ -64,7 +64,7 @@ def test_kafkas_offset_never_moves_the_ledger(committed: int | None) -> None:
 def test_a_position_that_is_none_of_this_log_is_refused(row: OffsetRow, name: str) -> None:
     with pytest.raises(Refused, match=f"^{name}: "):
         start(row, _assigned())
-    assert [start(OffsetRow(3, at, "id"), _assigned()).offset for at in (10, 90)] == [10, 90]
+    assert [start(OffsetRow(3, offset, "id"), _assigned()).offset for offset in (10, 90)] == [10, 90]
 
 
 def _entry(order: object, **changed: object) -> Entry:
@@ -106,8 +106,8 @@ def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tup
 
 def test_an_order_becomes_a_row_with_exact_numbers() -> None:
     """The quick parser takes 1,024 levels and the exact one fewer: between the two lies no end of the ledger."""
-    found = _entry(ORDER)
-    assert found == Entry(3, 17, "orders/1/5", "o-1", "c-1", "gold", Decimal(980), Decimal("0.15"), None)
+    row = _entry(ORDER)
+    assert row == Entry(3, 17, "orders/1/5", "o-1", "c-1", "gold", Decimal(980), Decimal("0.15"), None)
     value = json.dumps({**ORDER, "total_cents": 98.5}).replace("}", ', "more": ' + "[" * 1010 + "]" * 1010 + "}")
     assert _entry(value.encode()).problem is Problem.BAD_AMOUNT
 
@@ -118,9 +118,9 @@ NO_AMOUNT = ["1234567890123456789012345678901", "1e30", '"5"', "true", "null"]
 @pytest.mark.parametrize("value", ["0.1", "0.10000000000000000555", "123456789012345678901234567890", "-5", *NO_AMOUNT])
 def test_an_amount_keeps_every_digit_or_is_none(value: str) -> None:
     text = json.dumps({name: one for name, one in ORDER.items() if name != "total_cents"})
-    found = _entry(f'{text[:-1]}, "total_cents": {value}}}'.encode())
+    result = _entry(f'{text[:-1]}, "total_cents": {value}}}'.encode())
     cents, problem = (None, Problem.BAD_AMOUNT) if value in NO_AMOUNT else (Decimal(value), None)
-    assert (found.cents, found.problem) == (cents, problem)
+    assert (result.cents, result.problem) == (cents, problem)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_what_cannot_be_booked_says_why(changed: dict[str, object], problem: Pro
 
 @given(some.binary(max_size=200) | some.none())
 def test_no_record_is_an_error(value: bytes | None) -> None:
-    found = entry(0, 0, value, [("source.topic", b"\x00"), ("source.partition", b"1" * 5000), ("source.offset", b"1")])
-    assert found.problem is not None
-    assert not any("\x00" in text for text in found if isinstance(text, str))
+    result = entry(0, 0, value, [("source.topic", b"\x00"), ("source.partition", b"1" * 5000), ("source.offset", b"1")])
+    assert result.problem is not None
+    assert not any("\x00" in text for text in result if isinstance(text, str))
 
 
 def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
@@ -233,15 +233,15 @@ def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -
 
 
 def test_each_name_is_counted_and_has_examples_of_its_own() -> None:
-    found = Findings()
-    assert (found.judged()["verdict"], found.lines("all is well")) == ("proven", ["proven: all is well"])
+    findings = Findings()
+    assert (findings.judged()["verdict"], findings.lines("all is well")) == ("proven", ["proven: all is well"])
     for number in range(20):
-        found.found("often", f"number {number}")
-    found.found("once", "the only one", 7)
-    told = found.judged(rows=3)
-    assert (told["verdict"], told["rows"], told["findings"]) == ("violated", 3, {"often": 20, "once": 7})
-    assert told["examples"] == [*(f"often: number {n}" for n in range(5)), "once: the only one"]
-    assert found.lines("all is well")[-1] == "20 often, 7 once"
+        findings.found("often", f"number {number}")
+    findings.found("once", "the only one", 7)
+    report = findings.judged(rows=3)
+    assert (report["verdict"], report["rows"], report["findings"]) == ("violated", 3, {"often": 20, "once": 7})
+    assert report["examples"] == [*(f"often: number {n}" for n in range(5)), "once: the only one"]
+    assert findings.lines("all is well")[-1] == "20 often, 7 once"
 
 
 # The ledger's two guards.
@@ -280,7 +280,7 @@ def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, .
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "findings"),
     [
         ([0, 1, 2], {}),
         ([0, 2], {"ledger-missing": 1}),
@@ -291,10 +291,10 @@ def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, .
         ([-1, 0, 1, 2], {"ledger-drift": 1}),
     ],
 )
-def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], found: dict[str, int]) -> None:
+def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], findings: dict[str, int]) -> None:
     records = [Record(n, value=json.dumps(HALF_OFF).encode()) for n in range(4)]
     checked, balances = compared(3, records, map(booked, rows))
-    assert dict(checked.findings) == found
+    assert dict(checked.findings) == findings
     assert (checked.records, checked.waiting, checked.rows) == (3, 1, len(rows))
     assert balances == {("c", "gold"): Money(3, Decimal(300), Decimal("150.0"))}
 
@@ -312,7 +312,7 @@ def test_a_row_that_differs_from_its_record_is_found(value: dict[str, object], r
 
 
 @pytest.mark.parametrize(
-    ("count", "below", "found"),
+    ("count", "below", "findings"),
     [
         (0, True, {"receiver-lost": 1}),
         (1, True, {}),
@@ -324,16 +324,16 @@ def test_a_row_that_differs_from_its_record_is_found(value: dict[str, object], r
     ],
 )
 def test_a_message_has_one_effect_and_above_the_position_one_at_most(
-    count: int, below: bool, found: dict[str, int]
+    count: int, below: bool, findings: dict[str, int]
 ) -> None:
     checked = receive_check.CheckResult()
     receive_check._judge(checked, "m", count, below=below)
-    assert dict(checked.findings) == found
+    assert dict(checked.findings) == findings
     assert (checked.effects, checked.duplicates) == (count, max(0, count - 1))
 
 
 @pytest.mark.parametrize(
-    ("points", "found"),
+    ("points", "findings"),
     [
         ({"a": 3}, {}),
         ({"a": 4}, {"receiver-duplicate": 1}),
@@ -342,10 +342,10 @@ def test_a_message_has_one_effect_and_above_the_position_one_at_most(
         ({"a": 3, "b": 1}, {"receiver-duplicate": 1}),
     ],
 )
-def test_points_are_compared_from_either_side(points: dict[str, int], found: dict[str, int]) -> None:
+def test_points_are_compared_from_either_side(points: dict[str, int], findings: dict[str, int]) -> None:
     checked = receive_check.CheckResult()
     receive_check._compare_points(checked, [("a", 1), ("a", 2)], points)
-    assert Counter(checked.findings) == Counter(found)
+    assert Counter(checked.findings) == Counter(findings)
 
 
 # What a receiver is given.
@@ -354,9 +354,9 @@ def test_points_are_compared_from_either_side(points: dict[str, int], found: dic
 def test_of_several_records_with_one_id_the_first_counts() -> None:
     first = Record(value=b'{"quantity":2,"customer_id":"c"}', source=7)
     records = [first, Record(1, source=7), Record(2), Record(3)]
-    found = messages("t", records, identifier("source"))
-    assert [one.message_id for one in found] == ["in/0/7", "@t/3/2", "@t/3/3"]
-    assert found[0].points == 2
+    received = messages("t", records, identifier("source"))
+    assert [one.message_id for one in received] == ["in/0/7", "@t/3/2", "@t/3/3"]
+    assert received[0].points == 2
 
 
 def test_each_output_of_one_input_is_a_message_of_its_own() -> None:
@@ -370,8 +370,8 @@ def test_each_output_of_one_input_is_a_message_of_its_own() -> None:
 def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_limits() -> None:
     """`f:` and 254 characters make 256, one more is one too many; a name has 1 to 256."""
     for length, whole in ((254, True), (255, False)):
-        [found] = messages("t", [Record(value=json.dumps({"f": "x" * length}).encode())], identifier("field:f"))
-        assert (found.message_id == "f:" + "x" * length) is whole
+        [message] = messages("t", [Record(value=json.dumps({"f": "x" * length}).encode())], identifier("field:f"))
+        assert (message.message_id == "f:" + "x" * length) is whole
     values = [json.dumps({"customer_id": "c" * length}).encode() for length in (0, 1, 256, 257)]
     assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
 
@@ -382,43 +382,43 @@ class Claiming(Receiver):
     def __init__(self, message_id: str = "source", **settings: Any) -> None:
         super().__init__(ReceiverSettings("g", "t", identifier(message_id), **settings))
         self.known: set[str] = set()
-        self.found: list[receiving.Message] = []
+        self.claimed: list[receiving.Message] = []
         self.away = False
 
-    def claim(self, found: Sequence[receiving.Message], context: HandlerContext) -> int:  # noqa: ARG002
+    def claim(self, messages: Sequence[receiving.Message], context: HandlerContext) -> int:  # noqa: ARG002
         if self.away:
             raise RetryLater("the store is away", 0.1)
-        self.found += found
-        fresh = {one.message_id for one in found} - self.known
+        self.claimed += messages
+        fresh = {one.message_id for one in messages} - self.known
         self.known |= fresh
         return len(fresh)
 
 
-def leased(heard: list[Mapping[int, int]], deadline: Deadline | None = None) -> HandlerContext:
-    return HandlerContext(deadline or Deadline(10), frozenset({3}), lambda _: None, lambda _: None, heard.append)
+def leased(reports: list[Mapping[int, int]], deadline: Deadline | None = None) -> HandlerContext:
+    return HandlerContext(deadline or Deadline(10), frozenset({3}), lambda _: None, lambda _: None, reports.append)
 
 
 def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> None:
     """The round is done again; what is redelivered counts as repeated and has no second effect."""
-    receiver, heard = Claiming(), list[Mapping[int, int]]()
+    receiver, reports = Claiming(), list[Mapping[int, int]]()
     batch = [PartitionBatch(3, 0, 2, [Record(0, source=0), Record(1, source=1)])]
     receiver.away = True
     with pytest.raises(RetryLater):
-        receiver.handle(batch, leased(heard))
-    assert (heard, receiver.received.messages) == ([], 0)
+        receiver.handle(batch, leased(reports))
+    assert (reports, receiver.received.messages) == ([], 0)
     receiver.away = False
     for _ in range(2):
-        receiver.handle(batch, leased(heard))
-    assert heard == [{3: 2}, {3: 2}]
+        receiver.handle(batch, leased(reports))
+    assert reports == [{3: 2}, {3: 2}]
     assert (receiver.received.messages, receiver.received.effects, receiver.received.repeated) == (4, 2, 2)
 
 
 def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
-    receiver, heard = Claiming(), list[Mapping[int, int]]()
+    receiver, reports = Claiming(), list[Mapping[int, int]]()
     batch = [PartitionBatch(p, 0, 1, [Record(0, source=p)]) for p in (3, 4)]
     with pytest.raises(NotOwned):
-        receiver.handle(batch, leased(heard))
-    assert (heard, receiver.known) == ([], set())
+        receiver.handle(batch, leased(reports))
+    assert (reports, receiver.known) == ([], set())
 
 
 @pytest.mark.parametrize(("again", "starts"), [(True, [10, 20, 20]), (False, [20, 20, 20])])
@@ -431,9 +431,9 @@ def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, start
 
 def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
     """Of a topic that was made again, an offset below the new log's end would skip records without a word."""
-    assert [consuming.start(_assigned(at)) for at in (None, 10, 90)] == [10, 10, 90]
-    for said in (consuming.metadata("id"), ""):  # others who set the offset say nothing of a topic
-        assert consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, said)))) == 50
+    assert [consuming.start(_assigned(committed)) for committed in (None, 10, 90)] == [10, 10, 90]
+    for metadata in (consuming.metadata("id"), ""):  # others who set the offset say nothing of a topic
+        assert consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, metadata)))) == 50
     with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now has id id;"):
         consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, consuming.metadata("other")))))
     with pytest.raises(Refused, match=r"^input-lost: .* committed offset 9,"):
@@ -485,22 +485,22 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     ],
 )
 def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
-    found = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
-    assert (found.customer, found.points) == ("c-1", points)
-    assert bool(found.refused) is (points == 0)
+    grant = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
+    assert (grant.customer, grant.points) == ("c-1", points)
+    assert bool(grant.refused) is (points == 0)
 
 
 def test_a_bad_quantity_is_counted_and_told() -> None:
-    told: list[str] = []
+    printed: list[str] = []
     counted: list[tuple[str, int]] = []
-    receiver = Claiming("field:order_id", tell=told.append)
+    receiver = Claiming("field:order_id", tell=printed.append)
     receiver.rejected = lambda reason, records: counted.append((reason, records))
     values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
     records = [Record(offset, value=value) for offset, value in enumerate(values)]
     receiver.handle([PartitionBatch(3, 0, 3, records)], leased([]))
-    assert [one.points for one in receiver.found] == [0, 0, 1]
+    assert [one.points for one in receiver.claimed] == [0, 0, 1]
     assert (receiver.received.rejected, counted) == (2, [(receiving.BAD_QUANTITY, 2)])
-    assert [one.split(" gives")[0] for one in told] == ["message order_id:o-0", "message order_id:o-1"]
+    assert [one.split(" gives")[0] for one in printed] == ["message order_id:o-0", "message order_id:o-1"]
 
 
 def test_the_check_names_what_was_rejected_and_calls_no_promise_broken() -> None:
@@ -515,8 +515,8 @@ DAY = 86_400.0
 
 def test_claims_have_to_outlive_retention_and_segment_together() -> None:
     """A segment's first record stays until its last one is old; records that stay for ever need claims that do."""
-    kept, told = TopicRetention(7 * DAY, 3 * DAY), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
-    with pytest.raises(Refused, match=f"for 10 days, and 't' keeps .* {told}"):
+    kept, shown = TopicRetention(7 * DAY, 3 * DAY), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
+    with pytest.raises(Refused, match=f"for 10 days, and 't' keeps .* {shown}"):
         ClaimRetention.longer_than(10, kept, "t")
     assert ClaimRetention.longer_than(10.5, kept, "t").keep_s == 10.5 * DAY
     for_ever = TopicRetention(None, 3 * DAY)

@@ -70,10 +70,10 @@ def test_sums_are_exact_however_the_orders_are_cut(orders: list[tuple[str, str, 
 
 def test_a_tenth_added_ten_times_is_one() -> None:
     """What doubles can't do; and the results show it as text."""
-    found = deltas([order("c", "gold", "0.1", "1")] * 10)[b"customer/c"]
-    assert found.encode() == b"10 1 1 0"
+    total = deltas([order("c", "gold", "0.1", "1")] * 10)[b"customer/c"]
+    assert total.encode() == b"10 1 1 0"
     shown = {"kind": "customer", "id": "c", "orders": 10, "sum_cents": "1", "discount_cents": "1", "unpriced": 0}
-    assert json.loads(found.document(b"customer/c")) == shown
+    assert json.loads(total.document(b"customer/c")) == shown
     assert Total(1, unpriced=1).plus(Total(1, unpriced=2)) == Total(2, unpriced=3)
 
 
@@ -110,8 +110,8 @@ NAMED = '{"a": "2.50", "b": 1}'
 )
 def test_customers_need_not_be_texts(customer: bytes, tier: bytes, keys: tuple[bytes, ...], shown: str) -> None:
     """Whatever JSON the order has: a structure has one name however it is written, and strange letters survive."""
-    found, total = of_order(b'{"customer_id":%b,"loyalty_tier":"%b"}' % (customer, tier))
-    assert (found, json.loads(total.document(found[0]))["id"]) == (keys, shown)
+    total_keys, total = of_order(b'{"customer_id":%b,"loyalty_tier":"%b"}' % (customer, tier))
+    assert (total_keys, json.loads(total.document(total_keys[0]))["id"]) == (keys, shown)
 
 
 def test_a_total_is_written_with_all_its_digits_and_read_back_whole() -> None:
@@ -182,12 +182,12 @@ LOG = LogOffsets(first=3, last_stable=20, end=20)
 
 def test_a_position_goes_on_where_it_was_committed() -> None:
     assert position("t[0]", "id", None, LOG) == Position(3, 3)
-    for at in (Position(7, 1), Position(3, 1)):
-        assert position("t[0]", "id", Committed(at.offset, at.metadata("id")), LOG) == at
+    for committed in (Position(7, 1), Position(3, 1)):
+        assert position("t[0]", "id", Committed(committed.offset, committed.metadata("id")), LOG) == committed
 
 
 @pytest.mark.parametrize(
-    ("found", "named"),
+    ("committed", "named"),
     [
         (Committed(7, ""), "position-moved"),
         (Committed(7, "topic-id=id"), "position-moved"),
@@ -195,9 +195,9 @@ def test_a_position_goes_on_where_it_was_committed() -> None:
         (Committed(2, Position(2, 1).metadata("id")), "range-lost"),
     ],
 )
-def test_a_position_that_would_miscount_is_refused_by_name(found: Committed, named: str) -> None:
+def test_a_position_that_would_miscount_is_refused_by_name(committed: Committed, named: str) -> None:
     with pytest.raises(Refused, match=f"^{named}.*another --group"):
-        position("t[0]", "id", found, LOG)
+        position("t[0]", "id", committed, LOG)
 
 
 @pytest.fixture
@@ -209,52 +209,52 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(running, "_PAUSE_S", 0)
     return Run(SETTINGS, lambda _partition, _topic: MemoryStore(), threading.Event())
 
 
-def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(made: Run, now: list[float]) -> None:
+def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(run: Run, now: list[float]) -> None:
     """With one patience for all, the success of any partition would hide that nothing of this one is counted."""
     bad, good = (Source("in", "id", p, LogOffsets(0, 9, 9)) for p in (0, 1))
-    made._failed("failed", bad, "no answer")
+    run._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S - 0.1
-    made._succeeded(good, Split("d"), AttemptResult(0, 9, 9))
-    made._failed("failed", bad, "no answer")
+    run._succeeded(good, Split("d"), AttemptResult(0, 9, 9))
+    run._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S
     with pytest.raises(Refused, match=r"in\[0\]: no transaction succeeded there for 90 s, at last: no answer"):
-        made._failed("failed", bad, "no answer")
+        run._failed("failed", bad, "no answer")
 
 
-def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner(made: Run, now: list[float]) -> None:
+def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner(run: Run, now: list[float]) -> None:
     """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
     for _ in range(3):
-        made._failed("fenced", SOURCE, "another one")
+        run._failed("fenced", SOURCE, "another one")
         now[0] += running._PATIENCE_S - 1
-        made._succeeded(SOURCE, Split("d"), AttemptResult(0, 9, 9))
-    assert made.result.fenced == 3
+        run._succeeded(SOURCE, Split("d"), AttemptResult(0, 9, 9))
+    assert run.result.fenced == 3
     why, began = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)", now[0]
     for after in (0.0, 9.9):
         now[0] = began + after
-        made._failed("failed", SOURCE, why)
+        run._failed("failed", SOURCE, why)
     now[0] = began + 10.0
     with pytest.raises(Refused, match="for 10 s, at last: Abortable: produce"):
-        made._failed("failed", SOURCE, why)
+        run._failed("failed", SOURCE, why)
 
 
 ORDER = b'{"customer_id":"c","loyalty_tier":"gold","total_cents":100,"loyalty_discount":0.5}'
 ONE = Total(1).encode()
 
 
-def logs_of(monkeypatch: pytest.MonkeyPatch, module: Any, *found: LogOffsets) -> list[LogOffsets]:
+def logs_of(monkeypatch: pytest.MonkeyPatch, module: Any, *answers: LogOffsets) -> list[LogOffsets]:
     """The brokers answer these one after another, the last one for ever; returns what is left of them."""
-    left = list(found)
+    left = list(answers)
 
-    def told(_client: object, _topic: str, partitions: Iterable[int], _deadline: Deadline) -> dict[int, LogOffsets]:
+    def answer(_client: object, _topic: str, partitions: Iterable[int], _deadline: Deadline) -> dict[int, LogOffsets]:
         now = left.pop(0) if len(left) > 1 else left[0]
         return dict.fromkeys(partitions, now)
 
-    monkeypatch.setattr(module, "log_offsets", told)
+    monkeypatch.setattr(module, "log_offsets", answer)
     return left
 
 
@@ -287,20 +287,20 @@ def own(outputs: Iterable[Output]) -> dict[bytes, int]:
     return counts(one for one in outputs if one.topic == SETTINGS.changelog)
 
 
-def produced(adding: Aggregate, at: int, *keys: bytes, fresh: bool = False) -> list[Output]:
+def produced(adding: Aggregate, start: int, *keys: bytes, fresh: bool = False) -> list[Output]:
     """What a round from this offset on writes, with a delta of one order for each key."""
-    assert adding.ready(at, fresh=fresh) is None
-    adding.take([Record(offset, key, ONE) for offset, key in enumerate(keys, at)])
-    return list(adding.outputs(at + len(keys)))
+    assert adding.ready(start, fresh=fresh) is None
+    adding.take([Record(offset, key, ONE) for offset, key in enumerate(keys, start)])
+    return list(adding.outputs(start + len(keys)))
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """Two deltas are in it, and its changelog has five records."""
     logs_of(monkeypatch, stages, log(5))
-    made = MemoryStore()
-    made.write({b"a": Total(2).encode()}, StoreCheckpoint(2, 0, 1))
-    return made
+    store = MemoryStore()
+    store.write({b"a": Total(2).encode()}, StoreCheckpoint(2, 0, 1))
+    return store
 
 
 @pytest.mark.parametrize("how", ["ready", "dropped"])
@@ -326,11 +326,11 @@ def test_a_commit_that_failed_changes_neither_the_store_nor_the_next_one(store: 
         adding.dropped()
     assert store.get([b"a", b"b"]) == [Total(2).encode(), None]
     assert (store.checkpoint.until, store.checkpoint.keys) == (2, 1)
-    for at in (2, 3):
-        assert own(produced(adding, at, b"a")) == {b"a": at + 1}
+    for start in (2, 3):
+        assert own(produced(adding, start, b"a")) == {b"a": start + 1}
         adding.committed()
-        assert dict(store.items()) == {b"a": Total(at + 1).encode()}
-        assert (store.checkpoint.until, store.checkpoint.keys) == (at + 1, 1)
+        assert dict(store.items()) == {b"a": Total(start + 1).encode()}
+        assert (store.checkpoint.until, store.checkpoint.keys) == (start + 1, 1)
 
 
 @pytest.mark.parametrize(("until", "restored"), [(1, True), (2, False), (3, True)])
@@ -348,16 +348,16 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
         return records
 
     monkeypatch.setattr(stages, "restore", restoring)
-    told: list[tuple[int, int, float]] = []
+    restores: list[tuple[int, int, float]] = []
     for records in (0, 1):
         store = MemoryStore()
         began.clear()
-        told.clear()
+        restores.clear()
         store.write({b"a": ONE}, StoreCheckpoint(until, 1, 1))
-        adding = Aggregate(SETTINGS, NOWHERE, 0, store, lambda *given: told.append(given))
+        adding = Aggregate(SETTINGS, NOWHERE, 0, store, lambda *given: restores.append(given))
         assert adding.ready(2, fresh=False) is None
-        assert [one[:2] for one in told] == ([(0, 1)] if restored and records else [])
-        assert all(0 <= seconds < 10 for *_, seconds in told)
+        assert [one[:2] for one in restores] == ([(0, 1)] if restored and records else [])
+        assert all(0 <= seconds < 10 for *_, seconds in restores)
     assert began == ([None if until > 2 else StoreCheckpoint(until, 1, 1)] if restored else [])
     assert (b"a" in dict(store.items())) == (until <= 2)
 
@@ -375,10 +375,10 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
         return 1
 
     monkeypatch.setattr(stages, "restore", restoring)
-    said = aggregate(MemoryStore()).ready(2, fresh=False)
+    contradiction = aggregate(MemoryStore()).ready(2, fresh=False)
     holds = "nothing" if changelog_holds is None else f"the deltas below {changelog_holds}"
     stands = f"position-moved: g.changelog[0] holds {holds}, and the group stands at"
-    assert str(said).startswith(f"{stands} 2 of g.deltas[0]")
+    assert str(contradiction).startswith(f"{stands} 2 of g.deltas[0]")
     if changelog_holds is not None:
         assert str(aggregate(MemoryStore()).ready(0, fresh=True)).startswith(f"{stands} no offset of g.deltas[0]")
 
@@ -397,19 +397,19 @@ def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.Mo
 
 def test_the_end_is_asked_of_brokers_every_ten_seconds(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with every transaction, and a commit keeps what is known of it; within a transaction's time."""
-    now, asked = [0.0], list[tuple[Any, ...]]()
+    now, calls = [0.0], list[tuple[Any, ...]]()
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: now[0]))
     left = [log(4), log(5), log(6)]
-    monkeypatch.setattr(stages, "log_offsets", lambda *given: asked.append(given) or {0: left.pop(0)})
+    monkeypatch.setattr(stages, "log_offsets", lambda *given: calls.append(given) or {0: left.pop(0)})
     adding = aggregate(store)
     rounds = [(0.0, [log(5), log(6)]), (9.9, [log(5), log(6)]), (10.0, [log(6)])]
-    for at, (now_s, unasked) in enumerate(rounds, 2):
+    for start, (now_s, left_after) in enumerate(rounds, 2):
         now[0] = now_s
-        produced(adding, at, b"a")
+        produced(adding, start, b"a")
         adding.committed()
-        assert left == unasked
+        assert left == left_after
     assert store.checkpoint == StoreCheckpoint(5, 4, 1)
-    for client, topic, partitions, deadline in asked:
+    for client, topic, partitions, deadline in calls:
         assert (client, topic, partitions, deadline.budget_s) == (NOWHERE, "g.changelog", [0], 30.0)
 
 
@@ -527,26 +527,26 @@ class Task:
     """Keeps what it was told, and has four records to write."""
 
     def __init__(self, contradiction: str | None = None, before_it: Any = lambda: None) -> None:
-        self.heard: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self._contradiction, self._before_it = contradiction, before_it
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
-        self.heard.append(("ready", position, fresh))
+        self.calls.append(("ready", position, fresh))
         self._before_it()
         return self._contradiction
 
     def take(self, records: Any) -> None:
-        self.heard.append(("take", [one.offset() for one in records]))
+        self.calls.append(("take", [one.offset() for one in records]))
 
     def outputs(self, until: int) -> Iterator[Output]:
-        self.heard.append(("outputs", until))
+        self.calls.append(("outputs", until))
         return (Output("d", BY_KEY if n else 7, b"k%d" % n, b"v%d" % n) for n in range(4))
 
     def committed(self) -> None:
-        self.heard.append(("committed",))
+        self.calls.append(("committed",))
 
     def dropped(self) -> None:
-        self.heard.append(("dropped",))
+        self.calls.append(("dropped",))
 
 
 class Timed(FakeTransaction):
@@ -595,18 +595,18 @@ def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_af
     written = [("d", BY_KEY if n else 7, b"k%d" % n, b"v%d" % n) for n in range(4)]
     assert [(one.topic, one.partition, one.key, one.value) for one in broker.visible()] == written
     assert broker.committed == Committed(6, "topic-id=id began=3")
-    assert task.heard == [("ready", 3, True), ("take", [3, 4]), ("take", [5]), ("outputs", 6), ("committed",)]
+    assert task.calls == [("ready", 3, True), ("take", [3, 4]), ("take", [5]), ("outputs", 6), ("committed",)]
     assert (set(kafka.given.values()), len(kafka.given), kafka.mapping) == ({30.0}, 6, {"produce"})
     again = Task()
     assert attempt(again, Timed(broker), 8, reading((6, 8))) == AttemptResult(6, 8, 2)
-    assert (again.heard[0], broker.committed) == (("ready", 6, False), Committed(8, "topic-id=id began=3"))
+    assert (again.calls[0], broker.committed) == (("ready", 6, False), Committed(8, "topic-id=id began=3"))
 
 
 @pytest.mark.parametrize("until", [5, 6])
 def test_an_attempt_behind_what_was_committed_reads_and_writes_nothing(until: int) -> None:
     broker, task = Broker(committed=Committed(6, "topic-id=id began=3")), Task()
     assert attempt(task, FakeTransaction(broker), until) == AttemptResult(6, 6, 0)
-    assert (task.heard, broker.log) == ([("ready", 6, False)], [])
+    assert (task.calls, broker.log) == ([("ready", 6, False)], [])
 
 
 @pytest.mark.parametrize("step", ["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"])
@@ -615,7 +615,7 @@ def test_the_work_of_an_attempt_that_failed_is_dropped(step: str) -> None:
     broker, task = Broker(), Task()
     with pytest.raises(Fatal, match="gone"):
         attempt(task, FakeTransaction(broker, (step, Fatal("gone"))), 6, reading((3, 6)))
-    assert (task.heard[-1], ("committed",) in task.heard, broker.visible()) == (("dropped",), False, [])
+    assert (task.calls[-1], ("committed",) in task.calls, broker.visible()) == (("dropped",), False, [])
 
 
 def test_a_contradiction_counts_only_while_the_offset_stays_and_an_untrusted_position_names_its_partition() -> None:
@@ -625,11 +625,11 @@ def test_a_contradiction_counts_only_while_the_offset_stays_and_an_untrusted_pos
         attempt(Task("it stands elsewhere"), kafka, 8)
     assert kafka.given["locate"] == 30.0
 
-    def goes_on() -> None:
+    def another_process_commits() -> None:
         broker.committed = Committed(7, "topic-id=id began=3")
 
     with pytest.raises(Fenced, match=r"^in\[4\]: another process continued"):
-        attempt(Task("it stands elsewhere", goes_on), FakeTransaction(broker), 8)
+        attempt(Task("it stands elsewhere", another_process_commits), FakeTransaction(broker), 8)
     broker = Broker(committed=Committed(6, "topic-id=other began=3"))
     with pytest.raises(Refused, match=r"topic-recreated: in\[4\] has the id id"):
         attempt(Task(), FakeTransaction(broker), 8)
@@ -657,7 +657,7 @@ def test_a_crash_may_strike_at_each_point_and_half_way_with_half_of_the_records_
 # Topics.
 
 
-class Described:
+class FakeTopics:
     """The brokers' topics; keeps what was asked, and what was created."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: dict[str, int]) -> None:
@@ -679,15 +679,15 @@ class Described:
 
     def names(self, call: str) -> list[str] | None:
         """The topics that `found` or `ensured` returns."""
-        told = getattr(topics, call)(NOWHERE, SETTINGS, self.deadline)
-        return told and [one.name for one in (told.input, told.deltas, told.changelog, told.output)]
+        found = getattr(topics, call)(NOWHERE, SETTINGS, self.deadline)
+        return found and [one.name for one in (found.input, found.deltas, found.changelog, found.output)]
 
 
 NAMES = ["in", "g.deltas", "g.changelog", "out"]
 
 
 def test_missing_topics_are_made_with_the_inputs_partitions_and_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    described = Described(monkeypatch, {"in": 5, "out": 5})
+    described = FakeTopics(monkeypatch, {"in": 5, "out": 5})
     assert described.names("found") is None
     assert described.names("ensured") == NAMES
     compacted = {"cleanup.policy": "compact"}
@@ -705,9 +705,9 @@ def test_topics_whose_partitions_differ_are_refused_with_their_numbers(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """The input may have another number: its keys are counted elsewhere."""
-    described = Described(monkeypatch, {"in": 9, "out": 3, "g.deltas": 3, "g.changelog": 2})
-    told = r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
-    with pytest.raises(Refused, match=told):
+    described = FakeTopics(monkeypatch, {"in": 9, "out": 3, "g.deltas": 3, "g.changelog": 2})
+    differences = r"^partitions-differ: g\.deltas has 3, g\.changelog has 2, out has 3; .*another --output$"
+    with pytest.raises(Refused, match=differences):
         described.names(call)
     described.partitions["g.changelog"] = 3
     assert described.names(call) == NAMES

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from brew.errors import UsageError
 from downstream.virtual.scheduling import KeyedQueue, OffsetTracker, Retries
 
-offsets = st.lists(st.integers(0, 200), unique=True, max_size=60).map(sorted)
-
 
 class Hasty(OffsetTracker):
     """The fault that the tracker is there against: the last finished offset is stored."""
@@ -32,7 +30,7 @@ def skipped(tracker: OffsetTracker, taken: list[int], finished: list[int]) -> li
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), offsets)
+@given(st.data(), st.lists(st.integers(0, 200), unique=True, max_size=60).map(sorted))
 def test_no_unfinished_record_is_ever_below_the_position(data: st.DataObject, log: list[int]) -> None:
     tracker = OffsetTracker(0)
     taken: list[int] = []
@@ -87,15 +85,13 @@ Pieces = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 999)), max_si
 
 @settings(max_examples=100, deadline=None)
 @given(st.randoms(use_true_random=False), Pieces)
-def test_a_keys_pieces_are_finished_in_order_one_at_a_time(
-    chance: random.Random, pieces: list[tuple[str, int]]
-) -> None:
+def test_a_keys_pieces_are_finished_in_order_one_at_a_time(dice: random.Random, pieces: list[tuple[str, int]]) -> None:
     queue: KeyedQueue[tuple[str, int]] = KeyedQueue()
     running: dict[str, tuple[str, int]] = {}
     done: list[tuple[str, int]] = []
     now, left = 0.0, pieces[::-1]
     while len(done) < len(pieces):
-        step = chance.choice(["put"] * bool(left) + ["take"] + ["finish", "finish", "put off"] * bool(running))
+        step = dice.choice(["put"] * bool(left) + ["take"] + ["finish", "finish", "put off"] * bool(running))
         if step == "put":
             queue.put(left[-1][0], left.pop())
         elif step == "take":
@@ -104,12 +100,12 @@ def test_a_keys_pieces_are_finished_in_order_one_at_a_time(
                 assert taken[0] not in running, "two workers had one key"
                 running[str(taken[0])] = taken[1]
         else:
-            key = chance.choice(sorted(running))
+            key = dice.choice(sorted(running))
             if step == "finish":
                 queue.finish(key)
                 done.append(running.pop(key))
             else:
-                queue.put_off(key, now + chance.randrange(5))
+                queue.put_off(key, now + dice.randrange(5))
                 del running[key]
     for key in "abc":
         assert [one for one in done if one[0] == key] == [one for one in pieces if one[0] == key]
@@ -173,7 +169,7 @@ def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() 
     endless = Retries(10**6, 1.0, 1e30)
     assert endless.after(64) == 2.0**63
     assert endless.after(65) == endless.after(66) == endless.after(99_999) == 2.0**64
-    assert isinstance(Retries(3, 1, 10).after(1), float)  # type: ignore[arg-type]
+    assert isinstance(Retries(3, 1, 10).after(1), float)
     assert Retries(1, 5.0, 5.0).after(0) == 2.5
     assert Retries(1).after(1) is None
 
@@ -190,4 +186,4 @@ def test_the_pause_after_a_failure_is_the_first_one_doubled_until_the_longest() 
 def test_retries_that_make_no_sense_are_refused(fields: tuple[float, ...], named: str) -> None:
     Retries(1, 2.0, 2.0)
     with pytest.raises(UsageError, match=f"^{named}"):
-        Retries(*fields)  # type: ignore[arg-type]
+        Retries(*fields)

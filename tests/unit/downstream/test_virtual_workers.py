@@ -24,7 +24,7 @@ from downstream.virtual import partitions as member
 from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
 from downstream.virtual.scheduling import OnFailure, Retries, Workers
 
-HERE = 0
+PARTITION = 0
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
 
 
@@ -59,10 +59,12 @@ class Awaited(Deadline):
 
 
 @contextmanager
-def working(effects: Effects, start: int = 0, **options: object) -> Iterator[VirtualPartitions]:
+def working(effects: Effects, orders: list[Record], **options: object) -> Iterator[VirtualPartitions]:
+    """Virtual partitions with one input partition, which begins with these records."""
     virtual = VirtualPartitions(VirtualSettings(**{"count": 8, "retries": QUICK, **options}), effects)
-    virtual.assigned(HERE, start)
+    virtual.assigned(PARTITION, orders[0].offset())
     try:
+        virtual.add(PARTITION, orders)
         yield virtual
     finally:
         virtual.close(Deadline(10))
@@ -90,17 +92,16 @@ def orders(count: int, keys: int = 10) -> list[Record]:
 def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
     chance = threading.local()
 
-    def moody(_order: Record) -> None:
+    def failing_now_and_then(_order: Record) -> None:
         count = chance.__dict__.setdefault("count", 0)
         chance.count = count + 1
         if count % 7 == 3:
             raise ConnectionError("busy")
 
-    effects = Effects(moody)
-    with working(effects, retries=Retries(attempts=50, first_s=0.001, most_s=0.002)) as virtual:
-        virtual.add(HERE, orders(300))
+    effects = Effects(failing_now_and_then)
+    with working(effects, orders(300), retries=Retries(attempts=50, first_s=0.001, most_s=0.002)) as virtual:
         until(virtual.idle, "all effects")
-        assert virtual.positions() == {HERE: 300}
+        assert virtual.positions() == {PARTITION: 300}
     for key in range(10):
         assert [number for number in effects.done if number % 10 == key] == list(range(key, 300, 10))
     assert effects.done != list(range(300)), "nobody overtook anybody: no concurrency"
@@ -110,13 +111,12 @@ def test_the_position_waits_for_a_slow_record_and_what_is_finished_above_it_fill
     """A crash now does not skip the slow record; one that hangs lets neither memory nor repetitions grow for ever."""
     held = threading.Event()
     effects = Effects(held_up({3}, held))
-    with working(effects, most_uncovered=17) as virtual:
-        virtual.add(HERE, orders(20, keys=20))
+    with working(effects, orders(20, keys=20), most_uncovered=17) as virtual:
         until(lambda: len(effects.done) == 19, "the others")
-        assert (virtual.positions(), virtual.full(HERE)) == ({HERE: 3}, True)
+        assert (virtual.positions(), virtual.full(PARTITION)) == ({PARTITION: 3}, True)
         held.set()
         until(virtual.idle, "all")
-        assert (virtual.positions(), virtual.full(HERE)) == ({HERE: 20}, False)
+        assert (virtual.positions(), virtual.full(PARTITION)) == ({PARTITION: 20}, False)
 
 
 GONE = member.NonRetriableError("a 400 stays one")
@@ -125,10 +125,9 @@ GONE = member.NonRetriableError("a 400 stays one")
 @pytest.mark.parametrize(("error", "attempts"), [(ValueError("poison"), 3), (GONE, 1)])
 def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Exception, attempts: int) -> None:
     effects = Effects(poisoned(1, error))
-    with working(effects) as virtual:
-        virtual.add(HERE, orders(6, keys=1))
+    with working(effects, orders(6, keys=1)) as virtual:
         until(virtual.idle, "all")
-        assert virtual.positions() == {HERE: 6}
+        assert virtual.positions() == {PARTITION: 6}
     assert effects.done == [0, 2, 3, 4, 5]
     assert (effects.given_up, effects.tried.count(1)) == ([(1, attempts)], attempts)
 
@@ -137,23 +136,21 @@ def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Except
 def test_stop_on_failure_ends_before_the_record_and_names_it(number: int, keys: int, attempts: int, count: int) -> None:
     """Nothing of its key is begun behind it, and by a single worker nothing of any; the position stays before it."""
     effects, retries = Effects(poisoned(number)), Retries(attempts, first_s=0.001, most_s=0.002)
-    with working(effects, count=count, retries=retries, on_failure=OnFailure.STOP) as virtual:
-        virtual.add(HERE, orders(6, keys=keys))
-        said = rf"offset {number}: failed {attempts} times?; last error: ValueError: poison"
-        with pytest.raises(member.HandlerFailedError, match=said):
+    with working(effects, orders(6, keys=keys), count=count, retries=retries, on_failure=OnFailure.STOP) as virtual:
+        message = rf"offset {number}: failed {attempts} times?; last error: ValueError: poison"
+        with pytest.raises(member.HandlerFailedError, match=message):
             until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {HERE: number}
+        assert virtual.close(Deadline(5)) == {PARTITION: number}
     assert effects.done == list(range(number))
 
 
 def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once() -> None:
     """Nobody works any more, so no hole below what was begun will close: waiting for it would use up the time."""
-    with working(Effects(poisoned(0)), on_failure=OnFailure.STOP) as virtual:
-        virtual.add(HERE, orders(1))
+    with working(Effects(poisoned(0)), orders(1), on_failure=OnFailure.STOP) as virtual:
         with pytest.raises(member.HandlerFailedError):
             until(virtual.idle, "the failure")
         deadline = Deadline(5)
-        assert virtual.revoked(HERE, deadline) == 0
+        assert virtual.revoked(PARTITION, deadline) == 0
         assert not deadline.expired()
 
 
@@ -163,24 +160,22 @@ def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
         def give_up(self, *_args: object) -> None:
             raise OSError("no room")
 
-    with working(Lost(poisoned(0))) as virtual:
-        virtual.add(HERE, orders(1))
+    with working(Lost(poisoned(0)), orders(1)) as virtual:
         with pytest.raises(OSError, match="no room"):
             until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {HERE: 0}
+        assert virtual.close(Deadline(5)) == {PARTITION: 0}
 
 
 def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
     """What lies below the last record begun is finished, so that nothing is repeated; the rest is the next holder's."""
     held = threading.Event()
     effects = Effects(held_up({0, 5}, held))
-    with working(effects, count=2) as virtual:
-        virtual.add(HERE, [Record(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)])
+    with working(effects, [Record(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)], count=2) as virtual:
         until(
             lambda: {0, 5} <= set(effects.tried) and len(effects.done) == 3,
             "orders 1, 2 and 4; 0 and 5 wait, 3 behind 0",
         )
-        assert virtual.revoked(HERE, Awaited(10, held)) == 6
+        assert virtual.revoked(PARTITION, Awaited(10, held)) == 6
         assert virtual.positions() == {}
     assert sorted(effects.done) == [0, 1, 2, 3, 4, 5]
 
@@ -189,17 +184,16 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
     """The next time's records do not wait for it either, and its end does not touch their tracker."""
     held = threading.Event()
     effects = Effects(held_up({7}, held))
-    with working(effects, start=7, count=2) as virtual:
-        virtual.add(HERE, [Record(7, b"a"), Record(8, b"a")])
+    with working(effects, [Record(7, b"a"), Record(8, b"a")], count=2) as virtual:
         until(lambda: effects.tried == [7], "its begin")
-        assert virtual.revoked(HERE, Deadline(0.01)) == 7
-        virtual.assigned(HERE, 100)
-        virtual.add(HERE, [Record(100, b"a")])
+        assert virtual.revoked(PARTITION, Deadline(0.01)) == 7
+        virtual.assigned(PARTITION, 100)
+        virtual.add(PARTITION, [Record(100, b"a")])
         until(virtual.idle, "the new time's record")
-        assert virtual.positions() == {HERE: 101}
+        assert virtual.positions() == {PARTITION: 101}
         held.set()
         until(lambda: len(effects.done) == 2, "the handler that hung")
-        assert virtual.revoked(HERE, Deadline(10)) == 101
+        assert virtual.revoked(PARTITION, Deadline(10)) == 101
     assert effects.done == [100, 7], "order 8 belongs to the next holder"
 
 
@@ -207,16 +201,16 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
 def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_gone(how: str) -> None:
     """Its next holder has it: every further try would be an effect of a record that is somebody else's."""
     effects = Effects(poisoned(0, ConnectionError("busy")))
-    with working(effects, count=1, retries=Retries(attempts=10**6, first_s=0.001, most_s=0.001)) as virtual:
-        virtual.add(HERE, [Record(0, b"a"), Record(1, b"a")])
+    retries = Retries(attempts=10**6, first_s=0.001, most_s=0.001)
+    with working(effects, [Record(0, b"a"), Record(1, b"a")], count=1, retries=retries) as virtual:
         until(lambda: len(effects.tried) > 2, "a few tries")
         if how == "lost":
-            virtual.lost(HERE)
+            virtual.lost(PARTITION)
         else:
-            assert virtual.revoked(HERE, Deadline(0.01)) == 0
-        told = len(effects.tried)
+            assert virtual.revoked(PARTITION, Deadline(0.01)) == 0
+        tries = len(effects.tried)
         until(lambda: len(virtual._workers._queue) == 0, "the end of its tries")
-        assert len(effects.tried) <= told + 1, "the one that was running, and none behind it"
+        assert len(effects.tried) <= tries + 1, "the one that was running, and none behind it"
         assert set(effects.tried) == {0}
     assert (effects.done, effects.given_up) == ([], [])
 
@@ -231,31 +225,29 @@ def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() ->
             raise ConnectionError("busy")
 
     effects = Effects(failing_once)
-    with working(effects, count=1) as virtual:
-        virtual.add(HERE, [Record(0, b"a"), Record(1, b"a")])
+    with working(effects, [Record(0, b"a"), Record(1, b"a")], count=1) as virtual:
         until(lambda: effects.tried == [0], "its begin")
-        virtual.hold([HERE])
+        virtual.hold([PARTITION])
         free.set()
-        assert virtual.revoked(HERE, Deadline(10)) == 1
+        assert virtual.revoked(PARTITION, Deadline(10)) == 1
     assert (effects.tried, effects.done) == ([0, 0], [0])
 
 
 def test_records_without_a_key_wait_for_nobody() -> None:
     gate = threading.Barrier(4)
     effects = Effects(lambda _order: (gate.wait(20), None)[1])
-    with working(effects, count=4) as virtual:
-        virtual.add(HERE, [Record(n, None) for n in range(4)])
+    with working(effects, [Record(n, None) for n in range(4)], count=4) as virtual:
         until(virtual.idle, "all four at the barrier")
-        assert virtual.positions() == {HERE: 4}
+        assert virtual.positions() == {PARTITION: 4}
 
 
 def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
     held = threading.Event()
     virtual = VirtualPartitions(VirtualSettings(count=2), Effects(held_up({0}, held)))
     assert [(one.name, one.daemon) for one in virtual._workers._threads] == [("virtual-0", True), ("virtual-1", True)]
-    virtual.assigned(HERE, 0)
-    virtual.add(HERE, orders(1))
-    assert virtual.close(Deadline(0.05)) == {HERE: 0}
+    virtual.assigned(PARTITION, 0)
+    virtual.add(PARTITION, orders(1))
+    assert virtual.close(Deadline(0.05)) == {PARTITION: 0}
     held.set()
 
 
@@ -296,6 +288,13 @@ class Scene:
         self.virtual = VirtualPartitions(VirtualSettings(count=4, most_uncovered=20), self)
         return VirtualPartitionsHandler(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
 
+    def reading(self, start: int, until: int, *, follow: bool = True) -> VirtualPartitionsHandler:
+        """A handler that has partition 0 from ``start`` on, and has been given its records below ``until``."""
+        handler = self.make(follow=follow)
+        handler.assigned([assignment(0, start)], Deadline(5))
+        handler.handle([records(start, until)], self.context())
+        return handler
+
     def context(self, seconds: float = 20.0) -> HandlerContext:
         pause, resume, report = self.paused.update, self.paused.difference_update, self.stored.update
         return HandlerContext(Deadline(seconds), frozenset({0, 1}), pause, resume, report)
@@ -303,10 +302,10 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    made = Scene()
-    yield made
-    made.gate.set()
-    made.virtual.close(Deadline(10))
+    scene = Scene()
+    yield scene
+    scene.gate.set()
+    scene.virtual.close(Deadline(10))
 
 
 def assignment(partition: int, committed: int | None, first: int = 5, last_stable: int = 30) -> AssignedPartition:
@@ -318,84 +317,78 @@ def records(start: int, until: int) -> PartitionBatch:
 
 
 def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:
-    one = scene.make()
-    assert one.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
-    one.handle([records(9, 12)], scene.context())
-    assert one.assigned([assignment(0, 9)], Deadline(5)) == {0: 12}
+    handler = scene.make()
+    assert handler.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
+    handler.handle([records(9, 12)], scene.context())
+    assert handler.assigned([assignment(0, 9)], Deadline(5)) == {0: 12}
     with pytest.raises(Refused, match="committed offset 2, and retention has deleted the records before 5"):
-        one.assigned([assignment(2, 2)], Deadline(5))
-    one.revoked([0, 1, 2], Deadline(1))
-    one.lost([2])
+        handler.assigned([assignment(2, 2)], Deadline(5))
+    handler.revoked([0, 1, 2], Deadline(1))
+    handler.lost([2])
 
 
 def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_room(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member, "_ROOM_S", 0.05)
-    one = scene.make()
-    one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
-    one.handle([records(5, 15)], scene.context())
+    handler = scene.make()
+    handler.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
+    handler.handle([records(5, 15)], scene.context())
     assert scene.paused == set()
-    one.handle([records(15, 20)], scene.context())
+    handler.handle([records(15, 20)], scene.context())
     assert scene.paused == {0}
-    one.tick(scene.context())
+    handler.tick(scene.context())
     assert (scene.paused, scene.stored) == ({0}, {0: 5, 1: 5})
     scene.gate.set()
     scene.now += 10
     assert scene.virtual.await_room(10)
-    assert one.revoked([0], Deadline(10)) is None
+    assert handler.revoked([0], Deadline(10)) is None
     assert scene.stored[0] == 20
-    one.tick(scene.context())
+    handler.tick(scene.context())
 
 
 def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
-    one = scene.make(follow=False)
-    one.assigned([assignment(0, 28)], Deadline(5))
-    one.handle([records(28, 30)], scene.context())
+    handler = scene.reading(28, 30, follow=False)
     with pytest.raises(RetryLater, match="still being processed"):
-        one.tick(scene.context(0.05))
+        handler.tick(scene.context(0.05))
     scene.gate.set()
-    one.tick(scene.context())
+    handler.tick(scene.context())
     assert scene.stored == {0: 30}
 
 
 def test_a_drains_end_reports_the_positions_reached_meanwhile(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the loop would end the drain for want of progress, although each record gets its effect."""
-    one = scene.make(follow=False)
-    one.assigned([assignment(0, 28)], Deadline(5))
-    one.handle([records(28, 30)], scene.context())
+    handler = scene.reading(28, 30, follow=False)
     monkeypatch.setattr(scene.virtual, "positions", lambda: {0: 29})
     with pytest.raises(RetryLater):
-        one.tick(scene.context(0.05))
+        handler.tick(scene.context(0.05))
     assert scene.stored == {0: 29}
 
 
 def test_nothing_is_stored_of_a_partition_that_was_lost(scene: Scene) -> None:
     """Somebody else has it: an offset of ours could take back what they have stored."""
-    one = scene.make()
-    one.assigned([assignment(0, 5)], Deadline(5))
-    one.handle([records(5, 8)], scene.context())
-    one.tick(scene.context())
+    handler = scene.reading(5, 8)
+    handler.tick(scene.context())
     scene.stored.clear()
-    one.lost([0])
+    handler.lost([0])
     scene.gate.set()
     scene.now += 10
-    one.tick(scene.context())
+    handler.tick(scene.context())
     assert scene.stored == {}
 
 
 def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(scene: Scene) -> None:
     """Else a slow handler of one would let the others begin what there is no time left to finish."""
-    one = scene.make()
-    one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
+    handler = scene.make()
+    handler.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
     held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
 
     def watched(partition: int, deadline: Deadline) -> int:
         limits.append([one.limit for one in held.values()])
         return revoked(partition, deadline)
 
-    scene.virtual.revoked = watched  # type: ignore[method-assign]
-    one.revoked([0, 1], Deadline(5))
+    scene.virtual.revoked = watched
+    handler.revoked([0, 1], Deadline(5))
     assert limits[0] == [-1, -1]
 
 
@@ -405,16 +398,16 @@ def test_a_position_that_was_stored_before_a_partition_went_is_stored_again_when
 ) -> None:
     """Whether the first one was kept nobody knows: the coordinator refuses what comes from a member that is out."""
     scene.gate.set()
-    one = scene.make()
+    handler = scene.make()
     for _ in range(2):
-        assert one.assigned([assignment(0, 5)], Deadline(5)) == {0: 5}
-        one.handle([records(5, 9)], scene.context())
+        assert handler.assigned([assignment(0, 5)], Deadline(5)) == {0: 5}
+        handler.handle([records(5, 9)], scene.context())
         until(scene.virtual.idle, "the effects")
         scene.now += 10
         scene.stored.clear()
-        one.tick(scene.context())
+        handler.tick(scene.context())
         assert scene.stored == {0: 9}
-        one.lost([0]) if how == "lost" else one.revoked([0], Deadline(5))
+        handler.lost([0]) if how == "lost" else handler.revoked([0], Deadline(5))
 
 
 def test_the_first_failure_is_the_one_that_the_feeder_hears_of() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -79,8 +78,8 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
 )
 def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter, why: SkipReason | None) -> None:
     """Also what the input cannot hold: the broker would refuse the whole transaction."""
-    found = rules.skipped(letter)
-    assert (None if found is None else found.why) is why
+    skipped = rules.skipped(letter)
+    assert (None if skipped is None else skipped.why) is why
     large = RULES.replay_record("dead", LETTER, b"z" * 100_000)
     assert isinstance(large, SkippedDeadLetter)
     assert large.why is SkipReason.TOO_LARGE
@@ -114,7 +113,7 @@ def test_a_range_that_nothing_can_fit_is_refused(offsets: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "shown"),
     [
         (None, None),
         (b"", {"text": ""}),
@@ -124,8 +123,8 @@ def test_a_range_that_nothing_can_fit_is_refused(offsets: str) -> None:
         ("\u202e".encode(), {"hex": "e280ae"}),
     ],
 )
-def test_bytes_that_a_terminal_might_obey_are_shown_in_hex(content: bytes | None, told: object) -> None:
-    assert printable_content(content) == told
+def test_bytes_that_a_terminal_might_obey_are_shown_in_hex(content: bytes | None, shown: object) -> None:
+    assert printable_content(content) == shown
 
 
 def test_an_edit_is_a_filter_and_says_how_it_failed() -> None:
@@ -151,9 +150,9 @@ def test_letters_are_counted_by_reason_partition_and_time_and_a_report_by_what_s
     counts.add(LETTER, replayed=True)
     counts.add(replace(LETTER, timestamp=LETTER.timestamp + 3_600_000), replayed=False)
     counts.add(replace(LETTER, timestamp=2**62), replayed=False)  # a time that no calendar has
-    told = counts.document("dead")
-    assert (told["letters"], told["replayed"], told["waiting"], len(told["rows"])) == (3, 1, 2, 3)
-    assert "2023-11-14T22:00Z" in [row["time"] for row in told["rows"]]
+    document = counts.document("dead")
+    assert (document["letters"], document["replayed"], document["waiting"], len(document["rows"])) == (3, 1, 2, 3)
+    assert "2023-11-14T22:00Z" in [row["time"] for row in document["rows"]]
     done = [RULES.replay_record("dead", LETTER, b"y"), SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]
     report = report_document(done, "dead", "in", dry_run=False)
     assert summary(report) == "1 dead letter written back to in; 1 not replayed: 1 too-often"
@@ -165,15 +164,9 @@ def test_marks_and_headers_are_those_of_the_page_and_a_mark_belongs_to_one_topic
     assert column(page, "Replayed records") == [REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP]
 
 
-if TYPE_CHECKING:
-    from brew.kafka.clients import AdminClient
-    from operations.dlq.dead_letter import DeadLetterTopics
-
-
 NOWHERE = Connection("nowhere")
-ONE_PARTITION = ReplayRules("in", partitions=1, max_bytes=100_000, most_replays=3)
 SENDING = TransactionSettings(NOWHERE, "g.replay", 5.0)
-SETTINGS = replaying.ReplaySettings("g", SENDING, ONE_PARTITION, DeadLetterFilter())
+SETTINGS = replaying.ReplaySettings("g", SENDING, replace(RULES, partitions=1), DeadLetterFilter())
 
 
 def letter(offset: int) -> DeadLetter:
@@ -185,32 +178,32 @@ def foreign(offset: int) -> DeadLetter:
     return DeadLetter(0, offset, b"k", b"x", [], 0)
 
 
-class Known(ReplayLog):
+class FakeReplayLog(ReplayLog):
     """Marks of which another replay's are committed, and come to be visible behind our fence only."""
 
-    def __init__(self, hidden: set[int], told: list[str]) -> None:
+    def __init__(self, hidden: set[int], steps: list[str]) -> None:
         super().__init__(NOWHERE, "dlq.replayed", 0, "id")
-        self.hidden, self.told = hidden, told
+        self.hidden, self.steps = hidden, steps
 
     def follow(self, *_how: object) -> None:
-        self.told.append("follow")
+        self.steps.append("follow")
 
     def read_to_end(self, *_how: object) -> None:
-        self.told.append("read_to_end")
+        self.steps.append("read_to_end")
         self.offsets |= self.hidden
 
 
-class Place:
+class ReplayScene:
     """One dead-letter partition, and what a replay does on it, in ``told``; its transaction fails at one step."""
 
     def __init__(self, *letters: DeadLetter, hidden: Iterable[int] = (), fails_at: str = "") -> None:
-        self.told: list[str] = []
+        self.steps: list[str] = []
         self.broker, self.admin, self.fails_at = Broker(), None, fails_at
         self.dead_letter = SimpleNamespace(name="dlq", topic_id="id")
-        self.known = Known(set(hidden), self.told)
+        self.replayed = FakeReplayLog(set(hidden), self.steps)
         self.partitions = lambda _chosen: [0]
         self.letters = lambda _partitions: ([one] for one in letters)
-        self.replay_log = lambda _partition: self.known
+        self.replay_log = lambda _partition: self.replayed
         self.create_replay_log = lambda: SimpleNamespace(topic_id="marks-id")
 
     @property
@@ -224,25 +217,25 @@ class Place:
 
 
 class Transaction(FakeTransaction):
-    def __init__(self, place: Place) -> None:
-        super().__init__(place.broker, (place.fails_at, Fatal("no")))
-        self.steps = place.told
+    def __init__(self, scene: ReplayScene) -> None:
+        super().__init__(scene.broker, (scene.fails_at, Fatal("no")))
+        self.steps = scene.steps
 
     def close(self) -> None:
         self.steps.append("close")
 
 
 Skipped = list[tuple[int, SkipReason]]
-Replays = Callable[[Place], tuple[list[int], Skipped]]
+Replays = Callable[[ReplayScene], tuple[list[int], Skipped]]
 
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     """Replays what a place has; with the offsets written back, and those skipped with the reason."""
 
-    def run(place: Place) -> tuple[list[int], Skipped]:
-        monkeypatch.setattr(replaying, "KafkaTransaction", lambda *_how: Transaction(place))
-        done = list(chain.from_iterable(replay(cast("DeadLetterTopics", place), SETTINGS)))
+    def run(scene: ReplayScene) -> tuple[list[int], Skipped]:
+        monkeypatch.setattr(replaying, "KafkaTransaction", lambda *_how: Transaction(scene))
+        done = list(chain.from_iterable(replay(scene, SETTINGS)))
         skipped = [(one.letter.offset, one.why) for one in done if isinstance(one, SkippedDeadLetter)]
         return [one.letter.offset for one in replaying.written_back(done)], skipped
 
@@ -251,12 +244,12 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
 
 def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(replays: Replays) -> None:
     """Another replay committed it a moment ago; and a second replay sees the first one's marks."""
-    place = Place(letter(5), letter(6), hidden={5})
-    assert replays(place) == ([6], [(5, SkipReason.REPLAYED)])
+    scene = ReplayScene(letter(5), letter(6), hidden={5})
+    assert replays(scene) == ([6], [(5, SkipReason.REPLAYED)])
     written = [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
-    assert place.produced == written
-    assert place.told.index("fence") < place.told.index("read_to_end") < place.told.index("begin")
-    assert (replays(place)[0], place.produced) == ([], written)
+    assert scene.produced == written
+    assert scene.steps.index("fence") < scene.steps.index("read_to_end") < scene.steps.index("begin")
+    assert (replays(scene)[0], scene.produced) == ([], written)
 
 
 def test_each_transaction_settles_the_marks_again_and_the_first_letter_that_waits_holds_all(
@@ -264,71 +257,68 @@ def test_each_transaction_settles_the_marks_again_and_the_first_letter_that_wait
 ) -> None:
     """Each round fences anew, so somebody else may have been there in between."""
     monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
-    place = Place(letter(5), foreign(6), letter(7), foreign(8), letter(9))
-    assert (replays(place)[0], place.position) == ([5, 7, 9], 6)
-    assert place.told.count("read_to_end") == place.told.count("fence") == place.told.count("commit") == 3
+    scene = ReplayScene(letter(5), foreign(6), letter(7), foreign(8), letter(9))
+    assert (replays(scene)[0], scene.position) == ([5, 7, 9], 6)
+    assert scene.steps.count("read_to_end") == scene.steps.count("fence") == scene.steps.count("commit") == 3
 
 
 @pytest.mark.parametrize("step", ["flush", "send-offsets"])
 def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) -> None:
-    place = Place(letter(5), fails_at=step)
+    scene = ReplayScene(letter(5), fails_at=step)
     with pytest.raises(Fatal):
-        replays(place)
-    assert (place.told[-2:], place.produced, place.known.offsets) == (["abort", "close"], [], set())
-    place.fails_at = ""
-    assert replays(place)[0] == [5]
+        replays(scene)
+    assert (scene.steps[-2:], scene.produced, scene.replayed.offsets) == (["abort", "close"], [], set())
+    scene.fails_at = ""
+    assert replays(scene)[0] == [5]
 
 
 def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(replays: Replays) -> None:
     """A letter that stays holds it; a later replay of what lies below does not move it back."""
-    place = Place(letter(5), foreign(6), letter(7))
-    assert (replays(place)[1], place.position) == ([(6, SkipReason.FOREIGN)], 6)
-    assert place.broker.committed is not None
-    place.broker.committed = replace(place.broker.committed, offset=9)
-    place.known.offsets.clear()
-    replays(place)
-    assert place.position == 9
+    scene = ReplayScene(letter(5), foreign(6), letter(7))
+    assert (replays(scene)[1], scene.position) == ([(6, SkipReason.FOREIGN)], 6)
+    assert scene.broker.committed is not None
+    scene.broker.committed = replace(scene.broker.committed, offset=9)
+    scene.replayed.offsets.clear()
+    replays(scene)
+    assert scene.position == 9
 
 
 @pytest.mark.parametrize("metadata", ["", "topic-id=older marks-id=marks-id"])
 def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(replays: Replays, metadata: str) -> None:
-    place = Place(letter(5))
-    place.broker.committed = Committed(99, metadata)
-    replays(place)
-    assert place.position == 6
+    scene = ReplayScene(letter(5))
+    scene.broker.committed = Committed(99, metadata)
+    replays(scene)
+    assert scene.position == 6
 
 
 def test_marks_of_another_group_and_those_that_were_made_again_are_refused(replays: Replays) -> None:
     """Another group's are seen behind the fence; the group's offset remembers the topic that held its own."""
-    place = Place(letter(5), letter(6))
-    place.known.read_to_end = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
+    scene = ReplayScene(letter(5), letter(6))
+    scene.replayed.read_to_end = lambda *_how: setattr(scene.replayed, "group", "other")
     with pytest.raises(Refused, match=r"is 'g', but .* were replayed under group 'other'"):
-        replays(place)
-    again = Place(letter(5))
+        replays(scene)
+    again = ReplayScene(letter(5))
     again.broker.committed = Committed(6, "topic-id=id marks-id=older")
     with pytest.raises(Refused, match=r"replay log of dlq\[0\] is lost"):
         replays(again)
-    assert place.produced == again.produced == []
-
-
-CLIENT = cast("AdminClient", None)
+    assert scene.produced == again.produced == []
 
 
 def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog, list[tuple[int, int]]]:
     left, read = list(logs), list[tuple[int, int]]()
     monkeypatch.setattr(marking, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
-    monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, _i: iter(read.append(ranges[0]) or []))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, _i: iter(read.append(ranges[0]) or []))
     return ReplayLog(NOWHERE, "m", 0, "id"), read
 
 
 def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Following takes what is visible at once; settling waits for the rest, and goes on where the reading stood."""
-    made, read = marks(monkeypatch, LogOffsets(0, 3, 8), LogOffsets(0, 3, 8), LogOffsets(0, 7, 8), LogOffsets(0, 8, 8))
-    made.follow(CLIENT, Deadline(5))
+    log, read = marks(monkeypatch, LogOffsets(0, 3, 8), LogOffsets(0, 3, 8), LogOffsets(0, 7, 8), LogOffsets(0, 8, 8))
+    log.follow(None, Deadline(5))
     assert read == [(0, 3)]
-    made.read_to_end(CLIENT, Deadline(5))
+    log.read_to_end(None, Deadline(5))
     assert read == [(0, 3), (3, 8)]
-    made, read = marks(monkeypatch, LogOffsets(0, 3, 8))
+    log, read = marks(monkeypatch, LogOffsets(0, 3, 8))
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
-        made.read_to_end(CLIENT, Deadline(0.01))
+        log.read_to_end(None, Deadline(0.01))
     assert read == []

@@ -12,8 +12,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.names import SinkTransactionalId, TransactionalId
-from operations import doctor
-from operations import hanging_transactions as found
+from operations import doctor, hanging_transactions
 from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
 
 NOW_MS = 10_000_000
@@ -24,8 +23,8 @@ HELD = PartitionTransaction("out", 2, 90, 7, 3, NOW_MS - 1000)
 def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> CoordinatorTransaction:
     began = int(NOW_MS - age_s * 1000)
     places = frozenset({("out", 2), ("__consumer_offsets", 5)})
-    one = CoordinatorTransaction("g:in:2", state, 7, 3, int(timeout_s * 1000), began, places)
-    return replace(one, **more)  # type: ignore[arg-type]
+    transaction = CoordinatorTransaction("g:in:2", state, 7, 3, int(timeout_s * 1000), began, places)
+    return replace(transaction, **more)
 
 
 def named(transactional_id: str) -> CoordinatorTransaction:
@@ -88,17 +87,12 @@ def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -
 
 def test_cases_are_told_worst_first_then_oldest_first() -> None:
     held = [replace(HELD, producer_id=p) for p in (1, 2, 3, 4, 5, 6, 7)]
-    owners = [
-        known("Empty", producer_id=1),
-        known(producer_id=3, age_s=70),
-        known(producer_id=4, age_s=90),
-        known(producer_id=5, age_s=0.5),
-        known(producer_id=6, age_s=0.5),
-        known(producer_id=7, began_ms=None),
-    ]
-    told = [(one.kind.value, one.producer_id) for one in diagnose(held[::-1], owners, AGE_LIMITS, NOW_MS)]
-    assert told[:4] == [("hanging", 1), ("lingering", 4), ("lingering", 3), ("unknown", 2)]
-    assert told[4:] == [("open", 5), ("open", 6), ("open", 7)]
+    ages = {3: 70, 4: 90, 5: 0.5, 6: 0.5}
+    owners = [known("Empty", producer_id=1), *(known(producer_id=p, age_s=age_s) for p, age_s in ages.items())]
+    owners.append(known(producer_id=7, began_ms=None))
+    order = [(one.kind.value, one.producer_id) for one in diagnose(held[::-1], owners, AGE_LIMITS, NOW_MS)]
+    assert order[:4] == [("hanging", 1), ("lingering", 4), ("lingering", 3), ("unknown", 2)]
+    assert order[4:] == [("open", 5), ("open", 6), ("open", 7)]
 
 
 def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> None:
@@ -130,10 +124,10 @@ def case(
 def test_what_only_seemed_to_hang_is_dropped_at_a_second_look() -> None:
     """A transaction that ended between two questions looks like a hanging one."""
     hanging, open_one = case(Kind.HANGING), case(Kind.OPEN, known())
-    assert found.confirm_hanging([hanging, open_one], []) == [open_one]
-    assert found.confirm_hanging([hanging, open_one], [HELD]) == [hanging, open_one]
-    assert found.confirm_hanging([hanging], [replace(HELD, first_offset=91)]) == []
-    assert found.confirm_hanging([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
+    assert hanging_transactions.confirm_hanging([hanging, open_one], []) == [open_one]
+    assert hanging_transactions.confirm_hanging([hanging, open_one], [HELD]) == [hanging, open_one]
+    assert hanging_transactions.confirm_hanging([hanging], [replace(HELD, first_offset=91)]) == []
+    assert hanging_transactions.confirm_hanging([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
 
 
 def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
@@ -150,15 +144,15 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
     """A group at the first open offset gets nothing; one before it will come up to it; nobody asked about the other."""
     groups = {"b": {("out", 2): 90}, "a": {("out", 2): 91}, "c": {("out", 2): 89}, "other": {("out", 1): 99}}
     two = case(Kind.OPEN, known(), HELD, replace(HELD, partition=3))
-    here, there = found.blocked_partitions(two, {("out", 2): ReadBounds(90, 91)}, groups)
-    assert (here.held, here.offsets, here.blocked_groups, here.approaching_groups) == (HELD, 1, ("a", "b"), ("c",))
-    assert (there.offsets, there.blocked_groups, there.approaching_groups) == (0, (), ())
-    (behind,) = found.blocked_partitions(case(), {("out", 2): ReadBounds(80, 80)}, {})
+    first, second = hanging_transactions.blocked_partitions(two, {("out", 2): ReadBounds(90, 91)}, groups)
+    assert (first.held, first.offsets, first.blocked_groups, first.approaching_groups) == (HELD, 1, ("a", "b"), ("c",))
+    assert (second.offsets, second.blocked_groups, second.approaching_groups) == (0, (), ())
+    (behind,) = hanging_transactions.blocked_partitions(case(), {("out", 2): ReadBounds(80, 80)}, {})
     assert behind.offsets == 0
     sink = case(Kind.OPEN, named("revenue:out:sink"), replace(HELD, partition=0))
     groups = {"ledger": {("out", 0): 90}, "revenue": {("out", 0): 4}}
-    (told,) = found.blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
-    assert (told.blocked_groups, told.approaching_groups) == (("ledger",), ()), "a sink's own group waits for nothing"
+    (entry,) = hanging_transactions.blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
+    assert (entry.blocked_groups, entry.approaching_groups) == (("ledger",), ()), "a sink's own group waits for nothing"
 
 
 def test_what_is_ended_is_named_or_sick_and_not_within_its_own_time_out() -> None:
@@ -167,7 +161,7 @@ def test_what_is_ended_is_named_or_sick_and_not_within_its_own_time_out() -> Non
     assert select_to_abort([open_one, sick, unknown], [], everything=True) == [sick]
     assert select_to_abort([open_one], ["g:in:2"], everything=False) == [open_one]
     assert select_to_abort([unknown], ["out/2/7"], everything=False) == [unknown]
-    assert found.unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
+    assert hanging_transactions.unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
     healthy, young, at_its_end, overdue = (
         diagnose([HELD], [known(age_s=age_s, timeout_s=900)], AGE_LIMITS, NOW_MS) for age_s in (59, 61, 900, 900.1)
     )
@@ -195,7 +189,7 @@ def test_a_transaction_is_the_same_while_producer_epoch_and_start_are(
     now: CoordinatorTransaction | None, *, same: bool
 ) -> None:
     """An owner that has committed and begun anew goes on under the same id, and often under the same epoch."""
-    assert found.same_transaction(case(Kind.LINGERING, known()), now) is same
+    assert hanging_transactions.same_transaction(case(Kind.LINGERING, known()), now) is same
 
 
 def test_a_marker_is_written_only_for_what_still_is_nobodys() -> None:
@@ -203,11 +197,11 @@ def test_a_marker_is_written_only_for_what_still_is_nobodys() -> None:
     hanging, ended = case(Kind.HANGING, known("Empty")), known("Empty")
     newer = replace(HELD, last_ms=NOW_MS, coordinator_epoch=9)
     for held, owners in (([HELD], [ended]), ([HELD], []), ([HELD], [known(producer_epoch=4)]), ([newer], [ended])):
-        assert found.still_hanging(hanging, held, owners) == held
-    assert found.still_hanging(hanging, [HELD], [known(producer_id=8)]) == [HELD]
-    assert found.still_hanging(hanging, [HELD], [known()]) == []
-    assert found.still_hanging(hanging, [replace(HELD, first_offset=91)], [ended]) == []
-    assert found.still_hanging(hanging, [], [ended]) == []
+        assert hanging_transactions.still_hanging(hanging, held, owners) == held
+    assert hanging_transactions.still_hanging(hanging, [HELD], [known(producer_id=8)]) == [HELD]
+    assert hanging_transactions.still_hanging(hanging, [HELD], [known()]) == []
+    assert hanging_transactions.still_hanging(hanging, [replace(HELD, first_offset=91)], [ended]) == []
+    assert hanging_transactions.still_hanging(hanging, [], [ended]) == []
 
 
 def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,15 +215,15 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
         return one is first
 
     monkeypatch.setattr(doctor, "abort_transaction", end)
-    said: list[str] = []
+    reported: list[str] = []
     cases, nowhere = [first, second, third, fourth], Connection("nowhere:1")
     report = doctor.abort_transactions(
-        nowhere, cases, lambda one: one is not fourth, lambda one, _: said.append(one.names[0])
+        nowhere, cases, lambda one: one is not fourth, lambda one, _: reported.append(one.names[0])
     )
-    assert said == ["a", "b", "c"]
-    told = report.document()
-    assert (told["ended"], told["over"], told["left"]) == (["a"], ["c"], ["d"])
-    (failed,) = told["failed"]
+    assert reported == ["a", "b", "c"]
+    document = report.document()
+    assert (document["ended"], document["over"], document["left"]) == (["a"], ["c"], ["d"])
+    (failed,) = document["failed"]
     assert (failed["transaction"], refused in failed["error"], "try again" in failed["error"]) == ("b", True, True)
     assert report.unhealthy(cases) == [second, fourth]
 
@@ -239,7 +233,7 @@ NEVER = "no known position goes back; the records become aborted, hidden from re
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("transaction", "text"),
     [
         (known(), f"group g reads in[2] again from offset 17 at its next attempt{HIDDEN}"),
         (named("h:in:2"), f"group h reads in[2] again from its first offset at its next attempt{HIDDEN}"),
@@ -251,11 +245,11 @@ NEVER = "no known position goes back; the records become aborted, hidden from re
         (case(Kind.UNKNOWN), NEVER),
     ],
 )
-def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(told: Any, text: str) -> None:
+def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(transaction: Any, text: str) -> None:
     """The rest takes a marker by hand, with Kafka's own command, for whoever has the rights that this client lacks."""
-    one = told if isinstance(told, Diagnosis) else case(Kind.LINGERING, told)
-    assert found.aborted_by_fence(one) is (text != NEVER)
-    assert found.reprocessed_after_abort(one, {"g": {("in", 2): 17, ("in", 0): 4}}) == text
-    assert found.kafka_abort_command("k:9092", HELD) == (
+    diagnosis = transaction if isinstance(transaction, Diagnosis) else case(Kind.LINGERING, transaction)
+    assert hanging_transactions.aborted_by_fence(diagnosis) is (text != NEVER)
+    assert hanging_transactions.reprocessed_after_abort(diagnosis, {"g": {("in", 2): 17, ("in", 0): 4}}) == text
+    assert hanging_transactions.kafka_abort_command("k:9092", HELD) == (
         "kafka-transactions.sh --bootstrap-server k:9092 abort --topic out --partition 2 --start-offset 90"
     )

@@ -15,8 +15,6 @@ from operations.explain.command import since
 from operations.explain.verdict import BROKEN, Copy, Order, OrderHistory, delivery_status, link_replays
 from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Visibility, visibility
 
-LOG = LogOffsets(0, 100, 120)
-
 
 def wrote(state: str, *more: Any) -> RecordWriter:
     return RecordWriter(RecordState(state), *more)
@@ -64,12 +62,8 @@ def test_a_reader_of_batches_knows_when_it_has_seen_enough(offset: int, one: Raw
 
 WAITS = "not below the last stable offset 100: readers wait for an older open transaction"
 
-
 ENDED = "aborted by the marker at 60"
 FENCED = f"{ENDED} (epoch 4, newer than the producer's: fenced, timed out, or aborted under transaction.version 2)"
-
-
-OUTSIDE = "written outside of transactions, and below the last stable offset"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +71,7 @@ OUTSIDE = "written outside of transactions, and below the last stable offset"
     [
         (99, ("committed", 7, 3, 99, 3), True, "committed by the marker at 99"),
         (100, ("committed", 7, 3, 110, 3), False, WAITS),
-        (99, ("plain",), True, OUTSIDE),
+        (99, ("plain",), True, "written outside of transactions, and below the last stable offset"),
         (100, ("plain",), False, WAITS),
         (50, ("aborted", 7, 3, 60, 3), False, f"{ENDED} (by its own producer)"),
         (50, ("aborted", 7, 3, 60, None), False, f"{ENDED} (by its own producer)"),
@@ -88,7 +82,7 @@ OUTSIDE = "written outside of transactions, and below the last stable offset"
 )
 def test_a_rule_says_who_sees_a_record(offset: int, written: Any, visible: bool, rule: str) -> None:
     """The last stable offset is the first that readers are not given."""
-    assert visibility(offset, wrote(*written), LOG) == Visibility(visible, rule)
+    assert visibility(offset, wrote(*written), LogOffsets(0, 100, 120)) == Visibility(visible, rule)
 
 
 def copy(state: str, epoch: int = 3, name: str | None = "g:in:0", *, visible: bool | None = None) -> Copy:
@@ -105,8 +99,8 @@ PLAIN = copy("plain")
 LETTER = replace(copy("committed"), role="dead-letter", topic="dlq", reason="not-json", message="not JSON: line 1")
 
 
-def history(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, complete: bool = True) -> OrderHistory:
-    return OrderHistory(SourcePosition("in", 0, 40), source, copies, at, complete)
+def history(*copies: Copy, position: int | None = 50, source: Copy | None = PLAIN) -> OrderHistory:
+    return OrderHistory(SourcePosition("in", 0, 40), source, copies, position)
 
 
 COMMITTED, ABORTED, OPEN = map(copy, ("committed", "aborted", "open"))
@@ -131,7 +125,7 @@ TWICE_BY_ONE = f"2 copies were committed (out/0/13 and dlq/0/13), in 1 transacti
 PLACES = "out/0/1 and out/0/2"
 ONE_WRITER = f"in 1 transaction of g:in:0: {ITSELF}"
 TWO_IDS = f"in 2 transactions of g:in:0 and h:in:0: {TWO_GROUPS}"
-STRANGER = f"in 2 transactions of g:in:0 and producer 9: {TWO_GROUPS}"
+TWO_PRODUCERS = f"in 2 transactions of g:in:0 and producer 9: {TWO_GROUPS}"
 BY_US = "committed by g:in:0"
 ALL_PLAIN = "all written outside of transactions: by another program"
 OLDER = "committed, but readers wait for an older open transaction"
@@ -147,7 +141,7 @@ MOVED = (
 
 
 @pytest.mark.parametrize(
-    ("told", "status", "why"),
+    ("order_history", "status", "why"),
     [
         (history(COMMITTED), "delivered", ONCE),
         (history(EARLIER, COMMITTED), "delivered", f"{ONCE}; {BESIDE}"),
@@ -159,19 +153,19 @@ MOVED = (
         (history(replace(LETTER, message="")), "rejected", "not-json; dead letter dlq/0/13"),
         (history(EARLIER, LETTER), "rejected", f"{REFUSED}; {BESIDE}"),
         (REPLAYED, "rejected", REPLAYS),
-        (history(OPEN, at=40), "in-flight", STILL_OPEN),
+        (history(OPEN, position=40), "in-flight", STILL_OPEN),
         (history(ABORTED, ABORTED, OPEN), "in-flight", f"{STILL_OPEN}, 2 attempts aborted"),
-        (history(at=40), "not-read", AGAIN),
-        (replace(history(at=40), dropped=True), "not-read", AGAIN),
-        (history(ABORTED, at=40), "not-read", TRIED),
-        (history(ABORTED, at=None), "not-read", TRIED),
-        (history(ABORTED, replace(ABORTED, index=1), at=None), "not-read", TRIED),
-        (replace(history(at=41), dropped=True), "dropped", DROPPED),
-        (history(at=41), "lost", MISSING),
-        (history(ABORTED, at=41), "lost", MISSING),
-        (history(complete=False), "not-found", f"{GONE} a part of the output logs was deleted"),
+        (history(position=40), "not-read", AGAIN),
+        (replace(history(position=40), dropped=True), "not-read", AGAIN),
+        (history(ABORTED, position=40), "not-read", TRIED),
+        (history(ABORTED, position=None), "not-read", TRIED),
+        (history(ABORTED, replace(ABORTED, index=1), position=None), "not-read", TRIED),
+        (replace(history(position=41), dropped=True), "dropped", DROPPED),
+        (history(position=41), "lost", MISSING),
+        (history(ABORTED, position=41), "lost", MISSING),
+        (replace(history(), complete=False), "not-found", f"{GONE} a part of the output logs was deleted"),
         (history(source=None), "not-found", f"{GONE} the input record was deleted"),
-        (history(at=40, source=OPEN), "not-visible", "not visible on the input: a rule"),
+        (history(position=40, source=OPEN), "not-visible", "not visible on the input: a rule"),
         (history(source=OPEN), "not-visible", "not visible on the input: a rule"),
         (history(source=ABORTED), "not-visible", "the input record itself was aborted, so it is not to be delivered"),
         (history(COMMITTED, source=ABORTED), "ghost", "the input record was aborted, but it was delivered"),
@@ -185,39 +179,41 @@ MOVED = (
         (history(planted(1), planted(2, epoch=4, marker=91)), "twice", f"2 copies were committed ({PLACES}), {MOVED}"),
         (history(planted(1), planted(2, marker=91)), "twice", f"2 copies were committed ({PLACES}), {MOVED}"),
         (history(planted(1), planted(2)), "twice", f"2 copies were committed ({PLACES}), {ONE_WRITER}"),
-        (history(planted(1), planted(2, pid=9)), "twice", f"2 copies were committed ({PLACES}), {STRANGER}"),
+        (history(planted(1), planted(2, pid=9)), "twice", f"2 copies were committed ({PLACES}), {TWO_PRODUCERS}"),
         (history(planted(1), planted(2, "plain", pid=-1)), "twice", f"2 copies ({PLACES}), 1 {BY_US} and 1 {ANOTHER}"),
         (history(planted(1, "plain"), planted(2, "plain")), "twice", f"2 copies ({PLACES}), {ALL_PLAIN}"),
     ],
 )
-def test_an_order_has_one_answer(told: OrderHistory, status: str, why: str) -> None:
-    assert delivery_status(told) == (status, why)
+def test_an_order_has_one_answer(order_history: OrderHistory, status: str, why: str) -> None:
+    assert delivery_status(order_history) == (status, why)
     assert {"twice", "lost", "ghost"} == BROKEN, "they make the exit code 1"
 
 
 def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
     """The record says from which; its dead letter's record learns where to. Those that stand first are told first."""
     replay = replace(history(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", SourcePosition("dlq", 0, 13)))
-    stranger = replace(history(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", SourcePosition("dlq", 0, 99)))
+    unrelated = replace(
+        history(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", SourcePosition("dlq", 0, 99))
+    )
     aborted = replace(replay, at=SourcePosition("in", 1, 4), source=ABORTED)
-    first, *others = link_replays([replay, stranger, aborted, history(LETTER)])
+    first, *others = link_replays([replay, unrelated, aborted, history(LETTER)])
     assert (first.replays, [one.replays for one in others]) == (("in/1/2",), [(), (), ()])
     assert "replayed as in/1/2" in delivery_status(first)[1]
     assert history(COMMITTED, LETTER, replace(ABORTED, reason="not-json")).letters == [LETTER]
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("order_history", "text"),
     [
-        (history(at=None), "not processed yet: there is no committed offset"),
-        (history(at=40), "not processed yet: the committed offset is 40"),
-        (history(ABORTED, at=40), "not processed yet: the committed offset is 40"),
-        (history(OPEN, ABORTED, at=40), "in flight: the committed offset is 40, and a transaction is open"),
-        (history(at=41), "processed: the committed offset is 41"),
+        (history(position=None), "not processed yet: there is no committed offset"),
+        (history(position=40), "not processed yet: the committed offset is 40"),
+        (history(ABORTED, position=40), "not processed yet: the committed offset is 40"),
+        (history(OPEN, ABORTED, position=40), "in flight: the committed offset is 40, and a transaction is open"),
+        (history(position=41), "processed: the committed offset is 41"),
     ],
 )
-def test_the_groups_offset_is_held_against_the_order(told: OrderHistory, text: str) -> None:
-    assert told.group_view() == text
+def test_the_groups_offset_is_held_against_the_order(order_history: OrderHistory, text: str) -> None:
+    assert order_history.group_view() == text
 
 
 def test_times_are_spans_or_dates() -> None:

@@ -38,7 +38,6 @@ WRITER = (
     "more than once"
 )
 
-
 SAME_BYTES = "with the same bytes"
 DIFFERENT_VALUES = f"{UPSTREAM}, with different values, {AT_1_AND_2}; {EACH} (delivered, rejected)"
 NO_DUPLICATE = f"no duplicate: in/0/2 {IS_REPLAY}"
@@ -49,7 +48,7 @@ APART = f"{UPSTREAM}, {SAME_BYTES}, at in/0/1 and in/0/3; {BOTH}"
 
 
 @pytest.mark.parametrize(
-    ("histories", "found", "why"),
+    ("histories", "name", "why"),
     [
         ([NAMED, history(2, ONE)], "written-twice", f"{UPSTREAM}, {SAME_BYTES}, {AT_1_AND_2}; {BOTH}"),
         ([NAMED, history(2, SAME, DLQ)], "written-twice", DIFFERENT_VALUES),
@@ -71,14 +70,14 @@ APART = f"{UPSTREAM}, {SAME_BYTES}, at in/0/1 and in/0/3; {BOTH}"
     ],
 )
 def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
-    histories: list[OrderHistory], found: str | None, why: str
+    histories: list[OrderHistory], name: str | None, why: str
 ) -> None:
     """One order's records, by id or by bytes; replays are our own, and what upstream aborted nobody sees."""
-    assert verdict(histories) == (found and (found, why))
+    assert verdict(histories) == (name and (name, why))
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "expected"),
     [
         (b'{"order_id":"o-1"}', "o-1"),
         (b'{"order_id":17}', "17"),
@@ -91,14 +90,14 @@ def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
         pytest.param(b'{"order_id":"o-1"}'.ljust(1_000_001), None, id="1,000,001 bytes"),
     ],
 )
-def test_an_order_id_is_read_where_there_is_one(value: bytes | None, found: str | None) -> None:
-    assert order_id(value) == found
+def test_an_order_id_is_read_where_there_is_one(value: bytes | None, expected: str | None) -> None:
+    assert order_id(value) == expected
 
 
 def test_an_order_is_known_by_its_id_its_bytes_and_the_dead_letter_that_it_was() -> None:
     """A record without a value has no bytes; what is no place is no link."""
-    for value, told in ((b'{"order_id":"o-1"}', "o-1"), (b"broken", None), (b"", None)):
-        assert Order.of(value, None) == Order(told, sha256(value).digest())
+    for value, expected_id in ((b'{"order_id":"o-1"}', "o-1"), (b"broken", None), (b"", None)):
+        assert Order.of(value, None) == Order(expected_id, sha256(value).digest())
     assert Order.of(None, None) == Order.of(b"", None)
     for place, letter in ((b"dlq/0/5", LETTER), (b"elsewhere", None), (b"\xff", None)):
         assert Order.of(b"{}", [(REPLAYED_FROM, place)]).replay_of == letter
@@ -124,16 +123,16 @@ def test_a_range_begins_where_the_group_stood_before() -> None:
         batch(6, -1, OffsetCommit(0, 2)),
         batch(7, 9, OffsetCommit(0, 4), epoch=4),
     ]
-    found = spans(log, {0: 0})
-    assert found == {(7, 3): {0: Span(0, 5)}, (8, 3): {0: Span(5, 9)}, (9, 3): {0: Span(5, 9)}, (9, 4): {0: Span(2, 4)}}
+    moves = spans(log, {0: 0})
+    assert moves == {(7, 3): {0: Span(0, 5)}, (8, 3): {0: Span(5, 9)}, (9, 3): {0: Span(5, 9)}, (9, 4): {0: Span(2, 4)}}
 
 
-@pytest.mark.parametrize(("at", "first", "start"), [(0, 0, 0), (1, 0, None), (0, 3, None)])
+@pytest.mark.parametrize(("offset", "first", "start"), [(0, 0, 0), (1, 0, None), (0, 3, None)])
 def test_a_first_range_has_a_beginning_only_where_nothing_can_be_missing(
-    at: int, first: int, start: int | None
+    offset: int, first: int, start: int | None
 ) -> None:
     """Compaction leaves gaps in the offset log, retention another log start; deleted positions tell none."""
-    assert spans([batch(at, 7, OffsetCommit(0, 5))], {0: first}) == {(7, 3): {0: Span(start, 5)}}
+    assert spans([batch(offset, 7, OffsetCommit(0, 5))], {0: first}) == {(7, 3): {0: Span(start, 5)}}
     log = [batch(0, -1, OffsetCommit(0, 2)), batch(1, -1, OffsetCommit(0, None)), batch(2, 7, OffsetCommit(0, 5))]
     assert spans(log, {0: 0}) == {(7, 3): {0: Span(None, 5)}}
 

@@ -37,19 +37,19 @@ REMEDY = "name another, or create it (`brew topics`; `make topics`)"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (["run", "--crash-prob", "2"], "CRASH_PROB"),
         (["submit", "--master", "none"], "nothing to submit"),
         (["ui", "--port", "65536"], "--port"),
     ],
 )
-def test_a_refusal_is_a_document_on_stderr(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_a_document_on_stderr(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What was found, and what to do next."""
     assert exit_code_of(cli, "pipeline", [*words, "--json"]) == ExitCode.USAGE
-    told = capsys.readouterr()
-    found = json.loads(told.err)
-    assert (said in found["error"], bool(found["next"]), told.out) == (True, True, "")
+    output = capsys.readouterr()
+    document = json.loads(output.err)
+    assert (text in document["error"], bool(document["next"]), output.out) == (True, True, "")
 
 
 def test_the_line_of_a_submit_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,8 +62,8 @@ def test_the_line_of_a_submit_is_a_document(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     JsonLines().done(RunProgress())
-    told = json.loads(capsys.readouterr().out)
-    assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)
+    event = json.loads(capsys.readouterr().out)
+    assert (event["event"], event["enriched"], event["transactions"], event["rate"]) == ("done", 0, 0, 0)
 
 
 def test_what_a_function_prints_is_not_among_the_documents_of_a_run(
@@ -83,9 +83,9 @@ def test_what_a_function_prints_is_not_among_the_documents_of_a_run(
     monkeypatch.setattr("pipeline.__main__.work", work)
     words = ["run", "--json", "--master", "none", "--transform", "prints:function", "--output", "o", "--input", "i"]
     assert exit_code_of(cli, "pipeline", words) == ExitCode.DONE
-    told = capsys.readouterr()
-    assert [json.loads(line)["event"] for line in told.out.splitlines()] == ["note", "done"]
-    assert told.err.splitlines() == ["imported", "called", "logged"]
+    output = capsys.readouterr()
+    assert [json.loads(line)["event"] for line in output.out.splitlines()] == ["note", "done"]
+    assert output.err.splitlines() == ["imported", "called", "logged"]
 
 
 _OF_PROOF = ("group-describe", "verify")
@@ -125,7 +125,7 @@ def test_a_value_that_no_client_takes_is_refused(option: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         ("", "--database (DATABASE_URL) is missing"),
         ("--store redis", "--redis (REDIS_URL) is missing"),
@@ -136,14 +136,14 @@ def test_a_value_that_no_client_takes_is_refused(option: str, capsys: pytest.Cap
     ],
 )
 def test_receive_refuses_options_before_it_asks_a_broker(
-    options: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis' client fails with a stack trace for a time that is not a number."""
     for name in ("DATABASE_URL", "REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
     called = ["receive", "--json", "--bootstrap", "127.0.0.1:1", *options.split()]
     assert exit_code_of(downstream, "downstream", called) == ExitCode.USAGE
-    assert said in json.loads(capsys.readouterr().err)["error"]
+    assert text in json.loads(capsys.readouterr().err)["error"]
 
 
 @pytest.mark.parametrize(

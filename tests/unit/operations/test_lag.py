@@ -34,7 +34,7 @@ SEVERAL = (data(0, 3), data(3, 2), data(5, 1, 8), marker(6, "commit"), marker(7,
 
 
 @pytest.mark.parametrize(
-    ("start", "until", "batches", "told"),
+    ("start", "until", "batches", "expected"),
     [
         (0, 4, [data(0, 3), marker(3, "commit")], Remaining(3)),
         (0, 4, [data(0, 3), marker(3, "abort")], Remaining(0)),
@@ -60,12 +60,12 @@ SEVERAL = (data(0, 3), data(3, 2), data(5, 1, 8), marker(6, "commit"), marker(7,
     ],
 )
 def test_only_records_that_a_reader_is_given_remain(
-    start: int, until: int, batches: list[RawBatch], told: Remaining
+    start: int, until: int, batches: list[RawBatch], expected: Remaining
 ) -> None:
     counter = RemainingRecordsCounter(start, until)
     for batch in batches:
         counter.add(batch)
-    assert counter.remaining() == told
+    assert counter.remaining() == expected
 
 
 def test_what_was_not_looked_at_may_all_be_visible() -> None:
@@ -89,8 +89,8 @@ def own(epoch: int = 3, state: str = ONGOING, age_s: float = 5.0, timeout_s: flo
     return CoordinatorTransaction("g:in:0", state, 11, epoch, int(timeout_s * 1000), began, frozenset())
 
 
-def look(
-    at: int | None,
+def snapshot(
+    committed: int | None,
     remaining: int,
     *,
     stable: int = 100,
@@ -99,85 +99,84 @@ def look(
     holders: tuple[OpenTransaction, ...] = (),
     oldest_ms: int | None = None,
 ) -> PartitionSnapshot:
-    position = None if at is None else Committed(at, "")
+    position = None if committed is None else Committed(committed, "")
     return PartitionSnapshot(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine, oldest_ms)
 
 
-def twice(*at: Any, **more: Any) -> tuple[PartitionSnapshot, PartitionSnapshot]:
+def unchanged(*given: Any, **more: Any) -> tuple[PartitionSnapshot, PartitionSnapshot]:
     """Nothing has changed between two looks."""
-    return look(*at, **more), look(*at, **more)
+    return snapshot(*given, **more), snapshot(*given, **more)
 
 
 HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
 
-
 OLDER = "its own transaction has been open{}, longer than its timeout: run `brew doctor`"
-ENDLESS = "1,005 offsets behind 'upstream-1' (producer 42, epoch 6, open for 33 s)"
+FAR = "1,005 offsets behind 'upstream-1' (producer 42, epoch 6, open for 33 s)"
 NAMELESS = replace(HOLDER, transactional_id=None, age_s=None)
-NAMELESS_AND_ANOTHER = "1 offset behind an unknown transactional id (producer 42, epoch 6) and 1 more"
+AND_ANOTHER = "1 offset behind an unknown transactional id (producer 42, epoch 6) and 1 more"
 UNTOLD = "10 offsets behind an open transaction; the brokers did not report its producer"
 UNKNOWN_OWNER = "no progress, and no transaction of the pipeline is known: is it running?"
 NONE_OPEN = "no progress, and no transaction is open: is the pipeline running?"
 BEGIN = "attempts begin (epoch 3 to {}), but none commits: two runs fence each other, or every attempt fails"
-HALF = look(50, 50)
+HALF = snapshot(50, 50)
 
 
 def half(mine: CoordinatorTransaction) -> PartitionSnapshot:
-    return look(50, 50, mine=mine)
+    return snapshot(50, 50, mine=mine)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "state", "why"),
     [
-        (*twice(100, 0), "idle", "at the end of the log"),
-        (*twice(99, 0), "idle", "only markers and aborted records are left (1 offset)"),
-        (*twice(90, 0, stable=1100, end=1100), "idle", "only markers and aborted records are left (1,010 offsets)"),
-        (HALF, look(60, 40), "working", "the position moved by +10"),
-        (look(60, 40), HALF, "working", "the position moved by -10"),
-        (*twice(50, 50, mine=own()), "working", "a transaction has been open for 5.0 s"),
+        (*unchanged(100, 0), "idle", "at the end of the log"),
+        (*unchanged(99, 0), "idle", "only markers and aborted records are left (1 offset)"),
+        (*unchanged(90, 0, stable=1100, end=1100), "idle", "only markers and aborted records are left (1,010 offsets)"),
+        (HALF, snapshot(60, 40), "working", "the position moved by +10"),
+        (snapshot(60, 40), HALF, "working", "the position moved by -10"),
+        (*unchanged(50, 50, mine=own()), "working", "a transaction has been open for 5.0 s"),
         (HALF, half(own(age_s=60.0)), "working", "a transaction has been open for 60.0 s"),
         (HALF, half(own(age_s=60.1)), "stuck", OLDER.format(" for 60 s")),
         (HALF, half(replace(own(), began_ms=None)), "stuck", OLDER.format("")),
         (HALF, half(own(state="PrepareCommit")), "working", "its transaction is ending"),
-        (look(90, 0, stable=90, end=1095), look(90, 0, stable=90, end=1095, holders=(HOLDER,)), "blocked", ENDLESS),
-        (look(90, 0, stable=99), look(90, 0, stable=99, holders=(NAMELESS, HOLDER)), "blocked", NAMELESS_AND_ANOTHER),
-        (*twice(90, 0, stable=90), "blocked", UNTOLD),
-        (look(50, 40, stable=90), look(50, 40, stable=90, holders=(HOLDER,)), "stuck", UNKNOWN_OWNER),
-        (*twice(None, 50), "stuck", UNKNOWN_OWNER),
-        (*twice(5, 1), "stuck", UNKNOWN_OWNER),
+        (snapshot(90, 0, stable=90, end=1095), snapshot(90, 0, stable=90, end=1095, holders=(HOLDER,)), "blocked", FAR),
+        (snapshot(90, 0, stable=99), snapshot(90, 0, stable=99, holders=(NAMELESS, HOLDER)), "blocked", AND_ANOTHER),
+        (*unchanged(90, 0, stable=90), "blocked", UNTOLD),
+        (snapshot(50, 40, stable=90), snapshot(50, 40, stable=90, holders=(HOLDER,)), "stuck", UNKNOWN_OWNER),
+        (*unchanged(None, 50), "stuck", UNKNOWN_OWNER),
+        (*unchanged(5, 1), "stuck", UNKNOWN_OWNER),
         (half(own(3, "CompleteAbort")), half(own(4, "CompleteAbort")), "fenced", BEGIN.format(4)),
         (half(replace(own(3, "Empty"), producer_id=10)), half(own(5, "Empty")), "fenced", BEGIN.format(5)),
         (HALF, half(own(state="Empty")), "stuck", NONE_OPEN),
-        (*twice(50, 50, mine=own(4, "CompleteCommit")), "stuck", NONE_OPEN),
-        (*twice(4, 96), "stuck", "input-lost: the committed offset 4 is outside the log [5, 100]"),
-        (*twice(101, 0), "stuck", "offset-ahead: the committed offset 101 is outside the log [5, 100]"),
+        (*unchanged(50, 50, mine=own(4, "CompleteCommit")), "stuck", NONE_OPEN),
+        (*unchanged(4, 96), "stuck", "input-lost: the committed offset 4 is outside the log [5, 100]"),
+        (*unchanged(101, 0), "stuck", "offset-ahead: the committed offset 101 is outside the log [5, 100]"),
     ],
 )
 def test_a_partition_is_doing_what_two_looks_tell(
     before: PartitionSnapshot, now: PartitionSnapshot, state: str, why: str
 ) -> None:
     """The first rule that fits decides."""
-    found = classify(before, now, NOW_MS)
-    assert (found.state, found.why) == (state, why)
+    status = classify(before, now, NOW_MS)
+    assert (status.state, status.why) == (state, why)
 
 
 def test_the_document_counts_states_and_records() -> None:
-    held = look(90, 0, stable=90, holders=(HOLDER,))
+    held = snapshot(90, 0, stable=90, holders=(HOLDER,))
     loose = PartitionSnapshot(1, LogOffsets(0, 9, 9), None, Remaining(9, exact=False))
-    told = document_of([held], [held, loose], NOW_MS, "brokers are too old")
-    assert (told["remaining"], told["exact"]) == (9, False)
-    assert told["states"] == {"blocked": 1, "stuck": 1}
-    assert told["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
-    assert len(lag_table(told, "in", "g").renderables) == 3
+    document = document_of([held], [held, loose], NOW_MS, "brokers are too old")
+    assert (document["remaining"], document["exact"]) == (9, False)
+    assert document["states"] == {"blocked": 1, "stuck": 1}
+    assert document["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
+    assert len(lag_table(document, "in", "g").renderables) == 3
 
 
 def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_age_limit_needs_it() -> None:
     """None left is 0, a record from a faster clock is not older than new; an alarm that can't know says so."""
-    waits, untold = look(50, 40, oldest_ms=NOW_MS - 75_000), look(50, 40)
-    looks = (waits, look(90, 0), untold, look(50, 1, oldest_ms=NOW_MS + 1))
-    assert [one.lag_s(NOW_MS) for one in looks] == [75.0, 0.0, None, 0.0]
-    told = document_of([waits], [look(90, 0), waits], NOW_MS, None)
-    assert (told["lag_s"], [row["lag_s"] for row in told["partitions"]]) == (75.0, [0.0, 75.0])
+    waits, untold = snapshot(50, 40, oldest_ms=NOW_MS - 75_000), snapshot(50, 40)
+    rows = (waits, snapshot(90, 0), untold, snapshot(50, 1, oldest_ms=NOW_MS + 1))
+    assert [one.lag_s(NOW_MS) for one in rows] == [75.0, 0.0, None, 0.0]
+    document = document_of([waits], [snapshot(90, 0), waits], NOW_MS, None)
+    assert (document["lag_s"], [row["lag_s"] for row in document["partitions"]]) == (75.0, [0.0, 75.0])
     known, partly = (document_of([], snapshots, NOW_MS, None) for snapshots in ([waits], [waits, untold]))
     assert [late(known, limit) for limit in (None, 74.9, 75)] == [False, True, False]
     assert (late(partly, 74), late(partly, None)) == (True, False)
@@ -186,7 +185,7 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_a
 
 
 @pytest.mark.parametrize(
-    ("committed", "told"),
+    ("committed", "position"),
     [
         (None, None),
         (Committed(17, ""), None),
@@ -196,9 +195,9 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_a
     ],
 )
 def test_a_group_that_is_a_sinks_position_is_told_as_one(
-    committed: Committed | None, told: dict[str, object] | None
+    committed: Committed | None, position: dict[str, object] | None
 ) -> None:
-    assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == told
+    assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == position
 
 
 def test_a_source_offset_names_the_sink_that_committed_it_and_another_programs_names_none() -> None:

@@ -39,10 +39,8 @@ BROKER = {
     "offsets.topic.replication.factor": "3",
     "min.insync.replicas": "2",
 }
-ROLES = {"input": "in", "output": "out", "dead-letter": "dead"} | {
-    "transactions": TRANSACTIONS_TOPIC,
-    "offsets": OFFSETS_TOPIC,
-}
+ROLES = {"input": "in", "output": "out", "dead-letter": "dead"}
+ROLES |= {"transactions": TRANSACTIONS_TOPIC, "offsets": OFFSETS_TOPIC}
 Change = Callable[[ClusterFacts], ClusterFacts]
 
 
@@ -50,25 +48,21 @@ def settings(**more: Any) -> PipelineSettings:
     return PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g", **more)
 
 
-def topic(name: str, **config: str) -> TopicFacts:
-    return TopicFacts(name, f"id-{name}", 4, 3, 3, CONFIG | config, ALL)
-
-
 def cluster() -> ClusterFacts:
     """Three brokers on which nothing is wrong."""
-    group, topics = GroupFacts("empty", (), ALL), {name: topic(name) for name in ROLES.values()}
-    return ClusterFacts(3, dict.fromkeys((1, 2, 3), BROKER), group, topics)
+    topics = {name: TopicFacts(name, f"id-{name}", 4, 3, 3, CONFIG, ALL) for name in ROLES.values()}
+    return ClusterFacts(3, dict.fromkeys((1, 2, 3), BROKER), GroupFacts("empty", (), ALL), topics)
 
 
 def on(role: str, config: Mapping[str, str] | None = None, **facts: Any) -> Change:
     """The cluster with one topic changed."""
 
-    def change(found: ClusterFacts) -> ClusterFacts:
-        old = found.topics[ROLES[role]]
+    def change(cluster_facts: ClusterFacts) -> ClusterFacts:
+        old = cluster_facts.topics[ROLES[role]]
         assert isinstance(old, TopicFacts)
         assert not isinstance(old.config, Unknown)
         new = replace(old, **{"config": {**old.config, **(config or {})}, **facts})
-        return replace(found, topics={**found.topics, ROLES[role]: new})
+        return replace(cluster_facts, topics={**cluster_facts.topics, ROLES[role]: new})
 
     return change
 
@@ -76,27 +70,27 @@ def on(role: str, config: Mapping[str, str] | None = None, **facts: Any) -> Chan
 def brokers(**config: str) -> Change:
     """One of them has other settings; it is neither the first nor the last."""
     other = {**BROKER, **{n.replace("_", "."): v for n, v in config.items()}}
-    return lambda found: replace(found, config={1: BROKER, 2: other, 3: BROKER})
+    return lambda cluster_facts: replace(cluster_facts, config={1: BROKER, 2: other, 3: BROKER})
 
 
-def without(role: str, told: Unknown | None = None) -> Change:
-    return lambda found: replace(found, topics={**found.topics, ROLES[role]: told})
+def without(role: str, reason: Unknown | None = None) -> Change:
+    return lambda cluster_facts: replace(cluster_facts, topics={**cluster_facts.topics, ROLES[role]: reason})
 
 
 def facts(**more: Any) -> Change:
-    return lambda found: replace(found, **more)
+    return lambda cluster_facts: replace(cluster_facts, **more)
 
 
-def found(facts: ClusterFacts, given: PipelineSettings | None = None) -> dict[str, Finding]:
+def findings(facts: ClusterFacts, given: PipelineSettings | None = None) -> dict[str, Finding]:
     return {one.name: one for one in run_checks(given or settings(), facts, MOST)}
 
 
 def test_nothing_is_wrong_with_a_good_cluster() -> None:
     """Every check is there, and all are green; Kafka's defaults and ours make a chain of time-outs."""
-    told = found(cluster())
-    assert {one.severity for one in told.values()} == {OK}
-    assert set(told) == set(NAMES)
-    values = [int(told[f"{name}-timeout"].value.split()[0]) for name in ("request", "delivery", "transaction")]
+    results = findings(cluster())
+    assert {one.severity for one in results.values()} == {OK}
+    assert set(results) == set(NAMES)
+    values = [int(results[f"{name}-timeout"].value.split()[0]) for name in ("request", "delivery", "transaction")]
     assert values == sorted({*values})
     assert values[-1] < 900_000, "the brokers' maximum"
 
@@ -108,14 +102,14 @@ def test_a_cluster_of_one_broker_is_warned_of_and_not_refused() -> None:
     facts = cluster()
     for role in ROLES:
         facts = on(role, ONE_COPY, replicas=1, in_sync=1)(facts)
-    told = found(replace(facts, brokers=1))
-    assert {told[f"{role}-replication"].severity for role in ROLES} == {WARNING}
-    assert "can't hold more replicas" in told["output-replication"].why
-    assert enforce(told.values(), frozenset()) == ()
+    results = findings(replace(facts, brokers=1))
+    assert {results[f"{role}-replication"].severity for role in ROLES} == {WARNING}
+    assert "can't hold more replicas" in results["output-replication"].why
+    assert enforce(results.values(), frozenset()) == ()
 
 
 NOT_TOLD = Unknown("not allowed")
-RED: list[tuple[str, Severity, Change]] = [
+PROBLEMS: list[tuple[str, Severity, Change]] = [
     ("output-replication", UNSAFE, on("output", ONE_COPY, replicas=1, in_sync=1)),
     ("output-replication", WARNING, on("output", ONE_COPY, replicas=2, in_sync=2)),
     ("input-replication", WARNING, on("input", ONE_COPY, replicas=1, in_sync=1)),
@@ -158,15 +152,15 @@ RED: list[tuple[str, Severity, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "severity", "change"), RED)
+@pytest.mark.parametrize(("name", "severity", "change"), PROBLEMS)
 def test_what_is_wrong_is_found_by_its_name(name: str, severity: Severity, change: Change) -> None:
-    told = found(change(cluster()))[name]
-    assert told.severity is severity
-    assert all((told.need, told.setting, told.why))
+    finding = findings(change(cluster()))[name]
+    assert finding.severity is severity
+    assert all((finding.need, finding.setting, finding.why))
 
 
 CONNECTOR, DIRECT = {"reader": Reader.CONNECTOR}, {"reader": Reader.DIRECT}
-GIVEN: list[tuple[str, Severity, dict[str, Any]]] = [
+SETTINGS_AT_EDGES: list[tuple[str, Severity, dict[str, Any]]] = [
     ("transaction-timeout", OK, {"transaction_timeout_s": 899.999}),
     ("transaction-timeout", WARNING, {"transaction_timeout_s": 900}),
     ("request-timeout", WARNING, {"transaction_timeout_s": 33.333}),
@@ -178,9 +172,9 @@ GIVEN: list[tuple[str, Severity, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "severity", "given"), GIVEN)
+@pytest.mark.parametrize(("name", "severity", "given"), SETTINGS_AT_EDGES)
 def test_the_runs_own_settings_are_checked_at_their_edges(name: str, severity: Severity, given: dict[str, Any]) -> None:
-    assert found(cluster(), settings(**given))[name].severity is severity
+    assert findings(cluster(), settings(**given))[name].severity is severity
 
 
 @pytest.mark.parametrize(
@@ -199,23 +193,23 @@ def test_the_runs_own_settings_are_checked_at_their_edges(name: str, severity: S
 def test_each_link_of_the_chain_is_shorter_than_the_next(
     name: str, severity: Severity, links: tuple[int, int, int, int]
 ) -> None:
-    told = {one.name: one for one in check_chain(TimeoutChain(*links))}
-    assert told[name].severity is severity
-    assert {one.severity for other, one in told.items() if other != name} == {OK}
+    results = {one.name: one for one in check_chain(TimeoutChain(*links))}
+    assert results[name].severity is severity
+    assert {one.severity for other, one in results.items() if other != name} == {OK}
 
 
 def test_the_writers_own_time_out_is_the_one_that_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the client library is told; an idempotent writer without a transaction has all of its time."""
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(clients, "Producer", told.append)
+    configs: list[dict[str, Any]] = []
+    monkeypatch.setattr(clients, "Producer", configs.append)
     for name in ("g:in:0", None):
         clients.producer(Connection("k:9092"), name, timeout_s=60.0, message_max_bytes=MOST)
-    assert [one["message.timeout.ms"] for one in told] == [delivery_ms(60.0), 60_000]
-    assert told[0]["message.timeout.ms"] < told[0]["transaction.timeout.ms"]
+    assert [one["message.timeout.ms"] for one in configs] == [delivery_ms(60.0), 60_000]
+    assert configs[0]["message.timeout.ms"] < configs[0]["transaction.timeout.ms"]
 
 
 @pytest.mark.parametrize(
-    ("check", "told", "severity"),
+    ("check", "measured", "severity"),
     [
         *((transaction_version, version, OK) for version in (2, 3)),
         *((transaction_version, version, WARNING) for version in (1, 0)),
@@ -225,10 +219,10 @@ def test_the_writers_own_time_out_is_the_one_that_is_checked(monkeypatch: pytest
     ],
 )
 def test_brokers_that_let_late_commits_through_or_whose_clocks_differ_are_warned_of(
-    check: Callable[[Any], Finding], told: object, severity: Severity
+    check: Callable[[Any], Finding], measured: object, severity: Severity
 ) -> None:
     """KIP-890's second part came with `transaction.version` 2; clocks make ages wrong, and nothing comes twice."""
-    assert check(told).severity is severity
+    assert check(measured).severity is severity
     assert ("ahead" in skew(75.0).value, "behind" in skew(-75.0).value) == (True, True)
 
 
@@ -237,25 +231,25 @@ def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with
     facts = without("output")(without("offsets")(without("transactions")(cluster())))
     assert {one.severity for one in run_checks(settings(), facts, MOST)} == {OK}
     poor = brokers(transaction_state_log_replication_factor="1")(facts)
-    assert found(poor)["transactions-replication"].severity is UNSAFE
-    assert found(replace(facts, config=NOT_TOLD))["offsets-replication"].severity is UNKNOWN
+    assert findings(poor)["transactions-replication"].severity is UNSAFE
+    assert findings(replace(facts, config=NOT_TOLD))["offsets-replication"].severity is UNKNOWN
 
 
 def test_brokers_that_differ_are_named_with_what_each_has() -> None:
-    told = found(brokers(transaction_max_timeout_ms="120000")(cluster()))
-    assert told["brokers-alike"].value == "transaction.max.timeout.ms is 120000 on 2, 900000 on 1 3"
-    assert told["transaction-timeout"].need == "less than 120000 ms"
+    results = findings(brokers(transaction_max_timeout_ms="120000")(cluster()))
+    assert results["brokers-alike"].value == "transaction.max.timeout.ms is 120000 on 2, 900000 on 1 3"
+    assert results["transaction-timeout"].need == "less than 120000 ms"
 
 
 def test_a_run_refuses_what_is_unsafe_and_says_how_to_go_on() -> None:
     """By names, one of which is not enough for two; a typo must not pass for an override."""
     facts = on("output", {"cleanup.policy": "compact"})(on("output", {"min.insync.replicas": "4"})(cluster()))
-    told = run_checks(settings(), facts, MOST)
+    results = run_checks(settings(), facts, MOST)
     with pytest.raises(Refused, match="--allow output-min-isr --allow output-cleanup"):
-        enforce(told, frozenset())
+        enforce(results, frozenset())
     with pytest.raises(Refused, match=r"output-cleanup is compact.*with --allow output-cleanup \("):
-        enforce(told, frozenset({"output-min-isr"}))
-    notes = enforce(told, frozenset({"output-min-isr", "output-cleanup", "group-members"}))
+        enforce(results, frozenset({"output-min-isr"}))
+    notes = enforce(results, frozenset({"output-min-isr", "output-cleanup", "group-members"}))
     assert [note.split()[3] for note in notes] == ["output-min-isr", "output-cleanup"]
     assert allowed(["output-cleanup"]) == {"output-cleanup"}
     for wrong in ("output-clean", *POSITION_NAMES):
@@ -264,12 +258,12 @@ def test_a_run_refuses_what_is_unsafe_and_says_how_to_go_on() -> None:
 
 
 def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> PartitionFacts:
-    at = None if offset is None else Committed(offset, metadata)
-    return PartitionFacts("in", partition, "id-in", at, LogOffsets(5, 90, 100))
+    committed = None if offset is None else Committed(offset, metadata)
+    return PartitionFacts("in", partition, "id-in", committed, LogOffsets(5, 90, 100))
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "severities"),
     [
         ([fact(0, 5), fact(1, None)], {"position": OK, "topic-identity": OK}),
         ([fact(0, 50, "")], {"position": OK, "topic-identity": UNKNOWN}),
@@ -278,34 +272,34 @@ def fact(partition: int, offset: int | None, metadata: str = position_metadata("
         ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": UNSAFE}),
     ],
 )
-def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], told: dict[str, Severity]) -> None:
-    assert {one.name: one.severity for one in positions(facts, "g")} == told
+def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], severities: dict[str, Severity]) -> None:
+    assert {one.name: one.severity for one in positions(facts, "g")} == severities
 
 
 CHAIN = TimeoutChain(30_000, 54_000, 60_000, 900_000)
 
 
-def told(found: TimeoutChain = CHAIN, **more: Any) -> dict[str, Any]:
-    return explained(settings(**{"spark": SparkSettings("local[2]"), **more}), found, 10_080)
+def timeouts(chain: TimeoutChain = CHAIN, **more: Any) -> dict[str, Any]:
+    return explained(settings(**{"spark": SparkSettings("local[2]"), **more}), chain, 10_080)
 
 
 def beside(**more: Any) -> dict[str, int | None]:
-    return {one["name"]: one["ms"] for one in told(**more)["beside"]}
+    return {one["name"]: one["ms"] for one in timeouts(**more)["beside"]}
 
 
 def test_the_chain_stands_in_its_order_with_who_sets_each_and_what_happens() -> None:
-    links = told()["chain"]
+    links = timeouts()["chain"]
     order = [("request", 30_000), ("delivery", 54_000), ("transaction", 60_000), ("brokers' maximum", 900_000)]
     assert [(one["name"], one["ms"]) for one in links] == order
-    assert all(one["set_by"] and one["exceeded"] for one in [*links, *told()["beside"]])
-    assert chain_text(told()) == ("request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds")
+    assert all(one["set_by"] and one["exceeded"] for one in [*links, *timeouts()["beside"]])
+    assert chain_text(timeouts()) == "request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds"
     given = replace(settings(), connection=Connection("k:9092", {"request.timeout.ms": "10000"}))
     by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (given, settings())]
     assert ("--client-config" in by[0], "default" in by[1]) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("found", "holds"),
+    ("chain", "holds"),
     [
         (CHAIN, True),
         (TimeoutChain(54_000, 54_000, 60_000, 900_000), False),
@@ -314,9 +308,9 @@ def test_the_chain_stands_in_its_order_with_who_sets_each_and_what_happens() -> 
         (TimeoutChain(60_000, 54_000, 60_000, None), False),
     ],
 )
-def test_a_chain_holds_only_where_each_is_less_than_the_next(found: TimeoutChain, holds: bool | None) -> None:
+def test_a_chain_holds_only_where_each_is_less_than_the_next(chain: TimeoutChain, holds: bool | None) -> None:
     """What the brokers do not tell can't be said to hold; what is broken before it is broken."""
-    assert told(found)["holds"] is holds
+    assert timeouts(chain)["holds"] is holds
 
 
 def test_beside_the_chain_stands_what_this_run_has() -> None:
@@ -331,8 +325,8 @@ def test_beside_the_chain_stands_what_this_run_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there_ms", "told"), [(99_999, 0.0), (100_000, 0.0), (100_400, 0.0), (100_500, 0.1), (98_999, -1.0)]
+    ("there_ms", "ahead"), [(99_999, 0.0), (100_000, 0.0), (100_400, 0.0), (100_500, 0.1), (98_999, -1.0)]
 )
-def test_a_clock_is_ahead_or_behind_only_outside_of_question_and_answer(there_ms: int, told: float) -> None:
+def test_a_clock_is_ahead_or_behind_only_outside_of_question_and_answer(there_ms: int, ahead: float) -> None:
     """The way there and back is not mistaken for a wrong clock; milliseconds are cut off there."""
-    assert ahead_s(there_ms, 100.0, 100.4) == pytest.approx(told)
+    assert ahead_s(there_ms, 100.0, 100.4) == pytest.approx(ahead)

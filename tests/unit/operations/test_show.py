@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from harness.xray_logs import batch, marker
@@ -13,17 +12,16 @@ from rich.console import Console
 
 from brew.cluster import RawBatch
 from brew.connection import Connection
-from brew.kafka.kafka_python import RawLogs
 from brew.offsets import LogOffsets
 from operations.show import Reader, RecordQuery, _merged, content_document, lines
 from operations.xray.model import RunBuilder
 
 
 def folded(until: int, *batches: RawBatch) -> RunBuilder:
-    found = RunBuilder(0, until)
+    builder = RunBuilder(0, until)
     for one in batches:
-        found.add(one)
-    return found
+        builder.add(one)
+    return builder
 
 
 def test_a_window_is_undecided_until_the_marker_of_what_began_in_it() -> None:
@@ -38,18 +36,18 @@ def test_markers_of_every_type_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     log = [marker(0, 6, "commit"), batch(1, 2, 7), marker(3, 7, "abort", 1), replace(marker(4, -1, ""), marker=None)]
     reader = Reader.__new__(Reader)
     reader._connection, reader.wanted = Connection("k:9092"), RecordQuery("out", markers=True)
-    reader._raw = cast("RawLogs", SimpleNamespace(batches=lambda *_: iter([(one, b"") for one in log])))
+    reader._raw = SimpleNamespace(batches=lambda *_: iter([(one, b"") for one in log]))
     monkeypatch.setattr("operations.show.scan", lambda *_: iter([]))
-    found = reader.span(0, 1, 5, LogOffsets(0, 5, 5))
-    told = [(one["offset"], one["fate"], one["producer_id"], one["producer_epoch"]) for one in found]
-    assert told == [(3, "abort-marker", 7, 1), (4, "unknown-marker", None, None)]
+    records = reader.span(0, 1, 5, LogOffsets(0, 5, 5))
+    shown = [(one["offset"], one["fate"], one["producer_id"], one["producer_epoch"]) for one in records]
+    assert shown == [(3, "abort-marker", 7, 1), (4, "unknown-marker", None, None)]
     console = Console(file=io.StringIO(), width=200)
-    console.print(lines(found))
-    assert "unknown-marker" in console.file.getvalue()  # type: ignore[attr-defined]
+    console.print(lines(records))
+    assert "unknown-marker" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "document"),
     [
         (b"gold-1", {"text": "gold-1"}),
         ("Café".encode(), {"text": "Café"}),
@@ -59,22 +57,22 @@ def test_markers_of_every_type_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         (b"\xed\xa0\x80", {"base64": "7aCA"}),
     ],
 )
-def test_bytes_say_whether_they_are_text(content: bytes | None, told: dict[str, object]) -> None:
+def test_bytes_say_whether_they_are_text(content: bytes | None, document: dict[str, object]) -> None:
     """Invalid UTF-8, lone surrogates among it, is base64 and not a replaced character."""
-    assert content_document(content) == told
+    assert content_document(content) == document
 
 
 def test_nothing_that_a_terminal_could_take_for_a_command_is_printed() -> None:
     """Neither escape sequences nor rich's own markup."""
     console = Console(file=(out := io.StringIO()), width=200)
-    one = {"partition": 0, "offset": 1, "timestamp_ms": 2**62, "fate": "plain", "key": {"text": "[red]k[/red]"}}
-    console.print(lines([{**one, "value": {"text": "\x1b[2Jx"}, "headers": [["h\x07", {"null": True}]]}]))
-    told = out.getvalue()
-    assert ("\x1b" in told, "\x07" in told, "[red]k[/red]" in told, "(null)" in told) == (False, False, True, True)
+    record = {"partition": 0, "offset": 1, "timestamp_ms": 2**62, "fate": "plain", "key": {"text": "[red]k[/red]"}}
+    console.print(lines([{**record, "value": {"text": "\x1b[2Jx"}, "headers": [["h\x07", {"null": True}]]}]))
+    text = out.getvalue()
+    assert ("\x1b" in text, "\x07" in text, "[red]k[/red]" in text, "(null)" in text) == (False, False, True, True)
 
 
 def test_records_of_several_partitions_are_merged_by_time_and_keep_each_partitions_order() -> None:
     """Timestamps of a partition may run backwards; its offsets never do."""
     given = [(0, 0, 50), (0, 1, 10), (1, 0, 20), (1, 1, 60)]
-    found = _merged({"partition": p, "offset": offset, "timestamp_ms": ms} for p, offset, ms in given)
-    assert [(one["partition"], one["offset"]) for one in found] == [(1, 0), (0, 0), (0, 1), (1, 1)]
+    merged = _merged({"partition": p, "offset": offset, "timestamp_ms": ms} for p, offset, ms in given)
+    assert [(one["partition"], one["offset"]) for one in merged] == [(1, 0), (0, 0), (0, 1), (1, 1)]

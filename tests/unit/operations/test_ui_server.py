@@ -21,7 +21,7 @@ from operations.ui.server import LiveView, loopback
 TICK_S = 0.05
 
 
-class Made:
+class TickingView:
     """A view whose clock goes on by a second each time it is taken."""
 
     def __init__(self, partitions: int = 1) -> None:
@@ -42,7 +42,7 @@ def stream_position(port: int) -> str:
 
 
 def test_page_files_and_document_are_answered_with_the_policy() -> None:
-    with served(LiveView(Made(), TICK_S)) as port:
+    with served(LiveView(TickingView(), TICK_S)) as port:
         kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript", "/icon.svg": "image/svg+xml"}
         for path, kind in {**kinds, "/view.json": "application/json"}.items():
             code, headers, body = get(port, path)
@@ -55,7 +55,7 @@ def test_page_files_and_document_are_answered_with_the_policy() -> None:
 
 def test_nothing_but_get_is_answered_and_no_other_sites_page_gets_anything() -> None:
     """A name that leads to this machine is not enough (DNS rebinding)."""
-    with served(LiveView(Made(), TICK_S)) as port:
+    with served(LiveView(TickingView(), TICK_S)) as port:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             for path in ("/", "/events", "/view.json"):
                 assert get(port, path, method)[0] == 405
@@ -66,46 +66,46 @@ def test_nothing_but_get_is_answered_and_no_other_sites_page_gets_anything() -> 
 
 
 def test_readers_share_one_look_and_each_sees_what_changed() -> None:
-    made = Made()
-    with served(LiveView(made, 0.2)) as port:
-        at = stream_position(port)
-        before, began = made.taken, time.monotonic()
-        streams = [Stream(port, at) for _ in range(20)]
+    view = TickingView()
+    with served(LiveView(view, 0.2)) as port:
+        position = stream_position(port)
+        before, began = view.taken, time.monotonic()
+        streams = [Stream(port, position) for _ in range(20)]
         for one in streams:
             with one:
                 one.await_part("when", lambda _: True)
         ticks = (time.monotonic() - began) / 0.2
-        assert made.taken - before <= ticks + 2
+        assert view.taken - before <= ticks + 2
         assert all(one.parts.keys() == {"when"} for one in streams)
 
 
 def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_load_anew() -> None:
     """By the number of the last event it saw, as browsers send it."""
-    with served(LiveView(Made(), TICK_S)) as port:
+    with served(LiveView(TickingView(), TICK_S)) as port:
         with Stream(port, stream_position(port)) as first:
             first.await_part("when", lambda _: True)
         with Stream(port, first.last) as again:
             again.await_part("when", lambda text: text != first.parts["when"])
-        with Stream(port, "0123abcd.7") as stranger:
-            assert [stranger.event(), stranger.event()] == [("reload", {}), None]
+        with Stream(port, "0123abcd.7") as other:
+            assert [other.event(), other.event()] == [("reload", {}), None]
 
 
 def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
-    made = Made()
-    with served(LiveView(made, TICK_S)) as port:
+    view = TickingView()
+    with served(LiveView(view, TICK_S)) as port:
         with Stream(port, stream_position(port)) as stream:
             stream.await_part("when", lambda _: True)
-            made.hang.clear()
+            view.hang.clear()
             while (event := stream.event()) is not None and event[0] != "beat":
                 pass
             assert event is not None
             assert get(port)[0] == 200
-        made.hang.set()
+        view.hang.set()
 
 
 def test_streams_end_with_the_server_at_once() -> None:
     """Readers that stay would hold it up for ever; `served` fails when they do."""
-    with served(LiveView(Made(), 30)) as port:
+    with served(LiveView(TickingView(), 30)) as port:
         stream = Stream(port, stream_position(port))
         stream.__enter__()
         began = time.monotonic()
@@ -117,12 +117,12 @@ def test_streams_end_with_the_server_at_once() -> None:
 
 def test_what_nobody_foresaw_ends_the_server_instead_of_leaving_old_numbers() -> None:
     """The break: a view that fails at its third turn."""
-    made = Made()
+    view = TickingView()
 
     def fails() -> View:
-        if made.taken > 1:
+        if view.taken > 1:
             raise RuntimeError("unforeseen")
-        return made()
+        return view()
 
     live = LiveView(fails, TICK_S)
     with served(live) as port, Stream(port, stream_position(port)) as stream:
@@ -152,4 +152,4 @@ def test_addresses_and_numbers_are_refused_with_their_setting() -> None:
     wrong = {"--interval": {"interval_s": 0.0}, "--tail": {"tail": 0}, "--patience": {"patience_s": 999}}
     for setting, given in wrong.items():
         with pytest.raises(UsageError, match=setting):
-            LiveSettings(run, **given)  # type: ignore[arg-type]
+            LiveSettings(run, **given)

@@ -33,14 +33,14 @@ from proof.findings import Report
 WRITER = 7
 
 
-def cut(batches: list[RawBatch], *, tail: int = 400, origin: bool = False) -> Transaction:
+def latest_transaction(batches: list[RawBatch], *, tail: int = 400, origin: bool = False) -> Transaction:
     """The latest transaction as the last ``tail`` offsets tell of it, and whatever batches lie before them."""
     end = batches[-1].last_offset + 1
     start = max(0, end - tail)
-    fold = RunBuilder(start, end, origin=origin)
+    builder = RunBuilder(start, end, origin=origin)
     for one in batches:
-        fold.add(one, lambda one=one: (source(one.base_offset), source(one.last_offset)))  # type: ignore[misc]
-    strip = Strip("out", 0, LogOffsets(0, end, end), start, end, fold.finish())
+        builder.add(one, lambda one=one: (source(one.base_offset), source(one.last_offset)))
+    strip = Strip("out", 0, LogOffsets(0, end, end), start, end, builder.finish())
     return transactions([strip], "g", "in")[0]
 
 
@@ -48,58 +48,58 @@ def source(offset: int) -> SourcePosition:
     return SourcePosition("in", 0, offset)
 
 
-def long(records: int, base: int = 0, *, sequence: int = 0, end: bool = True) -> list[RawBatch]:
+def transaction_batches(records: int, base: int = 0, *, sequence: int = 0, end: bool = True) -> list[RawBatch]:
     """One transaction of so many records in batches of fifty, with its marker."""
     starts = range(0, records, 50)
-    found = [batch(base + at, min(50, records - at), WRITER, 3, sequence=sequence + at) for at in starts]
-    return [*found, marker(base + records, WRITER, "commit", 3, at=T0)] if end else found
+    batches = [batch(base + start, min(50, records - start), WRITER, 3, sequence=sequence + start) for start in starts]
+    return [*batches, marker(base + records, WRITER, "commit", 3, at=T0)] if end else batches
 
 
 @pytest.mark.parametrize("records", [399, 400, 750, 1460])
 @pytest.mark.parametrize("end", [True, False])
 def test_a_transaction_larger_than_the_tail_is_counted_whole_once_it_was_read_back(records: int, end: bool) -> None:
     """Ended or open; the first batch of a producer's epoch begins at sequence number 0."""
-    told = cut(long(records, end=end))
-    assert (told.records, told.exact, told.first) == (records, True, 0)
-    assert labels.records(told) == f"{records:,}"
+    transaction = latest_transaction(transaction_batches(records, end=end))
+    assert (transaction.records, transaction.exact, transaction.first) == (records, True, 0)
+    assert labels.records(transaction) == f"{records:,}"
 
 
 @pytest.mark.parametrize("records", [750, 1460])
 def test_a_transaction_whose_beginning_was_not_read_is_told_as_a_least_number(records: int) -> None:
     """Neither 399 records nor the offsets where the tail begins are told as facts."""
-    batches = [one for one in long(records) if one.last_offset >= records + 1 - 400]
-    told = cut(batches)
-    assert (told.exact, told.first, told.last) == (False, None, records - 1)
-    assert told.records is not None
-    assert 399 <= told.records < records
-    assert labels.records(told) == f"≥ {told.records:,}"
-    assert f"at least {told.records:,} records" in labels.of_transaction(told)
-    assert f"up to offset {records - 1:,}" in labels.of_transaction(told)
+    batches = [one for one in transaction_batches(records) if one.last_offset >= records + 1 - 400]
+    transaction = latest_transaction(batches)
+    assert (transaction.exact, transaction.first, transaction.last) == (False, None, records - 1)
+    assert transaction.records is not None
+    assert 399 <= transaction.records < records
+    assert labels.records(transaction) == f"≥ {transaction.records:,}"
+    assert f"at least {transaction.records:,} records" in labels.of_transaction(transaction)
+    assert f"up to offset {records - 1:,}" in labels.of_transaction(transaction)
 
 
 def test_a_marker_before_it_shows_where_a_transaction_of_a_kept_producer_begins() -> None:
     """Sequence numbers go on through an epoch that holds several transactions."""
-    first, second = long(100, sequence=500), long(750, 101, sequence=600)
+    first, second = transaction_batches(100, sequence=500), transaction_batches(750, 101, sequence=600)
     for batches, exact in (([*first, *second], True), (second, False)):
-        assert (cut(batches).records, cut(batches).exact) == (750, exact)
+        assert (latest_transaction(batches).records, latest_transaction(batches).exact) == (750, exact)
 
 
 def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
     """The tail begins at the marker itself; once the records before it are read, they are counted."""
-    batches = long(20)
-    assert cut(batches[-1:], tail=1).records is None
-    assert labels.of_transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
-    assert (cut(batches, tail=1).records, cut(batches, tail=1).exact) == (20, True)
-    assert "1 record in out partition 0" in labels.of_transaction(replace(cut(batches), records=1))
+    batches = transaction_batches(20)
+    assert latest_transaction(batches[-1:], tail=1).records is None
+    assert labels.of_transaction(latest_transaction(batches[-1:], tail=1)).count("records not counted") == 1
+    assert (latest_transaction(batches, tail=1).records, latest_transaction(batches, tail=1).exact) == (20, True)
+    assert "1 record in out partition 0" in labels.of_transaction(replace(latest_transaction(batches), records=1))
 
 
 def test_another_writers_records_in_between_do_not_count() -> None:
-    own = [batch(at, 50, WRITER, 3, sequence=at // 2) for at in range(0, 800, 100)]
-    others = [batch(at + 50, 50, 9, 0, sequence=at // 2) for at in range(0, 800, 100)]
+    own = [batch(offset, 50, WRITER, 3, sequence=offset // 2) for offset in range(0, 800, 100)]
+    others = [batch(offset + 50, 50, 9, 0, sequence=offset // 2) for offset in range(0, 800, 100)]
     mixed = sorted([*own, *others], key=lambda one: one.base_offset)
-    told = cut([*mixed, marker(800, WRITER, "commit", 3, at=T0)], tail=101)
-    assert told.outcome == "open"
-    assert (told.producer_id, told.records, told.exact) == (9, 400, True)
+    transaction = latest_transaction([*mixed, marker(800, WRITER, "commit", 3, at=T0)], tail=101)
+    assert transaction.outcome == "open"
+    assert (transaction.producer_id, transaction.records, transaction.exact) == (9, 400, True)
 
 
 RUN = PipelineSettings(Connection("127.0.0.1:9092"), "in", "out", "dlq", "g")
@@ -107,10 +107,10 @@ OURS = replace(status(running(0)), bootstrap="localhost:9092")
 
 
 @contextmanager
-def answering(told: Status) -> Iterator[str]:
+def status_server(program_status: Status) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = told.to_json()
+            body = program_status.to_json()
             self.send_response(200)
             self.end_headers()
             self.wfile.write(body)
@@ -141,9 +141,9 @@ def test_a_run_on_the_same_group_topic_and_cluster_is_taken_and_no_other(
     program: Status, partitions: list[int] | None
 ) -> None:
     """However the cluster's own machine is written. Another one is no source that is stale: nobody asked for it."""
-    with answering(program) as url:
-        found = LocalStatusSource(url, RUN).ask(Deadline(5))
-    assert (found and [one.partition for one in found.partitions]) == partitions
+    with status_server(program) as url:
+        answer = LocalStatusSource(url, RUN).ask(Deadline(5))
+    assert (answer and [one.partition for one in answer.partitions]) == partitions
     assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None, "the port was just closed"
 
 
@@ -162,18 +162,18 @@ def cell(verdict: str, expected: str = "proven", **more: Any) -> dict[str, Any]:
 
 
 def test_a_verified_run_tells_its_balance_and_the_campaign_of_the_documents_its_controls() -> None:
-    found = read(report())
-    assert (found.mark, found.lines[0], found.wrong) == ("proven", "30 inputs = 28 outputs + 2 dead letters", ())
-    assert "4 transactions committed" in found.lines[1]
+    proof = read(report())
+    assert (proof.mark, proof.lines[0], proof.wrong) == ("proven", "30 inputs = 28 outputs + 2 dead letters", ())
+    assert "4 transactions committed" in proof.lines[1]
     lost = read(report(outputs=27, totals={"lost-output": 1}))
     assert (lost.mark, lost.lines[0].split()[2], lost.wrong) == ("violated", "≠", ("lost-output: 1",))
     assert read(report(doubts=["retention"])).wrong == ("inconclusive: retention",)
     document = (ROOT / "docs/proof/results.json").read_bytes()
     controls = sum(one["expected"] == "violated" for one in json.loads(document)["cells"])
-    found = sources.read(document, 5.0)
-    assert (found.mark, found.wrong) == ("proven", ())
+    proof = sources.read(document, 5.0)
+    assert (proof.mark, proof.wrong) == ("proven", ())
     assert controls > 1
-    assert f"{controls} controls failed as intended" in found.lines
+    assert f"{controls} controls failed as intended" in proof.lines
 
 
 @pytest.mark.parametrize(

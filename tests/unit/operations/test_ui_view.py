@@ -107,14 +107,14 @@ def test_a_program_tells_steps_and_records_on_the_terminal_in_the_document_and_i
     assert line.rstrip().endswith("?")
     assert NOT_VERIFIED in "\n".join(lines)
 
-    told = json.loads(orjson.dumps(document(view)))
-    (found,) = told["partitions"]
-    steps = found["steps_s"]["produce"]
-    assert (found["state"], found["position"], found["step"], steps) == ("working", 1350, "produce", 0.2)
-    assert found["last_transaction"]["transactional_id"] == "g:in:0"
-    assert told["sources"]["flow"]["stale"] is None
-    assert told["sources"]["proof"] == {"asked": False, "said": NOT_VERIFIED, "age_s": None, "stale": None}
-    assert told["totals"]["transactions"]["open"] == 1
+    shown = json.loads(orjson.dumps(document(view)))
+    (partition,) = shown["partitions"]
+    steps = partition["steps_s"]["produce"]
+    assert (partition["state"], partition["position"], partition["step"], steps) == ("working", 1350, "produce", 0.2)
+    assert partition["last_transaction"]["transactional_id"] == "g:in:0"
+    assert shown["sources"]["flow"]["stale"] is None
+    assert shown["sources"]["proof"] == {"asked": False, "said": NOT_VERIFIED, "age_s": None, "stale": None}
+    assert shown["totals"]["transactions"]["open"] == 1
 
     first_paint = drawn_page(view)
     texts = first_paint.texts
@@ -132,15 +132,15 @@ def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     snapshots = (look(0, 5, 10, oldest_ms=ui_views.T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
     view = seen(PollResults(flow(*snapshots), tails()))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
-    told = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
-    view = seen(PollResults(flow(*snapshots), tails(), (told,)))
+    programs = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
+    view = seen(PollResults(flow(*snapshots), tails(), (programs,)))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([30.0, 0.0, 0.5], 30.0)
-    found = parts(view)
-    assert "the oldest is 30 s old" in str(found["tile-left"])
-    assert ("30 s" in str(found["r0-left"]), "how old" in str(found["r1-left"])) == (True, False)
+    cells = parts(view)
+    assert "the oldest is 30 s old" in str(cells["tile-left"])
+    assert ("30 s" in str(cells["r0-left"]), "how old" in str(cells["r1-left"])) == (True, False)
     assert any("to read, 30 s old" in str(line) for line in screen(view, 140, 40).renderables)
-    told_row, told_all = document(view)["partitions"][0], document(view)["totals"]
-    assert (told_row["lag_s"], told_all["lag_s"]) == (30.0, 30.0)
+    row_shown, totals_shown = document(view)["partitions"][0], document(view)["totals"]
+    assert (row_shown["lag_s"], totals_shown["lag_s"]) == (30.0, 30.0)
 
 
 def test_of_programs_those_of_another_group_are_left_out_and_the_one_that_moved_last_tells() -> None:
@@ -159,8 +159,8 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
     open_one = PollResults(flow(look(0, 5, 9, own=own(0)), at_s=99.0), tails())
     seen(open_one, memory)
     view = seen(PollResults(flow(look(0, 5, 9)), tails(strip())), memory)
-    told = [(one.outcome, one.producer_id, one.epoch, one.records, one.marker) for one in view.transactions]
-    assert told == [("open", 100, 5, 5, None), ("committed", 100, 4, 20, 41), ("aborted", 100, 3, 20, 20)]
+    outcomes = [(one.outcome, one.producer_id, one.epoch, one.records, one.marker) for one in view.transactions]
+    assert outcomes == [("open", 100, 5, 5, None), ("committed", 100, 4, 20, 41), ("aborted", 100, 3, 20, 20)]
     committed = view.transactions[1]
     assert (committed.transactional_id, committed.first, committed.last) == ("g:in:0", 30, 49)
     assert committed.seconds == pytest.approx(0.3)
@@ -180,8 +180,8 @@ def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_t
 
 
 def test_what_programs_count_is_told_by_its_own_name() -> None:
-    made = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
-    view = seen(PollResults(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=made))),)))
+    counts = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
+    view = seen(PollResults(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=counts))),)))
     assert view.totals.counted == "since the start of the programs"
     assert view.totals.outcomes == {"open": 1, "committed": 7, "aborted": 2, "fenced": 1, "indefinite": 3}
     assert "indefinite" in str(parts(view)["tile-outcomes"])
@@ -213,20 +213,20 @@ def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
 def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> None:
     hang = threading.Event()
     answers = chain([flow(look(0, 5, 5)).value], iter(lambda: hang.wait(30), None))
-    ask = Mock(side_effect=answers)
-    asker: Poller[Any] = Poller("flow", ask, every_s=0.01, patience_s=0.2)
-    asker.start()
+    question = Mock(side_effect=answers)
+    poller: Poller[Any] = Poller("flow", question, every_s=0.01, patience_s=0.2)
+    poller.start()
     try:
-        until(lambda: ask.call_count > 1, "the second question")
-        answer = asker.answer
+        until(lambda: question.call_count > 1, "the second question")
+        answer = poller.answer
         assert answer.at_s is not None
         assert not answer.stale(answer.at_s + 0.1)
-        until(lambda: asker.answer.stale(time.monotonic()), "the stale mark")
-        view = seen(PollResults(asker.answer, tails()), now_s=time.monotonic())
+        until(lambda: poller.answer.stale(time.monotonic()), "the stale mark")
+        view = seen(PollResults(poller.answer, tails()), now_s=time.monotonic())
         assert "the poll has not returned" in str(view.source_statuses["flow"].stale)
         began = time.monotonic()
-        asker.stop()
-        asker.leave(Deadline(0.3))
+        poller.stop()
+        poller.leave(Deadline(0.3))
         assert time.monotonic() - began < 1.5
     finally:
         hang.set()
@@ -234,12 +234,12 @@ def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> N
 
 def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
     """Errors of the house in their own words; of others only the kind, since their text may hold anything."""
-    ask = Mock(side_effect=[DeadlineExceeded("no end within 1 s"), RuntimeError("password=canary"), 7])
-    asker: Poller[int] = Poller("x", ask, every_s=0.01, patience_s=0.2)
+    question = Mock(side_effect=[DeadlineExceeded("no end within 1 s"), RuntimeError("password=canary"), 7])
+    poller: Poller[int] = Poller("x", question, every_s=0.01, patience_s=0.2)
     for reason in ("no end within 1 s", "a poll failed with RuntimeError", None):
-        asker._once()
-        assert asker.answer.failed == reason
-    assert asker.answer.value == 7
+        poller._once()
+        assert poller.answer.failed == reason
+    assert poller.answer.value == 7
 
 
 def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_counts_once() -> None:
@@ -252,10 +252,10 @@ def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_
         (0, False, (late[0],)),
         (1, True, (late[1],)),
     ]
-    assert {made.topic for made in view.transactions} == {"out", "late"}
+    assert {transaction.topic for transaction in view.transactions} == {"out", "late"}
     assert view.totals.outcomes == {"aborted": 2, "committed": 2, "open": 2}, "partition 1 has another writer"
-    told = document(view)
-    assert told["partitions"][0]["also_tails"] == {"late": told["partitions"][0]["tail"]}
+    shown = document(view)
+    assert shown["partitions"][0]["also_tails"] == {"late": shown["partitions"][0]["tail"]}
     drawn = parts(view)
     assert drawn["r0-tail"].count("<svg") == 2
     assert "late partition 1" in drawn["r1-tail"]
@@ -327,8 +327,8 @@ def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
         os.write(keyboard, b"x" if len(snapshots) < 3 else b"q")
         return view
 
-    desk, console = SimpleNamespace(view=pressing), Console(file=io.StringIO(), width=100, height=30)
-    watching = threading.Thread(target=terminal._watch, args=[desk, console, 60.0], daemon=True)
+    live_view, console = SimpleNamespace(view=pressing), Console(file=io.StringIO(), width=100, height=30)
+    watching = threading.Thread(target=terminal._watch, args=[live_view, console, 60.0], daemon=True)
     watching.start()
     watching.join(30)
     assert (watching.is_alive(), len(snapshots)) == (False, 3)
@@ -345,20 +345,20 @@ EVIL = '"><script>alert(1)</script>\u202e'
 
 
 def drawn_page(view: View) -> Page:
-    found = parts(view)
+    cells = parts(view)
     hub = EventBroadcaster()
-    hub.publish(found)
-    return Page(page.page(view, found, hub.position))
+    hub.publish(cells)
+    return Page(page.page(view, cells, hub.position))
 
 
 def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
     """Each part is one element with its own id: the page's script puts it in place of the old one."""
     view = seen(*moving(partitions=64))
-    found, cells = drawn_page(view), parts(view)
-    ids = {one.attributes.get("id") for one in found.nodes}
-    leads = [one.attributes["href"][1:] for one in found.nodes if one.tag == "a"]
-    assert leads == [f"p{partition}" for partition in range(64)]
-    assert set(leads) <= ids
+    page_drawn, cells = drawn_page(view), parts(view)
+    ids = {one.attributes.get("id") for one in page_drawn.nodes}
+    targets = [one.attributes["href"][1:] for one in page_drawn.nodes if one.tag == "a"]
+    assert targets == [f"p{partition}" for partition in range(64)]
+    assert set(targets) <= ids
     assert sum(map(len, cells.values())) < 1_000_000
     for name, one in cells.items():
         assert ET.fromstring(one.replace("<br>", "<br/>")).get("id") == name, "whatever is opened is closed"
@@ -372,21 +372,21 @@ def test_no_name_becomes_markup() -> None:
         (statuses(status(running(0, step=EVIL)), name=EVIL), statuses(status(group=EVIL), name=EVIL)),
         preflight=PollResult("preflight", 60, 30, [finding], 100.0, 50.0),
     )
-    found = drawn_page(seen(answers))
-    scripts = [one.attributes for one in found.nodes if one.tag == "script"]
+    drawn = drawn_page(seen(answers))
+    scripts = [one.attributes for one in drawn.nodes if one.tag == "script"]
     assert scripts == [{"src": "page.js", "defer": ""}]
-    assert "alert(1)" in found.texts["ill"]
-    assert "\\u202e" in found.texts["preflight"]
+    assert "alert(1)" in drawn.texts["ill"]
+    assert "\\u202e" in drawn.texts["preflight"]
 
 
 def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more() -> None:
-    found = drawn_page(seen(*moving()))
+    drawn = drawn_page(seen(*moving()))
     assert "default-src 'none'" in page.POLICY
     assert "unsafe" not in page.POLICY
-    attributes = {name for one in found.nodes for name in one.attributes}
+    attributes = {name for one in drawn.nodes for name in one.attributes}
     assert not {name for name in attributes if name == "style" or name.startswith("on")}
-    assert not [one for one in found.nodes if one.tag == "style"]
-    links = [one.attributes[name] for one in found.nodes for name in ("href", "src") if name in one.attributes]
+    assert not [one for one in drawn.nodes if one.tag == "style"]
+    links = [one.attributes[name] for one in drawn.nodes for name in ("href", "src") if name in one.attributes]
     assert [link for link in links if not re.fullmatch(r"#p\d+|page\.(css|js)|icon\.svg", link)] == []
     for name in ("page.js", "icon.svg"):
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page.asset(name))

@@ -41,31 +41,31 @@ def history(moves: list[tuple[str, int, int]]) -> tuple[list[RawBatch], list[Kin
     kinds: list[Kind | None] = []
     held: dict[int, list[int]] = {}
     for what, pid, size in moves:
-        here = len(kinds)
+        end = len(kinds)
         if what == "gap":
             kinds += [None] * size
         elif what in {"write", "plain"}:
-            batches.append(batch(here, size, pid, tx=what == "write", at=here))
+            batches.append(batch(end, size, pid, tx=what == "write", at=end))
             kinds += [Kind.OPEN if what == "write" else Kind.PLAIN] * size
             if what == "write":
-                held.setdefault(pid, []).extend(range(here, here + size))
+                held.setdefault(pid, []).extend(range(end, end + size))
         else:
-            batches.append(marker(here, pid, what, at=here))
-            for at in held.pop(pid, []):
-                kinds[at] = Kind.COMMITTED if what == "commit" else Kind.ABORTED
+            batches.append(marker(end, pid, what, at=end))
+            for offset in held.pop(pid, []):
+                kinds[offset] = Kind.COMMITTED if what == "commit" else Kind.ABORTED
             kinds.append(Kind.COMMIT_MARKER if what == "commit" else Kind.ABORT_MARKER)
     return batches, kinds
 
 
 def folded(batches: list[RawBatch], start: int, until: int, grain: int = 1) -> Strip:
-    fold = RunBuilder(start, until, grain)
+    builder = RunBuilder(start, until, grain)
     for one in batches:
-        fold.add(one)
-    return Strip("t", 0, LogOffsets(0, until, until), start, until, fold.finish())
+        builder.add(one)
+    return Strip("t", 0, LogOffsets(0, until, until), start, until, builder.finish())
 
 
-def shown(found: list[Column]) -> Counter[Kind]:
-    return sum((one.offsets for one in found), Counter())
+def shown(drawn: list[Column]) -> Counter[Kind]:
+    return sum((one.offsets for one in drawn), Counter())
 
 
 @settings(max_examples=60, deadline=None)
@@ -76,21 +76,21 @@ def test_counts_in_are_counts_shown(
     batches, kinds = history(moves)
     start = data.draw(st.integers(0, len(kinds)))
     until = data.draw(st.integers(start, len(kinds)))
-    found = folded(batches, start, until, grain)
-    told: list[Kind | None] = [None] * (until - start)
-    for run in found.runs:
-        for at in range(run.start, run.end):
-            assert told[at - start] is None
-            told[at - start] = run.kind
-    assert told == kinds[start:until]
-    assert found.counts() == {kind: told.count(kind) for kind in Kind}
-    assert found.gaps() == told.count(None)
-    for drawn in (columns(found, most), binned(found, most)):
-        assert shown(drawn) == Counter(kind for kind in told if kind is not None)
+    folded_strip = folded(batches, start, until, grain)
+    at_offset: list[Kind | None] = [None] * (until - start)
+    for run in folded_strip.runs:
+        for offset in range(run.start, run.end):
+            assert at_offset[offset - start] is None
+            at_offset[offset - start] = run.kind
+    assert at_offset == kinds[start:until]
+    assert folded_strip.counts() == {kind: at_offset.count(kind) for kind in Kind}
+    assert folded_strip.gaps() == at_offset.count(None)
+    for drawn in (columns(folded_strip, most), binned(folded_strip, most)):
+        assert shown(drawn) == Counter(kind for kind in at_offset if kind is not None)
         assert len(drawn) <= max(most, 1)
-    if found.runs:
-        found.runs.pop()
-        assert shown(binned(found, most)) != Counter(kind for kind in told if kind is not None)
+    if folded_strip.runs:
+        folded_strip.runs.pop()
+        assert shown(binned(folded_strip, most)) != Counter(kind for kind in at_offset if kind is not None)
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,13 +98,13 @@ def test_counts_in_are_counts_shown(
 def test_bounds_at_every_moment_are_those_that_readers_had(moves: list[tuple[str, int, int]]) -> None:
     """LSO: the first offset whose transaction had not ended; high watermark: behind what was written."""
     batches, kinds = history(moves)
-    found = folded(batches, 0, len(kinds))
-    assign_write_times(found.runs, len(kinds) + 1)
-    line = timeline([found], {}, [], "in", len(kinds) + 1, most=10_000)
+    folded_strip = folded(batches, 0, len(kinds))
+    assign_write_times(folded_strip.runs, len(kinds) + 1)
+    line = timeline([folded_strip], {}, [], "in", len(kinds) + 1, most=10_000)
     for moment, bounds in zip(line.moments[:-1], line.bounds[0], strict=False):
-        there = [run for run in found.runs if run.written_ms <= moment]
-        end = max((run.end for run in there), default=0)
-        held = [run.start for run in there if run.kind is Kind.OPEN or (run.ended_ms or 0) > moment]
+        written = [run for run in folded_strip.runs if run.written_ms <= moment]
+        end = max((run.end for run in written), default=0)
+        held = [run.start for run in written if run.kind is Kind.OPEN or (run.ended_ms or 0) > moment]
         assert (bounds.end, bounds.stable) == (end, min([end, *held]))
 
 
@@ -119,9 +119,9 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
     (marked,) = [one for one in binned(strip("out", given[:2]), 9) if Kind.ABORT_MARKER in one.offsets]
     assert marked.writers == Writers(1, 7, (5, 5))
 
-    found = strip("out", [*given, batch(18, 2, 8), batch(20, 1, -1, tx=False)])
-    found.runs[0].first = found.runs[0].last = SourcePosition("in", 1, 3)
-    (mixed,) = binned(found, 1)
+    several = strip("out", [*given, batch(18, 2, 8), batch(20, 1, -1, tx=False)])
+    several.runs[0].first = several.runs[0].last = SourcePosition("in", 1, 3)
+    (mixed,) = binned(several, 1)
     assert mixed.writers == Writers(2, None, None, 2, None)
     assert labels.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
     (plain,) = binned(strip("in", [batch(0, 1, -1, tx=False), batch(1, 1, -1, tx=False)]), 1)
@@ -129,10 +129,10 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
 
 
 def test_a_transactions_batches_are_one_run_and_another_producers_between_them_cut_it() -> None:
-    found = strip("out", [batch(0, 2, 1), batch(2, 2, 1), batch(4, 1, 2), batch(5, 1, 1), marker(6, 1, "commit")])
-    told = [(one.start, one.end, one.kind, one.records) for one in found.runs[:3]]
-    assert told == [(0, 4, "committed", 4), (4, 5, "open", 1), (5, 6, "committed", 1)]
-    first = found.runs[0]
+    out = strip("out", [batch(0, 2, 1), batch(2, 2, 1), batch(4, 1, 2), batch(5, 1, 1), marker(6, 1, "commit")])
+    runs = [(one.start, one.end, one.kind, one.records) for one in out.runs[:3]]
+    assert runs == [(0, 4, "committed", 4), (4, 5, "open", 1), (5, 6, "committed", 1)]
+    first = out.runs[0]
     assert (first.first, first.last) == (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
     aborted, end = strip("out", [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0)]).runs
     assert (aborted.kind, aborted.epoch, aborted.marker) == (Kind.ABORTED, 4, 8), "a fence's marker: the next epoch"
@@ -140,10 +140,10 @@ def test_a_transactions_batches_are_one_run_and_another_producers_between_them_c
 
 
 def test_a_sinks_run_tells_its_batch() -> None:
-    fold = RunBuilder(0, 5)
+    builder = RunBuilder(0, 5)
     for one in (batch(0, 2, 7), batch(2, 2, 7), marker(4, 7, "commit")):
-        fold.add(one, lambda: SinkBatch("revenue", 17))
-    (run, _) = fold.finish()
+        builder.add(one, lambda: SinkBatch("revenue", 17))
+    (run, _) = builder.finish()
     assert labels.of_run(run).endswith("producer 7 epoch 0; batch 17 of sink revenue; ended by the marker at 4")
     assert render._run(run)["sink"] == {"name": "revenue", "batch": 17}
 
@@ -152,48 +152,37 @@ def test_times_follow_the_log_not_the_producers_clock_and_best_of_all_a_journals
     """A copy is written between two markers, or flushed by the last attempt over its source before it ended."""
     out = crashed_and_healed().strips[1]
     assert [run.written_ms - T0 for run in out.runs] == [-50, 20, 20, 40, 40]
-    lines = [
-        entry(Step.FENCE, 1, Phase.INTENT),
-        entry(Step.FLUSH, 4),
-        entry(Step.OUTCOME, 5, status="crashed"),
-        entry(Step.FENCE, 22, Phase.INTENT),
-        entry(Step.FLUSH, 30),
-    ]
+    lines = [entry(Step.FENCE, 1, Phase.INTENT), entry(Step.FLUSH, 4), entry(Step.OUTCOME, 5, status="crashed")]
+    lines += [entry(Step.FENCE, 22, Phase.INTENT), entry(Step.FLUSH, 30)]
     assign_write_times(out.runs, T0 + 100, read(lines)[0])
     assert [run.written_ms - T0 for run in out.runs] == [4, 20, 30, 40, 40]
 
 
-def entry(step: Step, at: int, phase: Phase = Phase.DONE, pid: int = 1, **more: str) -> Entry:
-    said = {"topic": "in", "partition": 0, "start": 0, "until": 8, **more}
-    return Entry((T0 + at) / 1000, "w", pid, step, phase, said)
+def entry(step: Step, ms: int, phase: Phase = Phase.DONE, pid: int = 1, **more: str) -> Entry:
+    fields = {"topic": "in", "partition": 0, "start": 0, "until": 8, **more}
+    return Entry((T0 + ms) / 1000, "w", pid, step, phase, fields)
 
 
 def test_a_journal_tells_steps_and_who_fell_silent() -> None:
     """A crash on purpose says so; a kill leaves an attempt without an outcome."""
-    lines = [
-        entry(Step.FENCE, 1, Phase.INTENT),
-        entry(Step.FENCE, 2),
-        entry(Step.LOCATE, 3),
-        entry(Step.COMMIT, 4, Phase.FAILED),
-        entry(Step.OUTCOME, 5, status="crashed"),
-        entry(Step.FENCE, 6, Phase.INTENT, pid=2),
-        entry(Step.BEGIN, 7, pid=2),
-    ]
-    attempts, told = read(lines)
+    lines = [entry(Step.FENCE, 1, Phase.INTENT), entry(Step.FENCE, 2), entry(Step.LOCATE, 3)]
+    lines += [entry(Step.COMMIT, 4, Phase.FAILED), entry(Step.OUTCOME, 5, status="crashed")]
+    lines += [entry(Step.FENCE, 6, Phase.INTENT, pid=2), entry(Step.BEGIN, 7, pid=2)]
+    attempts, events = read(lines)
     assert [(one.pid, one.began_ms - T0, one.flushed) for one in attempts] == [(1, 1, False), (2, 6, False)]
-    steps = [(one.at_ms - T0, one.name) for one in told]
+    steps = [(one.at_ms - T0, one.name) for one in events]
     assert steps[:3] == [(2, "fence"), (4, "commit failed"), (5, "crashed")]
     assert steps[3:] == [(7, "begin"), (7, "no entry after begin (done)")]
-    assert [one.crash for one in told] == [False, False, True, False, True]
+    assert [one.crash for one in events] == [False, False, True, False, True]
 
 
 def test_many_times_are_thinned_and_crashes_stay() -> None:
-    runs = [batch(2 * at, 1, 1, at=T0 + 4 * at) for at in range(500)]
-    found = strip("out", [*runs, marker(1000, 1, "commit", at=T0 + 9_000)])
-    for at, run in enumerate(found.runs[:-1]):
-        run.written_ms = T0 + 4 * at
-    told = read([entry(Step.FENCE, 7, Phase.INTENT)])[1]
-    line = timeline([found], {}, told, "in", T0 + 10_000, most=50)
+    runs = [batch(2 * number, 1, 1, at=T0 + 4 * number) for number in range(500)]
+    out = strip("out", [*runs, marker(1000, 1, "commit", at=T0 + 9_000)])
+    for number, run in enumerate(out.runs[:-1]):
+        run.written_ms = T0 + 4 * number
+    events = read([entry(Step.FENCE, 7, Phase.INTENT)])[1]
+    line = timeline([out], {}, events, "in", T0 + 10_000, most=50)
     assert len(line.moments) <= 51
     assert {T0 + 7, T0 + 10_000} <= set(line.moments)
     assert line.bounds[0][-1] == Bounds(1001, 1001, None)
@@ -242,8 +231,8 @@ def drawn(xray: Xray) -> ET.Element:
 
 def kinds(root: ET.Element, strip_name: str) -> list[str]:
     """The classes of the pieces of one strip, from left to right."""
-    (found,) = [one for one in root.iter(f"{NS}g") if (one.get("aria-label") or "").startswith(strip_name)]
-    return [one.get("class", "").split()[0] for one in found.iter(f"{NS}rect") if one.get("class") != "bed"]
+    (group,) = [one for one in root.iter(f"{NS}g") if (one.get("aria-label") or "").startswith(strip_name)]
+    return [one.get("class", "").split()[0] for one in group.iter(f"{NS}rect") if one.get("class") != "bed"]
 
 
 def test_a_strip_shows_each_fate_in_offset_order_and_lines_where_readers_wait() -> None:
@@ -252,14 +241,14 @@ def test_a_strip_shows_each_fate_in_offset_order_and_lines_where_readers_wait() 
     assert kinds(root, "in partition 0") == ["plain", "position"]
     assert kinds(root, "out partition 0") == ["aborted", "abort-marker", "committed", "commit-marker", "open"]
     words = [one.text or "" for one in root.iter(f"{NS}title")]
-    told = "offsets 0 to 7: aborted; 8 records; producer 7 epoch 0; source in[0] 0 to 7; ended by the marker at 8"
-    assert told in words
+    title = "offsets 0 to 7: aborted; 8 records; producer 7 epoch 0; source in[0] 0 to 7; ended by the marker at 8"
+    assert title in words
     labels = {one.text for one in root.iter(f"{NS}text")}
     assert {"LSO 18", "HW 20", "group 8", "partition 0", "log start 0", *(kind.words for kind in Kind)} <= labels
-    found = {one.get("id"): one.get("transform", "") for one in root.iter(f"{NS}g")}
+    transforms = {one.get("id"): one.get("transform", "") for one in root.iter(f"{NS}g")}
     for name, share in (("lso-1", 18 / 20), ("hw-1", 1), ("group-0", 8 / 10)):
-        at = float(found[name][len("translate(") : -1])
-        assert at == pytest.approx(render.LEFT + render.PLOT * share, abs=0.1)
+        shift = float(transforms[name][len("translate(") : -1])
+        assert shift == pytest.approx(render.LEFT + render.PLOT * share, abs=0.1)
 
 
 def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> None:
@@ -269,13 +258,13 @@ def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> N
     moves = {0: [(T0 + 5, 2), (T0 + 20, 1), (T0 + 40, 8)]}
     line = timeline([orders, copies], moves, xray.events, "in", T0 + 100)
     root = ET.fromstring(render.drawing(replace(xray, line=line), moving=True))
-    found = {}
+    pieces = {}
     for group in root.iter(f"{NS}g"):
         piece = group.find(f"{NS}rect[@class='position']")
         if piece is not None and (title := group.find(f"{NS}title")) is not None:
-            found[title.text] = [piece.get(name) for name in ("x", "width", "y", "data-t")]
+            pieces[title.text] = [piece.get(name) for name in ("x", "width", "y", "data-t")]
     left, each, y = render.LEFT, render.PLOT / 10, render.layout(xray).rows[0].top + render.HIGH + 2
-    assert found == {
+    assert pieces == {
         "offsets 0 to 1: committed by g by 20:26:40.005": [f"{left:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
         "offsets 1 to 7: committed by g by 20:26:40.040": [f"{left + each:.1f}", f"{7 * each:.1f}", f"{y:g}", "3 3"],
     }
@@ -283,18 +272,18 @@ def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> N
 
 
 def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -> None:
-    log = [one for at in range(3000) for one in (batch(3 * at, 2, 1), marker(3 * at + 2, 1, "commit", at=T0))]
-    found = strip("out", [*log, batch(9000, 1, 2)], stable=9000)
-    line = timeline([found], {}, [], "in", T0 + 1)
-    xray = Xray((found,), line, {"out": "output"}, "g", "k:1", T0)
+    log = [one for n in range(3000) for one in (batch(3 * n, 2, 1), marker(3 * n + 2, 1, "commit", at=T0))]
+    out = strip("out", [*log, batch(9000, 1, 2)], stable=9000)
+    line = timeline([out], {}, [], "in", T0 + 1)
+    xray = Xray((out,), line, {"out": "output"}, "g", "k:1", T0)
     text = render.svg_document(xray)
     assert len(text) < 120_000
     root = ET.fromstring(text)
     pieces = kinds(root, "out partition 0")
     assert pieces.count("open") == 1
     assert len(pieces) < 4 * render.MOST_COLUMNS
-    told = "16 committed, 8 commit marker; producer 1 epoch 0; source in[0] 0 to 7"
-    assert [one for one in root.iter(f"{NS}title") if (one.text or "").endswith(told)]
+    ending = "16 committed, 8 commit marker; producer 1 epoch 0; source in[0] 0 to 7"
+    assert [one for one in root.iter(f"{NS}title") if (one.text or "").endswith(ending)]
     first, *_, last = document(xray)["strips"][0]["bins"]
     assert (first["producer_id"], first["epochs"], first["source"]) == (1, (0, 0), ["in/0/0", "in/0/7"])
     assert (last["producers"], last["producer_id"], last["epochs"]) == (1, 2, (0, 0))
@@ -319,12 +308,12 @@ def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
 def test_the_pages_data_tells_the_bounds_of_every_moment_and_the_json_twin_the_runs() -> None:
     text = render.page(crashed_and_healed())
     (inner,) = re.findall(r'type="application/json">(.*?)</script>', text, re.DOTALL)
-    told = json.loads(inner)
-    at = {moment - T0: index for index, moment in enumerate(told["moments"])}
-    assert sorted(at) == [-50, 5, 20, 40, 100]
-    output, orders = told["strips"][1]["bounds"], told["strips"][0]["bounds"]
-    assert (output[at[5]], output[at[40]]) == ([0, 8, None], [18, 20, None])
-    assert [orders[at[moment]][2] for moment in (20, 40, 100)] == [None, 8, 8]
+    data = json.loads(inner)
+    index_of = {moment - T0: index for index, moment in enumerate(data["moments"])}
+    assert sorted(index_of) == [-50, 5, 20, 40, 100]
+    output, orders = data["strips"][1]["bounds"], data["strips"][0]["bounds"]
+    assert (output[index_of[5]], output[index_of[40]]) == ([0, 8, None], [18, 20, None])
+    assert [orders[index_of[moment]][2] for moment in (20, 40, 100)] == [None, 8, 8]
     assert re.search(r'<tr class="crash" data-ms="\d+" data-told="crashed: input partition 0', text)
     twin = document(crashed_and_healed())
     output = twin["strips"][1]
@@ -344,10 +333,10 @@ def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
     narrow = "".join(sign for sign, _ in render.cells(output, 5))
     assert narrow == "░░██?"
     for width in (40, 80, 200):
-        found = [line.plain for line in render.lines(xray, width)]
-        assert [len(one) <= width for one in found if one.startswith(("input", "output"))] == [True, True]
-    told = [line.plain for line in render.lines(xray, 80)]
-    assert "            8 committed · 8 aborted · 2 open · log start 0 · LSO 18 · HW 20" in told
+        rows = [line.plain for line in render.lines(xray, width)]
+        assert [len(one) <= width for one in rows if one.startswith(("input", "output"))] == [True, True]
+    texts = [line.plain for line in render.lines(xray, 80)]
+    assert "            8 committed · 8 aborted · 2 open · log start 0 · LSO 18 · HW 20" in texts
     empty = replace(strip("out", [batch(0, 1, 1)]), runs=[], until=0)
     nothing = Xray((empty,), Timeline((T0,), ((),)), {"out": "out"}, "g", "k:1", T0)
     assert (kinds(drawn(nothing), "out partition 0"), render.cells(empty, 80)) == ([], [])

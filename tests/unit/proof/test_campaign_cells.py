@@ -66,8 +66,8 @@ def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
 def test_cells_are_chosen_by_name_row_or_mark() -> None:
     """In the order of the matrix, each once; a typing error must not look like a campaign without violations."""
     names = [cell.name for cell in campaign.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])]
-    told = ("fence-writer-connector", "flush-writer-connector", "flush-writer-direct")
-    assert names == [f"F01-after-{at}" for at in told]
+    endings = ("fence-writer-connector", "flush-writer-connector", "flush-writer-direct")
+    assert names == [f"F01-after-{ending}" for ending in endings]
     assert {cell.row for cell in campaign.chosen(["F14"])} == {"F14"}
     assert all("prove" in cell.marks for cell in campaign.chosen(["prove"]))
     assert campaign.chosen([]) == campaign.cells()
@@ -105,10 +105,10 @@ def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -
     append_result(tmp_path, _result("b", verdict="violated"))
     with (tmp_path / LINES).open("a") as file:
         file.write('{"cell": "c", "ro')
-    found = finished_results(tmp_path)
-    told = [(one.cell, one.verdict, one.as_expected) for one in found]
-    assert told == [("a", "proven", True), ("b", "violated", False)]
-    assert set(asdict(found[0])) >= {"recovery_s", "stall_s", "fired", "needed", "counts", "anomalies", "doubts"}
+    results = finished_results(tmp_path)
+    read_back = [(one.cell, one.verdict, one.as_expected) for one in results]
+    assert read_back == [("a", "proven", True), ("b", "violated", False)]
+    assert set(asdict(results[0])) >= {"recovery_s", "stall_s", "fired", "needed", "counts", "anomalies", "doubts"}
 
 
 def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
 # A driver with a holder in the same process, as `--master none --reader direct` has it; and one without.
 LISTENS = """
 import socket, sys, time
-office = socket.create_server(("127.0.0.1", 0))
+server = socket.create_server(("127.0.0.1", 0))
 if sys.argv[1] == "held":
-    line = socket.create_connection(office.getsockname())
-    there, _ = office.accept()
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
 print("up", flush=True)
 time.sleep(600)
 """
 
 
-def _up(program: Program) -> Program:
+def _ready(program: Program) -> Program:
     deadline = Deadline(20)
     while "up" not in program.printed():
         deadline.check("the program being up")
@@ -190,7 +190,7 @@ NAME = re.compile(r"-(connector|direct)(-spark)?$")
 
 def _twin(name: str) -> str:
     other = {"connector": "direct", "direct": "connector"}
-    return NAME.sub(lambda found: f"-{other[found.group(1)]}{found.group(2) or ''}", name)
+    return NAME.sub(lambda match: f"-{other[match.group(1)]}{match.group(2) or ''}", name)
 
 
 def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
@@ -200,8 +200,8 @@ def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
     fits = {name: [pattern for pattern in TWINLESS if fnmatchcase(name, pattern)] for name in alone}
     assert {name for name, patterns in fits.items() if len(patterns) != 1} == set()
     assert {pattern for pattern in TWINLESS if not any(pattern in patterns for patterns in fits.values())} == set()
-    told = {**campaign.NO_READER, **{name: why for name, (_, why) in campaign.ONE_READER.items()}}
-    assert set(TWINLESS.values()) == set(told.values())
+    reasons = {**campaign.NO_READER, **{name: why for name, (_, why) in campaign.ONE_READER.items()}}
+    assert set(TWINLESS.values()) == set(reasons.values())
 
 
 def test_twins_differ_in_the_reader_alone() -> None:
@@ -218,31 +218,31 @@ def test_twins_differ_in_the_reader_alone() -> None:
 
 def test_reader_and_spark_can_be_read_from_a_cells_name() -> None:
     for cell in campaign.cells():
-        found = NAME.search(cell.name)
-        assert cell.reader in {found.group(1) if found else "", "both"}, cell.name
+        match = NAME.search(cell.name)
+        assert cell.reader in {match.group(1) if match else "", "both"}, cell.name
         through_spark = cell.path.endswith("spark") and not cell.not_applicable
         assert through_spark is cell.name.endswith("-spark"), cell.name
         assert through_spark is (Need.SPARK in cell.needs and cell.path != "sink"), cell.name
 
 
 @pytest.mark.parametrize(
-    ("reader", "told"),
+    ("reader", "readers"),
     [("", [""] * 2), ("direct", ["direct"] * 2), ("both", ["connector", "direct"] * 2)],
     ids=["left to the program", "one", "by turns"],
 )
-def test_the_program_under_test_is_told_the_reader(tmp_path: Path, reader: str, told: list[str]) -> None:
+def test_the_program_under_test_is_told_the_reader(tmp_path: Path, reader: str, readers: list[str]) -> None:
     """Of two that take turns each writer reads the way that the one before it did not, and a soak counts both."""
     stage = _stage(tmp_path, replace(QUIET, reader=reader), ("echo",))
     with stage.programs:
-        words = [f"{stage.writer('--follow').done(Deadline(10))} ".partition("--reader ")[2] for _ in told]
-    assert [one.partition(" ")[0].strip() for one in words] == told
+        words = [f"{stage.writer('--follow').done(Deadline(10))} ".partition("--reader ")[2] for _ in readers]
+    assert [one.partition(" ")[0].strip() for one in words] == readers
     assert dict(stage.fired) == ({"connector_writers": 2, "direct_writers": 2} if reader == "both" else {})
 
 
 def test_a_holder_is_seen_by_its_line_and_a_driver_without_one_is_none(tmp_path: Path) -> None:
     """From outside: what the program says about itself shows nothing."""
     with Programs(tmp_path) as programs:
-        held, alone = (_up(programs.start(how, sys.executable, "-c", LISTENS, how)) for how in ("held", "alone"))
+        held, alone = (_ready(programs.start(how, sys.executable, "-c", LISTENS, how)) for how in ("held", "alone"))
         assert [one.pid for one in holders(held)] == [held.pid]
         assert holders(alone) == []
     assert holders(held) == []
@@ -253,7 +253,7 @@ def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: st
     """A program that passes over `--reader direct` must not look as if the direct reader had been broken."""
 
     def function(stage: CellEnvironment) -> None:
-        _up(stage.writer())
+        _ready(stage.writer())
         stage.until(lambda: how == "alone" or bool(holders(stage.writers[0])), "a holder")
 
     cell = replace(campaign.over("direct", QUIET), function=function)

@@ -11,7 +11,6 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import cast
 
 import psutil
 import pytest
@@ -79,24 +78,24 @@ def test_the_percentile_is_a_value_that_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "home"),
+    ("name", "partition"),
     [
         *(("a", 97 % 50), ("hello", 99162322 % 50), ("polygenelubricants", 0)),
         *(("brew-enricher", 17), ("", 0), ("ä", 228 % 50)),
     ],
 )
-def test_a_name_is_kept_where_javas_hash_says(name: str, home: int) -> None:
+def test_a_name_is_kept_where_javas_hash_says(name: str, partition: int) -> None:
     """The coordinator is the leader of that partition; the smallest integer has no positive twin."""
-    assert coordinator_partition(name, 50) == home
+    assert coordinator_partition(name, 50) == partition
 
 
 # Acts alone: whoever counts one of these as enough has counted the blow and not what it did.
 ACTS = {"speculative_runs", "slow_seconds", "storms", "cuts", "pauses", "broker_pauses", "rivals"}
 WAITS = """
 import socket, sys
-line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 print("up", flush=True)
-print("closed" if line.recv(1) == b"" else "word", flush=True)
+print("closed" if connection.recv(1) == b"" else "word", flush=True)
 """
 
 
@@ -151,8 +150,8 @@ def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -
 def test_no_cell_is_content_with_its_act() -> None:
     """Beside each act stands what it did; what a control did is that it broke."""
     for cell in [one for one in campaign.cells() if one.expected == "proven"]:
-        asked = set(cell.needed) - {"holders"}
-        assert not asked or asked - ACTS, f"{cell.name} counts {sorted(asked)} only"
+        needed = set(cell.needed) - {"holders"}
+        assert not needed or needed - ACTS, f"{cell.name} counts {sorted(needed)} only"
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])
@@ -169,19 +168,18 @@ def test_a_connection_of_another_process_is_cut_from_outside() -> None:
         command = [sys.executable, "-c", WAITS, str(server.getsockname()[1])]
         process = ending.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         ending.callback(process.kill)
-        there = ending.enter_context(server.accept()[0])
+        connection = ending.enter_context(server.accept()[0])
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        (found,) = [one.fd for one in psutil.Process(process.pid).net_connections("tcp")]
-        cut(psutil.Process(process.pid), found)
+        (descriptor,) = [one.fd for one in psutil.Process(process.pid).net_connections("tcp")]
+        cut(psutil.Process(process.pid), descriptor)
         assert process.stdout.readline() == "closed\n"
-        there.settimeout(10)
-        assert there.recv(1) == b""
+        connection.settimeout(10)
+        assert connection.recv(1) == b""
         assert process.wait(10) == 0
 
 
 TRANSACTIONS = 50
-RUN = [[0, 0, 0, 1]]
 
 
 def _transactions(journal: Journal) -> None:
@@ -189,10 +187,10 @@ def _transactions(journal: Journal) -> None:
         place = {"topic": "in", "partition": number % 4, "start": number, "until": number + 1}
         for step, phase in ((Step.BEGIN, Phase.DONE), (Step.COMMIT, Phase.INTENT), (Step.COMMIT, Phase.DONE)):
             journal.write(step, phase, **place)
-        journal.write(Step.READ, topic="out", partition=0, runs=RUN)
+        journal.write(Step.READ, topic="out", partition=0, runs=[[0, 0, 0, 1]])
 
 
-class _MadeUp:
+class FakeStage:
     """What a mixture asks of its stage: every round writes its lines and looks at them, nothing is broken."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
@@ -214,15 +212,15 @@ class _MadeUp:
         self.rounds_left -= 1
 
 
-def _mixture(folder: Path, rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[_MadeUp, int]:
+def _mixture(folder: Path, rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeStage, int]:
     """Play so many rounds; the stage, and how many bytes were in use beyond the start at the end of them."""
-    stage = _MadeUp(folder, rounds)
+    stage = FakeStage(folder, rounds)
     clock = SimpleNamespace(monotonic=lambda: 0.0 if stage.rounds_left else 1e9, time=lambda: 0.0)
     monkeypatch.setattr(mixture, "time", clock)
     monkeypatch.setattr(mixture, "_round", lambda *_: None)
     gc.collect()
     tracemalloc.start()
-    mixture.mixture(60.0, cast("CellEnvironment", stage))
+    mixture.mixture(60.0, stage)
     gc.collect()
     used, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

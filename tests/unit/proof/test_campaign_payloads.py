@@ -39,10 +39,10 @@ def test_a_payload_is_known_by_seed_and_number() -> None:
 
 
 def test_payloads_lie_on_both_sides_of_each_limit() -> None:
-    there = [value for value in VALUES if value is not None]
-    assert {MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1} <= {len(value) for value in there}
+    values = [value for value in VALUES if value is not None]
+    assert {MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1} <= {len(value) for value in values}
     depths = (999, MAX_DEPTH, MAX_DEPTH - 1)
-    few, more, most = (sum(beyond(value, 10**9, depth) is not None for value in there) for depth in depths)
+    few, more, most = (sum(beyond(value, 10**9, depth) is not None for value in values) for depth in depths)
     assert 0 < few < more < most
 
 
@@ -50,15 +50,15 @@ def test_the_pipeline_and_the_checker_agree_about_every_payload() -> None:
     enrich, became = enricher(Limits(MAX_BYTES, MAX_DEPTH)), Counter[str]()
     for number in range(COUNT):
         key, value = payload(7, number)
-        made = enrich(key, value)
-        if isinstance(made, Reject):
-            wrong = unjustified(made.reason, value)
+        answer = enrich(key, value)
+        if isinstance(answer, Reject):
+            wrong = unjustified(answer.reason, value)
             if value is not None and wrong is None:
-                wrong = limit_broken(value, made.reason, was_parsed=False)
+                wrong = limit_broken(value, answer.reason, was_parsed=False)
         else:
-            wrong = wrong_enrichment(key, value, made) or limit_broken(value or b"", None, was_parsed=True)
+            wrong = wrong_enrichment(key, value, answer) or limit_broken(value or b"", None, was_parsed=True)
         assert wrong is None, (number, value)
-        became[made.reason if isinstance(made, Reject) else "delivered"] += 1
+        became[answer.reason if isinstance(answer, Reject) else "delivered"] += 1
     assert became.keys() == {*Reason, "delivered"}
 
 
@@ -82,7 +82,7 @@ def test_what_is_parsed_is_seen(tmp_path: Path, max_bytes: int, max_depth: int, 
 
 
 @pytest.mark.parametrize(
-    ("value", "rejected", "was_parsed", "found"),
+    ("value", "rejected", "was_parsed", "name"),
     [
         (b"x" * MAX_BYTES, "not-json", True, None),
         (b"x" * MAX_BYTES, "too-large", False, "wrong-limit"),
@@ -99,7 +99,7 @@ def test_what_is_parsed_is_seen(tmp_path: Path, max_bytes: int, max_depth: int, 
     ],
 )
 def test_a_limit_is_held_by_its_name_and_before_parsing(
-    value: bytes, rejected: str | None, was_parsed: bool, found: str | None
+    value: bytes, rejected: str | None, was_parsed: bool, name: str | None
 ) -> None:
-    told = limit_broken(value, rejected, was_parsed=was_parsed)
-    assert (told and told[0]) == found
+    finding = limit_broken(value, rejected, was_parsed=was_parsed)
+    assert (finding and finding[0]) == name

@@ -39,14 +39,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def _until_there(path: Path) -> str:
+def _await_text(path: Path) -> str:
     return until(lambda: path.exists() and path.read_text().strip(), f"{path}", 10)
 
 
 def test_a_program_and_its_children_end_with_the_block(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         program = programs.start("family", "sh", "-c", "sleep 600 & echo $!; wait")
-        child = int(_until_there(tmp_path / "family.out"))
+        child = int(_await_text(tmp_path / "family.out"))
         assert psutil.pid_exists(child)
     assert program.code() == -9
     await_ends([child], Deadline(10))
@@ -82,7 +82,7 @@ def test_an_aborted_program_tells_where_its_threads_stand(tmp_path: Path) -> Non
     with Programs(tmp_path) as programs:
         words = "import signal; print('up', flush=True); signal.alarm(600); signal.pause()"
         program = programs.start("stuck", sys.executable, "-c", words)
-        _until_there(tmp_path / "stuck.out")
+        _await_text(tmp_path / "stuck.out")
         program.abort()
         assert program.code() == -6
     assert "Current thread" in (tmp_path / "stuck.err").read_text()
@@ -111,9 +111,6 @@ def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
     assert mark.exists()
 
 
-MEET_S = 20.0
-
-
 @pytest.fixture(autouse=True)
 def _kernel_is_not_hashed_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "_made_with", lambda _plan, **_: MadeWith("commit", "kernel", {}))
@@ -135,13 +132,13 @@ def _plan(folder: Path, cells: list[Cell], at_once: int) -> Plan:
 def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
     """The first two meet, or neither goes on; every cell is told once, and stands in the file once."""
     both = threading.Barrier(2)
-    cells = [_cell(name, lambda: both.wait(MEET_S)) for name in "abcd"]
+    cells = [_cell(name, lambda: both.wait(20)) for name in "abcd"]
     began: list[str] = []
-    told: list[Result] = []
-    done = run_campaign(_plan(tmp_path, cells, 2), lambda cell, _seed: began.append(cell.name), told.append)
+    ended: list[Result] = []
+    done = run_campaign(_plan(tmp_path, cells, 2), lambda cell, _seed: began.append(cell.name), ended.append)
     assert set(began[:2]) == {"a", "d"}
-    assert sorted(one.cell for one in told) == list("abcd")
-    assert [one.cell for one in finished_results(tmp_path)] == [one.cell for one in done] == [one.cell for one in told]
+    assert sorted(one.cell for one in ended) == list("abcd")
+    assert [one.cell for one in finished_results(tmp_path)] == [one.cell for one in done] == [one.cell for one in ended]
 
 
 def test_one_lane_keeps_the_order_and_names_what_time_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,24 +225,24 @@ def own_cgroups() -> list[Path]:
 
 def test_a_process_that_sigstop_holds_is_ended_with_its_parent() -> None:
     """The reason for the freezer: POSIX ends an orphaned process group that has stopped members."""
-    with Family() as one:
-        one.stop_child()
-        one.kill_parent()
-        assert one.answer() == ""
+    with Family() as family:
+        family.stop_child()
+        family.kill_parent()
+        assert family.answer() == ""
 
 
 def test_a_frozen_process_outlives_its_parent_and_goes_on_when_released() -> None:
     """Root may use the freezer; for anybody else it says that it can't be used."""
-    with Family() as one:
-        one.stop_child()
+    with Family() as family:
+        family.stop_child()
         if os.geteuid() != 0:
             with pytest.raises(PermissionError):
                 Freezer()
             return
-        with frozen([one.child]) as freezer:
-            one.kill_parent()
-            freezer.release([one.child])
-            assert one.answer() == "alive\n"
+        with frozen([family.child]) as freezer:
+            family.kill_parent()
+            freezer.release([family.child])
+            assert family.answer() == "alive\n"
 
 
 def test_what_is_still_frozen_goes_on_at_the_end_or_has_died_and_no_cgroup_is_left() -> None:
@@ -253,12 +250,12 @@ def test_what_is_still_frozen_goes_on_at_the_end_or_has_died_and_no_cgroup_is_le
     if os.geteuid() != 0:
         return
     for _ in range(3):
-        with Family() as one, frozen([one.child]):
-            one.child.kill()
+        with Family() as family, frozen([family.child]):
+            family.child.kill()
     assert not own_cgroups()
-    with Family() as one:
-        with frozen([one.child]):
+    with Family() as family:
+        with frozen([family.child]):
             assert own_cgroups()
-            one.kill_parent()
-        assert one.answer() == "alive\n"
+            family.kill_parent()
+        assert family.answer() == "alive\n"
     until(lambda: not own_cgroups(), "no cgroup of the freezer", 5)

@@ -50,50 +50,53 @@ class History:
         return checker.report()
 
 
-def history(seed: int, partitions: int = 3, output_partitions: int | None = None, per_partition: int = 12) -> History:
+def clean_history(
+    seed: int, partitions: int = 3, output_partitions: int | None = None, per_partition: int = 12
+) -> History:
     """The committed records of a plan: gaps in the offsets, some rejected records, headers of an older pipeline."""
     world = plan(seed, partitions, output_partitions, per_partition)
-    made = History(world.inputs, logs=world.logs, output_partitions=world.shape)
-    made.committed = {p: log.last_stable for p, log in world.logs.items()}
+    history = History(world.inputs, logs=world.logs, output_partitions=world.shape)
+    history.committed = {p: log.last_stable for p, log in world.logs.items()}
     ends: Counter[tuple[str, int]] = Counter()
     for topic, row in (row for txn in world.done() for row in txn.rows):
         ends[topic, row.partition] += world.dice.choice([1, 1, 2])
         placed = row._replace(offset=ends[topic, row.partition])
         if topic == OUT:
-            made.outputs.append(placed)
+            history.outputs.append(placed)
         else:
-            made.dead.append(placed._replace(created=None))
-    return made
+            history.dead.append(placed._replace(created=None))
+    return history
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(), st.integers(1, 4), st.integers(1, 4))
 def test_a_clean_history_is_proven_in_any_interleaving(seed: int, partitions: int, output_partitions: int) -> None:
-    made = history(seed, partitions, output_partitions)
-    report = made.report(random.Random(seed))
+    history = clean_history(seed, partitions, output_partitions)
+    report = history.report(random.Random(seed))
     assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
-    assert report.inputs == report.outputs + report.dead_letters == len(made.inputs)
+    assert report.inputs == report.outputs + report.dead_letters == len(history.inputs)
 
 
 Spoil = Callable[[History, int], object]
 
 
 def again(**fields: object) -> Spoil:
-    return lambda h, at: h.outputs.append(h.outputs[at]._replace(**{"offset": 9_999, **fields}))  # type: ignore[arg-type]
+    return lambda h, number: h.outputs.append(h.outputs[number]._replace(**{"offset": 9_999, **fields}))
 
 
 def changed(change: Callable[[Record], Record]) -> Spoil:
-    return lambda h, at: h.outputs.__setitem__(at, change(h.outputs[at]))
+    return lambda h, number: h.outputs.__setitem__(number, change(h.outputs[number]))
 
 
-def repeat_elsewhere(h: History, at: int) -> None:
-    twin = h.outputs[at]
+def repeat_elsewhere(h: History, number: int) -> None:
+    twin = h.outputs[number]
     h.dead.append(twin._replace(offset=9_999, headers=[(ERROR_REASON, b"not-json"), *twin.headers]))
 
 
-def invent(h: History, at: int) -> None:
-    ghost = h.inputs.pop(h.inputs.index(next(i for i in h.inputs if _source(h.outputs[at]) == (i.partition, i.offset))))
-    assert ghost.key == h.outputs[at].key
+def invent(h: History, number: int) -> None:
+    source = _source(h.outputs[number])
+    ghost = h.inputs.pop(next(n for n, one in enumerate(h.inputs) if (one.partition, one.offset) == source))
+    assert ghost.key == h.outputs[number].key
 
 
 def spoil_dead_letter(h: History, _at: int) -> None:
@@ -104,25 +107,25 @@ def spoil_reason(h: History, _at: int) -> None:
     h.dead[0] = h.dead[0]._replace(headers=[(ERROR_REASON, b"bad-mood"), *h.dead[0].headers[-3:]])
 
 
-def swap(h: History, at: int) -> None:
-    p = h.outputs[at].partition
+def swap(h: History, number: int) -> None:
+    p = h.outputs[number].partition
     mine = [n for n, one in enumerate(h.outputs) if one.partition == p]
     a, b = mine[0], mine[1]
-    one, two = h.outputs[a], h.outputs[b]
-    h.outputs[a], h.outputs[b] = two._replace(offset=one.offset), one._replace(offset=two.offset)
+    first, second = h.outputs[a], h.outputs[b]
+    h.outputs[a], h.outputs[b] = second._replace(offset=first.offset), first._replace(offset=second.offset)
 
 
 def _source(record: Record) -> tuple[int, int]:
-    found = SourcePosition.of(record.headers)
-    assert found is not None
-    return found.partition, found.offset
+    position = SourcePosition.of(record.headers)
+    assert position is not None
+    return position.partition, position.offset
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])  # with 3 the copy elsewhere is read first: it is corrupt as well
 @pytest.mark.parametrize(
     ("spoil", "name"),
     [
-        (lambda h, at: h.outputs.pop(at), Name.LOST),
+        (lambda h, n: h.outputs.pop(n), Name.LOST),
         (again(), Name.DUPLICATE),
         (repeat_elsewhere, Name.DUPLICATE),
         (invent, Name.PHANTOM),
@@ -137,15 +140,15 @@ def _source(record: Record) -> tuple[int, int]:
         (spoil_reason, Name.CORRUPT),
         (swap, Name.NONMONOTONIC),
         (changed(lambda one: one._replace(partition=(one.partition + 1) % 3)), Name.NONMONOTONIC),
-        (lambda h, at: h.committed.update([_source(h.outputs[at])]), Name.OFFSET_BEHIND),
-        (lambda h, at: h.committed.update({_source(h.outputs[at])[0]: None}), Name.OFFSET_BEHIND),
+        (lambda h, n: h.committed.update([_source(h.outputs[n])]), Name.OFFSET_BEHIND),
+        (lambda h, n: h.committed.update({_source(h.outputs[n])[0]: None}), Name.OFFSET_BEHIND),
         (lambda h, _at: h.committed.update({0: h.logs[0].end + 1}), Name.OFFSET_AHEAD),
     ],
 )
 def test_a_bad_history_is_found_by_its_name_and_only_that(spoil: Spoil, name: Name, seed: int) -> None:
-    made = history(seed)
-    spoil(made, random.Random(seed).randrange(len(made.outputs) - 1))
-    report = made.report(random.Random(seed))
+    history = clean_history(seed)
+    spoil(history, random.Random(seed).randrange(len(history.outputs) - 1))
+    report = history.report(random.Random(seed))
     assert set(report.totals) == {name}
     assert report.verdict is Verdict.VIOLATED
     assert report.findings[0].evidence
@@ -153,57 +156,57 @@ def test_a_bad_history_is_found_by_its_name_and_only_that(spoil: Spoil, name: Na
 
 def test_inputs_that_wait_are_no_loss_but_no_proof_either_and_none_at_all_prove_nothing() -> None:
     """Above the committed offset nothing has to be out yet."""
-    made = history(1)
-    made.committed = {p: log.first for p, log in made.logs.items()}
-    made.outputs, made.dead = [], []
-    report = made.report()
-    assert (report.verdict, report.backlog) == (Verdict.INCONCLUSIVE, len(made.inputs))
+    history = clean_history(1)
+    history.committed = {p: log.first for p, log in history.logs.items()}
+    history.outputs, history.dead = [], []
+    report = history.report()
+    assert (report.verdict, report.backlog) == (Verdict.INCONCLUSIVE, len(history.inputs))
     assert "lag" in report.doubts[0]
     empty = History(logs={0: LogOffsets(0, 0, 0)}, committed={0: None}, output_partitions=1)
     assert empty.report().verdict is Verdict.INCONCLUSIVE, "nothing to prove is not proven"
 
 
 def test_an_output_whose_source_retention_took_is_unverifiable() -> None:
-    made = history(2, partitions=1)
-    first = made.inputs[3].offset + 1
-    made.inputs = [one for one in made.inputs if one.offset >= first]
-    made.logs[0] = LogOffsets(first, made.logs[0].last_stable, made.logs[0].end)
-    report = made.report()
+    history = clean_history(2, partitions=1)
+    first = history.inputs[3].offset + 1
+    history.inputs = [one for one in history.inputs if one.offset >= first]
+    history.logs[0] = LogOffsets(first, history.logs[0].last_stable, history.logs[0].end)
+    report = history.report()
     assert (report.verdict, report.unverifiable) == (Verdict.INCONCLUSIVE, 4)
 
 
 def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> None:
-    made = history(3)
-    made.outputs.pop(0)
-    made.doubts = ("out[0] has an open transaction at offset 5",)
-    report = made.report()
+    history = clean_history(3)
+    history.outputs.pop(0)
+    history.doubts = ("out[0] has an open transaction at offset 5",)
+    report = history.report()
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "1 input without output" in report.doubts[0]
-    assert report.doubts[1:] == list(made.doubts)
-    changed(lambda one: one._replace(key=b"gold-other"))(made, 3)
-    report = made.report()
+    assert report.doubts[1:] == list(history.doubts)
+    changed(lambda one: one._replace(key=b"gold-other"))(history, 3)
+    report = history.report()
     assert (report.totals, [one.name for one in report.findings]) == ({Name.CORRUPT: 1}, [Name.CORRUPT])
-    whole = history(3)
-    whole.doubts = made.doubts
-    assert whole.report().doubts == list(made.doubts)
+    whole = clean_history(3)
+    whole.doubts = history.doubts
+    assert whole.report().doubts == list(history.doubts)
 
 
 def test_a_value_left_out_of_a_dead_letter_is_accepted_with_its_length_told() -> None:
     """Too large for the dead-letter topic: a header says how many bytes stayed in the input."""
     key, value = orders(0)(1)
     logs = {0: LogOffsets(0, 1, 1)}
-    made = History([Record(0, 0, key, value, [], 1)], logs=logs, committed={0: 1}, output_partitions=1)
+    history = History([Record(0, 0, key, value, [], 1)], logs=logs, committed={0: 1}, output_partitions=1)
     source = SourcePosition("in", 0, 0).headers()
-    for told, verdict in ((len(value or b""), Verdict.PROVEN), (3, Verdict.VIOLATED)):
-        headers = [(ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"%d" % told), *source]
-        made.dead = [Record(0, 0, key, None, headers, 1)]
-        assert made.report().verdict is verdict
+    for omitted, verdict in ((len(value or b""), Verdict.PROVEN), (3, Verdict.VIOLATED)):
+        headers = [(ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"%d" % omitted), *source]
+        history.dead = [Record(0, 0, key, None, headers, 1)]
+        assert history.report().verdict is verdict
 
 
 def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
-    made = history(4, per_partition=40)
-    expected = len(made.outputs)
-    made.outputs = []
-    report = made.report()
+    history = clean_history(4, per_partition=40)
+    expected = len(history.outputs)
+    history.outputs = []
+    report = history.report()
     assert report.totals == {"lost-output": expected}
     assert len(report.findings) == 20

@@ -45,6 +45,11 @@ class Log:
         return {str(name): count for name, count in self.found.totals.items()}
 
 
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
 @pytest.mark.parametrize(
     ("marker", "epoch", "how", "named"),
     [
@@ -57,10 +62,9 @@ class Log:
     ],
 )
 def test_an_epoch_below_the_highest_is_a_zombies_and_the_same_one_is_used_again(
-    marker: int, epoch: int, how: str, named: dict[str, int]
+    marker: int, epoch: int, how: str, named: dict[str, int], log: Log
 ) -> None:
     """What was aborted breaks nothing; the first producer id and epoch have no lower ones."""
-    log = Log()
     log.wrote(marker)
     log.ended(marker, "commit")
     log.wrote(epoch)
@@ -68,9 +72,8 @@ def test_an_epoch_below_the_highest_is_a_zombies_and_the_same_one_is_used_again(
     assert log.named == named
 
 
-def test_a_marker_of_a_higher_epoch_makes_the_one_below_a_zombie() -> None:
+def test_a_marker_of_a_higher_epoch_makes_the_one_below_a_zombie(log: Log) -> None:
     """Whoever fenced wrote nothing here but its marker; a marker of an older epoch takes nothing back."""
-    log = Log()
     log.ended(9, "abort")
     log.ended(3, "abort")
     log.wrote(8)
@@ -78,26 +81,23 @@ def test_a_marker_of_a_higher_epoch_makes_the_one_below_a_zombie() -> None:
     assert log.named == {"zombie-write": 1}
 
 
-def test_a_zombies_records_take_nothing_back_either() -> None:
+def test_a_zombies_records_take_nothing_back_either(log: Log) -> None:
     """Behind one at epoch 4, another at epoch 5 is still below 6."""
-    log = Log()
     for epoch, how in ((6, "commit"), (4, "abort"), (5, "commit")):
         log.wrote(epoch)
         log.ended(epoch, how)
     assert log.named == {"zombie-write": 1}
 
 
-def test_a_marker_ends_everything_that_its_producer_has_open() -> None:
+def test_a_marker_ends_everything_that_its_producer_has_open(log: Log) -> None:
     """A zombie's batch stands between the holder's: one marker makes both visible."""
-    log = Log()
     ends = [log.wrote(5), log.wrote(4), log.wrote(5, producer=8)]
     log.ended(5, "commit")
     assert [one.status for one in ends] == ["commit", "commit", None]
     assert log.named == {"zombie-write": 1}
 
 
-def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too() -> None:
-    log = Log()
+def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too(log: Log) -> None:
     stream = Stream(log.raw, lambda *_: None, None)
     stream.batches([batch(0, key=(7, 5))])
     stream.move_to(0)
@@ -106,8 +106,7 @@ def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_of
     assert log.found.first() == [Finding(Name.ABORTED_READ, "out", 0, 0, evidence, 7, 5)]
 
 
-def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first() -> None:
-    log = Log()
+def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first(log: Log) -> None:
     stream = Stream(log.raw, lambda *_: None, None)
     stream.batches([batch(0, key=(-1, -1))])
     stream.batches([batch(1, 2, (7, 5))])
@@ -119,8 +118,7 @@ def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_fir
     assert keys == [None, (7, 5), (7, 5), None]
 
 
-def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() -> None:
-    log = Log()
+def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers(log: Log) -> None:
     stream = Stream(log.raw, lambda *_: None, Layout(0))
     for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None)):
         stream.batches([batch(first, 2, (producer, 5))])
@@ -153,50 +151,55 @@ class Offsets:
         self.log.take([OffsetBatch(raw, commits)])
 
 
+@pytest.fixture
+def offsets() -> Offsets:
+    return Offsets()
+
+
 @pytest.mark.parametrize(
-    ("shown", "told", "name"),
+    ("shown", "returned", "name"),
     [(3, 3, None), (3, 4, Name.OFFSET_AHEAD), (3, 2, Name.OFFSET_BEHIND), (0, 3, Name.OFFSET_AHEAD), (3, None, None)],
 )
-def test_the_coordinator_names_the_last_offset_of_the_log(shown: int, told: int | None, name: Name | None) -> None:
-    made = Offsets()
-    made.commit(OffsetCommit(9, 1), OffsetCommit(0, shown), in_transaction=False)
-    made.log.compare({0: told})
+def test_the_coordinator_names_the_last_offset_of_the_log(
+    shown: int, returned: int | None, name: Name | None, offsets: Offsets
+) -> None:
+    offsets.commit(OffsetCommit(9, 1), OffsetCommit(0, shown), in_transaction=False)
+    offsets.log.compare({0: returned})
     evidence = f"the coordinator returns this offset, but the last commit in __consumer_offsets is {shown}"
-    assert made.found.first() == ([] if name is None else [Finding(name, "in", 0, told or 0, evidence)])
+    assert offsets.found.first() == ([] if name is None else [Finding(name, "in", 0, returned or 0, evidence)])
 
 
 @pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
-def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(records: int, compacted: bool) -> None:
+def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(
+    records: int, compacted: bool, offsets: Offsets
+) -> None:
     """As a missing batch does: what comes next has an unknown start, and a note says so."""
-    made = Offsets()
-    made.commit(OffsetCommit(0, 3), in_transaction=False)
-    made.commit(records=records, until=3)
-    made.commit(records=records, until=3)
-    assert (made.position.last is None) is compacted
-    (note,) = made.log.notes or [""]
+    offsets.commit(OffsetCommit(0, 3), in_transaction=False)
+    offsets.commit(records=records, until=3)
+    offsets.commit(records=records, until=3)
+    assert (offsets.position.last is None) is compacted
+    (note,) = offsets.log.notes or [""]
     assert note.startswith("older offset commits of the group were compacted") is compacted
 
 
-def test_an_offset_that_a_transaction_deletes_is_a_new_start() -> None:
-    made = Offsets()
-    made.commit(OffsetCommit(0, 3), in_transaction=False)
-    made.commit(OffsetCommit(0, None))
-    assert made.position.by_hand
-    assert made.position.last is None
+def test_an_offset_that_a_transaction_deletes_is_a_new_start(offsets: Offsets) -> None:
+    offsets.commit(OffsetCommit(0, 3), in_transaction=False)
+    offsets.commit(OffsetCommit(0, None))
+    assert offsets.position.by_hand
+    assert offsets.position.last is None
 
 
-def test_another_groups_open_transaction_is_none_of_ours() -> None:
-    made = Offsets()
-    made.commit()
-    assert list(made.log.open()) == []
-    made.commit(OffsetCommit(0, 3))
-    assert [one.key for one in made.log.open()] == [(7, 0)]
+def test_another_groups_open_transaction_is_none_of_ours(offsets: Offsets) -> None:
+    offsets.commit()
+    assert list(offsets.log.open()) == []
+    offsets.commit(OffsetCommit(0, 3))
+    assert [one.key for one in offsets.log.open()] == [(7, 0)]
 
 
 # What writers were told.
 
 
-def said(start: int, until: int) -> Entry:
+def commit_entry(start: int, until: int) -> Entry:
     fields = {"topic": "in", "group": "g", "partition": 0, "start": start, "until": until}
     return Entry(0.0, "writer", 1, Step.COMMIT, Phase.DONE, fields)
 
@@ -206,8 +209,9 @@ def said(start: int, until: int) -> Entry:
 
 def read(*runs: tuple[int, int], isolation: str = "read_committed", final: bool = False, source: int = 0) -> Entry:
     """(offset, records) of each run; sources as the offsets, from ``source`` on; -1: none."""
-    made = [Run(at, 0 if source >= 0 else -1, at + source if source >= 0 else -1, length) for at, length in runs]
-    fields = {"topic": "out", "partition": 0, "isolation": isolation, "runs": made, "final": final}
+    known = source >= 0
+    read_runs = [Run(offset, 0 if known else -1, offset + source if known else -1, length) for offset, length in runs]
+    fields = {"topic": "out", "partition": 0, "isolation": isolation, "runs": read_runs, "final": final}
     return Entry(0.0, "reader", 1, Step.READ, Phase.DONE, fields)
 
 
@@ -235,20 +239,20 @@ def test_a_reader_is_held_against_what_was_visible(lines: list[Entry], named: di
     for offset in (0, 1, 2, 3, 8):
         layout.add(offset, 0, offset)
     layout.add_aborted(4, 5)
-    found = Findings()
-    check_readers(lines, {("out", 0): layout}, found, Acknowledged([], "in"))
-    assert {str(name): count for name, count in found.totals.items()} == named
+    findings = Findings()
+    check_readers(lines, {("out", 0): layout}, findings, Acknowledged([], "in"))
+    assert {str(name): count for name, count in findings.totals.items()} == named
 
 
 def test_what_a_reader_got_from_a_partition_that_is_empty_now_is_found() -> None:
     downstream = {"out": {0: LogOffsets(0, 0, 0), 1: LogOffsets(2, 2, 2)}}
     facts = BrokerFacts("in", "out", "dlq", {}, {}, 1, downstream=downstream, journals=True)
     for partition, offset, named in ((0, 0, 1), (1, 1, 0), (1, 2, 1)):
-        made = Checker(facts)
+        checker = Checker(facts)
         fields = {"topic": "out", "partition": partition, "runs": [Run(offset, 0, 7, 1)]}
         entry = Entry(0.0, "reader", 1, Step.READ, Phase.DONE, fields)
-        check_readers([entry], made.layouts, made.found, Acknowledged([], "in"))
-        assert made.found.totals[Name.INCONSISTENT] == named
+        check_readers([entry], checker.layouts, checker.found, Acknowledged([], "in"))
+        assert checker.found.totals[Name.INCONSISTENT] == named
 
 
 # The whole.
@@ -260,13 +264,13 @@ ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
 def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **more: Any) -> Checker:
     """Inputs 0 to 2 are out; their offset commit is in the log."""
     facts = BrokerFacts("in", "out", "dlq", {0: log}, {0: committed}, 1, **more)
-    made = Checker(facts, Acknowledged(acknowledged, "in"))
-    made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
+    checker = Checker(facts, Acknowledged(acknowledged, "in"))
+    checker.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
     sources = [[*SourcePosition("in", 0, n).headers()] for n in range(3)]
-    made.output([Record(0, n, b"gold-1", ENRICHED, source, 1) for n, source in enumerate(sources)])
-    made.input_ended()
-    made.downstream_ended()
-    return made
+    checker.output([Record(0, n, b"gold-1", ENRICHED, source, 1) for n, source in enumerate(sources)])
+    checker.input_ended()
+    checker.downstream_ended()
+    return checker
 
 
 @pytest.mark.parametrize(
@@ -279,70 +283,70 @@ def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **m
     ],
 )
 def test_an_input_that_does_not_show_all_of_itself_leaves_a_doubt(log: LogOffsets, doubts: list[str]) -> None:
-    made = ended(log, 3, []) if log.first == 0 else Checker(BrokerFacts("in", "out", "dlq", {0: log}, {0: 3}, 1))
-    told = made.report().doubts
-    assert [text[: len(said)] for text, said in zip(told, doubts, strict=True)] == doubts
+    checker = ended(log, 3, []) if log.first == 0 else Checker(BrokerFacts("in", "out", "dlq", {0: log}, {0: 3}, 1))
+    reported = checker.report().doubts
+    assert [text[: len(doubt)] for text, doubt in zip(reported, doubts, strict=True)] == doubts
 
 
 @pytest.mark.parametrize(("committed", "named"), [(3, {}), (4, {"offset-ahead": 1})])
 def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: int, named: dict[str, int]) -> None:
-    made = ended(LogOffsets(0, 3, 9), committed, [])
-    made.finish()
-    assert made.report().totals == named
+    checker = ended(LogOffsets(0, 3, 9), committed, [])
+    checker.finish()
+    assert checker.report().totals == named
     evidence = "committed, but the input is readable only up to 3 (log end 9)"
-    assert made.found.first() == [Finding(Name.OFFSET_AHEAD, "in", 0, 4, evidence) for _ in named]
+    assert checker.found.first() == [Finding(Name.OFFSET_AHEAD, "in", 0, 4, evidence) for _ in named]
 
 
 @pytest.mark.parametrize(("until", "by_hand", "lost"), [(3, False, 0), (4, False, 1), (4, True, 0)])
 def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_moved(until: int, by_hand: bool, lost: int) -> None:
-    made = ended(LogOffsets(0, 3, 3), 3, [said(0, until)])
-    made.offsets.begin(0)
-    made.offsets.take([OffsetBatch(replace(batch(0), transactional=not by_hand), (OffsetCommit(0, 3),))])
-    made.offsets.take([OffsetBatch(batch(1, marker="commit"))])
-    made.finish()
+    checker = ended(LogOffsets(0, 3, 3), 3, [commit_entry(0, until)])
+    checker.offsets.begin(0)
+    checker.offsets.take([OffsetBatch(replace(batch(0), transactional=not by_hand), (OffsetCommit(0, 3),))])
+    checker.offsets.take([OffsetBatch(batch(1, marker="commit"))])
+    checker.finish()
     evidence = "a writer's journal records the commit of 4 as done, but 3 is committed"
-    assert made.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
+    assert checker.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
 
 
 def test_a_range_of_lost_commits_is_told_once() -> None:
     facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 3, 3)}, {0: 3}, 1)
-    made = Checker(facts, Acknowledged([said(0, 3)], "in"))
-    made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
-    made.input_ended()
-    made.downstream_ended()
-    made.finish()
-    assert made.report().totals == {"lost-output": 3, "lost-commit": 1}
+    checker = Checker(facts, Acknowledged([commit_entry(0, 3)], "in"))
+    checker.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
+    checker.input_ended()
+    checker.downstream_ended()
+    checker.finish()
+    assert checker.report().totals == {"lost-output": 3, "lost-commit": 1}
     evidence = "a writer's journal records the commit of [0, 3) as done"
-    assert made.found.first()[-1] == Finding(Name.LOST_COMMIT, "in", 0, 0, evidence)
+    assert checker.found.first()[-1] == Finding(Name.LOST_COMMIT, "in", 0, 0, evidence)
 
 
 @pytest.mark.parametrize(("settled", "hanging"), [(True, 1), (False, 0)])
 def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bool, hanging: int) -> None:
     """It is told once, by its producer, and not again by the last stable offset that it holds back."""
     downstream = {"out": {0: LogOffsets(0, 3, 6)}}
-    made = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
-    made.batches("out", 0, [batch(3, 2)])
-    made.batches("out", 0, [batch(5, key=(8, 0))])
-    made.offsets.begin(4)
-    made.offsets.take([OffsetBatch(batch(0, key=(9, 0)), (OffsetCommit(0, 3),))])
-    made.finish()
+    checker = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
+    checker.batches("out", 0, [batch(3, 2)])
+    checker.batches("out", 0, [batch(5, key=(8, 0))])
+    checker.offsets.begin(4)
+    checker.offsets.take([OffsetBatch(batch(0, key=(9, 0)), (OffsetCommit(0, 3),))])
+    checker.finish()
     open_ends = [("out", 0, 3, "2 records up to offset 4", 7), ("out", 0, 5, "1 record up to offset 5", 8)]
     open_ends.append(("__consumer_offsets", 4, 0, "1 record up to offset 0", 9))
-    found = [
-        Finding(Name.HANGING, *place, f"{told}, and no end marker after them", producer, 0)
-        for *place, told, producer in open_ends
+    hangs = [
+        Finding(Name.HANGING, *place, f"{records}, and no end marker after them", producer, 0)
+        for *place, records, producer in open_ends
     ]
-    assert made.found.first() == (found if hanging else [])
-    assert made.counts["open_transactions"] == 3
+    assert checker.found.first() == (hangs if hanging else [])
+    assert checker.counts["open_transactions"] == 3
 
 
 def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() -> None:
     """In the order of the heals, None where no commit came behind one."""
-    made = ended(LogOffsets(0, 3, 3), 3, [], healed_ms=(5000, 1000))
-    made.batches("out", 0, [batch(3)])
-    made.batches("out", 0, [batch(4, marker="commit", at_ms=2500)])
-    made.finish()
-    report = made.report(["a note"], ["nobody may read it"])
+    checker = ended(LogOffsets(0, 3, 3), 3, [], healed_ms=(5000, 1000))
+    checker.batches("out", 0, [batch(3)])
+    checker.batches("out", 0, [batch(4, marker="commit", at_ms=2500)])
+    checker.finish()
+    report = checker.report(["a note"], ["nobody may read it"])
     assert report.recovery_s == [1.5, None]
     assert (report.notes, report.doubts, report.verdict) == (["a note"], ["nobody may read it"], Verdict.INCONCLUSIVE)
     assert (report.inputs, report.outputs, report.dead_letters, report.backlog, report.unverifiable) == (3, 3, 0, 0, 0)
@@ -352,28 +356,27 @@ def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() ->
 
 def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was_seen() -> None:
     downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
-    made = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
-    made.finish()
+    checker = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
+    checker.finish()
     evidence = "a transaction never ended: readers stop here, but the log ends at 4"
-    assert made.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
+    assert checker.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
 
 
 def test_where_the_offset_log_can_not_be_read_no_transaction_is_torn_for_it() -> None:
-    made = ended(LogOffsets(0, 3, 3), 3, [])
-    made.batches("dlq", 0, [batch(0)])
-    made.finish()
-    assert made.report().verdict is Verdict.PROVEN
+    checker = ended(LogOffsets(0, 3, 3), 3, [])
+    checker.batches("dlq", 0, [batch(0)])
+    checker.finish()
+    assert checker.report().verdict is Verdict.PROVEN
 
 
 # Matching.
 
 SOURCE = SourcePosition("in", 0, 5)
-CAME = Record(0, 5, b"gold-1", VALUE, [("trace", b"1")], 1000)
+INPUT = Record(0, 5, b"gold-1", VALUE, [("trace", b"1")], 1000)
 
 
 def out(**changed: Any) -> Record:
-    right = Record(0, 0, b"gold-1", ENRICHED, [("trace", b"1"), *SOURCE.headers()], 1000)
-    return right._replace(**changed)
+    return Record(0, 0, b"gold-1", ENRICHED, [("trace", b"1"), *SOURCE.headers()], 1000)._replace(**changed)
 
 
 @pytest.mark.parametrize(
@@ -389,8 +392,8 @@ def out(**changed: Any) -> Record:
     ],
 )
 def test_an_output_carries_key_time_and_headers_of_its_input(changed: dict[str, Any], wrong: str | None) -> None:
-    told = wrong_output(CAME, out(**changed), SOURCE)
-    assert told is None if wrong is None else (told or "").startswith(wrong)
+    complaint = wrong_output(INPUT, out(**changed), SOURCE)
+    assert complaint is None if wrong is None else (complaint or "").startswith(wrong)
 
 
 LEFT_OUT = [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7"), *SOURCE.headers()]
@@ -421,17 +424,17 @@ def rejected(**changed: Any) -> Record:
     ],
 )
 def test_a_dead_letter_carries_all_of_its_input_and_says_why(changed: dict[str, Any], wrong: str | None) -> None:
-    told = wrong_dead_letter(CAME._replace(value=b"no json"), rejected(**changed), SOURCE)
-    assert told is None if wrong is None else (told or "").startswith(wrong)
+    complaint = wrong_dead_letter(INPUT._replace(value=b"no json"), rejected(**changed), SOURCE)
+    assert complaint is None if wrong is None else (complaint or "").startswith(wrong)
 
 
 def test_a_field_that_is_overwritten_missing_or_added_is_named_from_either_side() -> None:
     """With the same text behind it, an input would have the field twice, and the last one counts."""
-    came = VALUE[:-1] + b',"loyalty_discount":9}'
-    doubled = came[:-1] + ENRICHED[len(VALUE) - 1 :]
-    assert wrong_enrichment(b"gold-1", came, doubled) is None
-    told = wrong_enrichment(b"gold-1", came, came[:-1] + b',"loyalty_tier":"gold"}')
-    assert told == "field 'loyalty_discount' is 9, should be 0.15"
+    value = VALUE[:-1] + b',"loyalty_discount":9}'
+    doubled = value[:-1] + ENRICHED[len(VALUE) - 1 :]
+    assert wrong_enrichment(b"gold-1", value, doubled) is None
+    complaint = wrong_enrichment(b"gold-1", value, value[:-1] + b',"loyalty_tier":"gold"}')
+    assert complaint == "field 'loyalty_discount' is 9, should be 0.15"
     nobody = ENRICHED.replace(b'"customer_id":"c",', b"")
     assert wrong_enrichment(b"gold-1", VALUE, nobody) == "field 'customer_id' is missing"
     assert wrong_enrichment(b"gold-1", VALUE, ENRICHED[:-1] + b',"zzz":1}') == "field 'zzz' was added"

@@ -18,30 +18,26 @@ from proof.findings import Name, Verdict
 SEEDS = range(3)
 
 
-def trim_input(world: World, made: History) -> None:
+def trim_input(world: World, history: History) -> None:
     for p, log in world.logs.items():
         first = log.first + 10
-        made.facts.logs[p] = LogOffsets(first, log.last_stable, log.end)
-        made.inputs = [one for one in made.inputs if one.partition != p or one.offset >= first]
+        history.facts.logs[p] = LogOffsets(first, log.last_stable, log.end)
+        history.inputs = [one for one in history.inputs if one.partition != p or one.offset >= first]
 
 
-def compact_offsets(world: World, made: History) -> None:
-    last = {one.commits[0].partition: n for n, one in enumerate(made.offsets) if one.commits}
+def compact_offsets(world: World, history: History) -> None:
+    last = {one.commits[0].partition: n for n, one in enumerate(history.offsets) if one.commits}
     keep = set(last.values())
-    made.offsets = [
-        one for n, one in enumerate(made.offsets) if n in keep or one.raw.control or world.dice.random() < 0.5
+    history.offsets = [
+        one for n, one in enumerate(history.offsets) if n in keep or one.raw.control or world.dice.random() < 0.5
     ]
 
 
-def trim_offsets(world: World, made: History) -> None:
-    made.offsets = made.offsets[world.dice.randrange(len(made.offsets)) :]
+def trim_offsets(world: World, history: History) -> None:
+    history.offsets = history.offsets[world.dice.randrange(len(history.offsets)) :]
 
 
-def nothing(_world: World, _made: History) -> None:
-    """As it is."""
-
-
-WEAR = {"whole": nothing, "trimmed": trim_input, "compacted": compact_offsets, "late": trim_offsets}
+WEAR = {"whole": lambda *_: None, "trimmed": trim_input, "compacted": compact_offsets, "late": trim_offsets}
 
 
 @settings(max_examples=110, deadline=None)
@@ -49,12 +45,12 @@ WEAR = {"whole": nothing, "trimmed": trim_input, "compacted": compact_offsets, "
 def test_a_clean_history_raises_no_alarm(seed: int, partitions: int, shape: int | None, wear: str) -> None:
     """Aborted, fenced, retried and timed-out attempts, dead letters, readers, compaction, retention: all in order."""
     world = plan(seed, partitions, shape)
-    made = happened(world)
-    WEAR[wear](world, made)
-    report = made.report(seed)
+    history = happened(world)
+    WEAR[wear](world, history)
+    report = history.report(seed)
     assert report.findings == []
     assert (report.verdict is Verdict.PROVEN) == (report.unverifiable == 0)
-    assert made.held == 0
+    assert history.held == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -73,9 +69,9 @@ def test_a_plan_that_goes_wrong_is_named(spoil: Plan, name: Name, seed: int) -> 
 def test_logs_and_journals_that_disagree_are_named(spoil: Aftermath, name: Name, seed: int) -> None:
     """What a broken broker, client or campaign would leave behind; a fault that did not fire is no violation."""
     world = plan(seed)
-    made = happened(world)
-    spoil(world, made)
-    report = made.report(seed)
+    history = happened(world)
+    spoil(world, history)
+    report = history.report(seed)
     assert name in report.totals
     assert report.verdict is (Verdict.VIOLATED if name.violation else Verdict.INCONCLUSIVE)
 
@@ -89,22 +85,24 @@ def test_sixty_bad_histories_cover_every_name() -> None:
 def test_evidence_names_the_producer_where_it_is_known() -> None:
     world = plan(3)
     next(spoil for spoil, name in PLANS if name is Name.ZOMBIE)(world)
-    found = next(one for one in happened(world).report(3).findings if one.name is Name.ZOMBIE)
-    assert found.producer_id is not None
-    assert found.epoch is not None
-    assert f"producer {found.producer_id}, epoch {found.epoch}" in str(found)
+    finding = next(one for one in happened(world).report(3).findings if one.name is Name.ZOMBIE)
+    assert finding.producer_id is not None
+    assert finding.epoch is not None
+    assert f"producer {finding.producer_id}, epoch {finding.epoch}" in str(finding)
 
 
 def test_a_producer_that_is_allowed_to_reuse_its_epoch_raises_no_alarm() -> None:
     """Other producers keep an epoch for all of their transactions."""
     world = plan(5)
-    for lane in world.lanes:
-        world.lanes[lane] = world.done(lane)
-        for txn in world.lanes[lane]:
+    for partition in world.lanes:
+        world.lanes[partition] = world.done(partition)
+        for txn in world.lanes[partition]:
             txn.epoch = 0
-    made = happened(world)
-    made.facts = BrokerFacts(**{name: getattr(made.facts, name) for name in made.facts.__slots__} | {"strict": False})
-    assert made.report().verdict is Verdict.PROVEN
+    history = happened(world)
+    history.facts = BrokerFacts(
+        **{name: getattr(history.facts, name) for name in history.facts.__slots__} | {"strict": False}
+    )
+    assert history.report().verdict is Verdict.PROVEN
 
 
 def test_the_document_holds_every_finding_as_json_takes_it() -> None:
@@ -112,9 +110,9 @@ def test_the_document_holds_every_finding_as_json_takes_it() -> None:
     world.pick(2).rows.pop()
     document = happened(world).report().document()
     assert document["verdict"] == "violated"
-    found = document["findings"][0]
-    assert found.keys() >= {"name", "topic", "partition", "offset", "producer_id", "epoch", "evidence"}
-    assert type(found["name"]) is str
+    finding = document["findings"][0]
+    assert finding.keys() >= {"name", "topic", "partition", "offset", "producer_id", "epoch", "evidence"}
+    assert type(finding["name"]) is str
 
 
 @pytest.mark.parametrize(("total", "step"), [(20_000, 1), (40_000, 500)])
@@ -127,12 +125,12 @@ def test_memory_does_not_grow_with_logs_that_arrive_in_order(total: int, step: i
     value = b'{"customer_id":"c"}'
     out = value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
     for n, start in enumerate(range(0, total, step)):
-        checker.input([(0, at, key, value, [], 1) for at in range(start, start + step)])
+        checker.input([(0, offset, key, value, [], 1) for offset in range(start, start + step)])
         waits.append(checker.in_flight)
         base = start + n
         checker.batches(OUT, 0, [batch(base, step, (7, n))])
-        sources = [[*SourcePosition("in", 0, at).headers()] for at in range(start, start + step)]
-        checker.output([(0, base + at, key, out, source, 1) for at, source in enumerate(sources)])
+        sources = [[*SourcePosition("in", 0, offset).headers()] for offset in range(start, start + step)]
+        checker.output([(0, base + offset, key, out, source, 1) for offset, source in enumerate(sources)])
         checker.batches(OUT, 0, [batch(base + step, 1, (7, n), "commit")])
         assert checker.in_flight == 0
     assert (max(waits), checker.held_bytes) == (step, 0)
@@ -145,7 +143,7 @@ def test_gaps_cost_sixteen_bytes_each_and_records_nothing() -> None:
     """A transactional input has a gap per marker or aborted transaction."""
     facts = BrokerFacts("in", OUT, "dlq", {0: LogOffsets(0, 2000, 2000)}, {0: 0}, 1)
     checker = Checker(facts)
-    checker.input([(0, at, b"k", b"{}", [], 1) for at in range(0, 2000, 2)])
+    checker.input([(0, offset, b"k", b"{}", [], 1) for offset in range(0, 2000, 2)])
     assert checker.held_bytes <= 16 * 1000
     assert checker.in_flight == 0
 

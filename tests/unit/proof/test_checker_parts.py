@@ -17,49 +17,54 @@ def row(offset: int) -> Row:
     return 0, offset, None, None, [], None
 
 
-def lane(*offsets: int, read: int = 10) -> InputPartition:
-    made = InputPartition(0)
+@pytest.fixture
+def findings() -> Findings:
+    return Findings()
+
+
+def input_partition(*offsets: int, read: int = 10) -> InputPartition:
+    partition = InputPartition(0)
     for offset in offsets:
-        made.skip_to(offset)
-        made.queue.append(row(offset))
-        made.read = offset + 1
-    made.skip_to(read)
-    return made
+        partition.skip_to(offset)
+        partition.queue.append(row(offset))
+        partition.read = offset + 1
+    partition.skip_to(read)
+    return partition
 
 
 def test_a_lane_gives_out_each_input_once_and_knows_which_were_visible() -> None:
-    made = lane(1, 2, 5)
-    assert [made.visible(offset) for offset in range(10)] == [n in {1, 2, 5} for n in range(10)]
-    assert (made.low, len(made), made.held_bytes) == (1, 3, 48)
-    assert made.take(5) == row(5)
-    assert (made.low, len(made)) == (1, 2)
-    assert made.take(3) is None
-    assert made.take(2) == row(2)
-    assert made.take(2) is None
-    assert [waits[1] for waits in made.waiting()] == [1]
-    assert made.take(1) == row(1)
-    assert (made.low, len(made)) == (10, 0)
+    inputs = input_partition(1, 2, 5)
+    assert [inputs.visible(offset) for offset in range(10)] == [n in {1, 2, 5} for n in range(10)]
+    assert (inputs.low, len(inputs), inputs.held_bytes) == (1, 3, 48)
+    assert inputs.take(5) == row(5)
+    assert (inputs.low, len(inputs)) == (1, 2)
+    assert inputs.take(3) is None
+    assert inputs.take(2) == row(2)
+    assert inputs.take(2) is None
+    assert [waits[1] for waits in inputs.waiting()] == [1]
+    assert inputs.take(1) == row(1)
+    assert (inputs.low, len(inputs)) == (10, 0)
 
 
 def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
-    made = lane(1, 2, 3, read=4)
-    made.early |= {7: ("out", row(7)), 3: ("out", row(3)), 4: ("out", row(4))}
-    assert made.take(2) == row(2)
-    assert len(made) == 5
-    assert [waits[1] for waits in made.waiting()] == [1, 3]
-    assert [(source, early[1][1]) for source, early in made.overdue()] == [(3, 3)]
-    assert set(made.early) == {7, 4}
-    made.forget()
-    assert (len(made), list(made.waiting())) == (2, [])
+    inputs = input_partition(1, 2, 3, read=4)
+    inputs.early |= {7: ("out", row(7)), 3: ("out", row(3)), 4: ("out", row(4))}
+    assert inputs.take(2) == row(2)
+    assert len(inputs) == 5
+    assert [waits[1] for waits in inputs.waiting()] == [1, 3]
+    assert [(source, early[1][1]) for source, early in inputs.overdue()] == [(3, 3)]
+    assert set(inputs.early) == {7, 4}
+    inputs.forget()
+    assert (len(inputs), list(inputs.waiting())) == (2, [])
 
 
 def test_a_stretch_that_was_read_already_is_no_gap() -> None:
-    made = InputPartition(5)
-    made.skip_to(5)
-    made.skip_to(4)
-    assert (made.read, made.held_bytes, made.visible(4)) == (5, 0, True)
-    made.skip_to(6)
-    assert (made.read, made.held_bytes, made.visible(5), made.visible(6)) == (6, 16, False, True)
+    inputs = InputPartition(5)
+    inputs.skip_to(5)
+    inputs.skip_to(4)
+    assert (inputs.read, inputs.held_bytes, inputs.visible(4)) == (5, 0, True)
+    inputs.skip_to(6)
+    assert (inputs.read, inputs.held_bytes, inputs.visible(5), inputs.visible(6)) == (6, 16, False, True)
 
 
 def test_offsets_are_kept_as_ranges() -> None:
@@ -72,21 +77,21 @@ def test_offsets_are_kept_as_ranges() -> None:
 
 
 def layout(*records: tuple[int, int, int], first: int = 0) -> Layout:
-    made = Layout(first)
+    layout = Layout(first)
     for record in records:
-        made.add(*record)
-    return made
+        layout.add(*record)
+    return layout
 
 
 def test_records_make_one_run_while_offset_and_source_rise_together() -> None:
-    made = layout((2, 0, 5), (3, 0, 6), (4, 1, 7), (5, 1, 9), (7, 1, 10), (8, 1, 11))
-    assert made.runs == [Run(2, 0, 5, 2), Run(4, 1, 7, 1), Run(5, 1, 9, 1), Run(7, 1, 10, 2)]
-    assert made.end == 9
+    records = layout((2, 0, 5), (3, 0, 6), (4, 1, 7), (5, 1, 9), (7, 1, 10), (8, 1, 11))
+    assert records.runs == [Run(2, 0, 5, 2), Run(4, 1, 7, 1), Run(5, 1, 9, 1), Run(7, 1, 10, 2)]
+    assert records.end == 9
     assert layout(first=3).end == 3
 
 
 @pytest.mark.parametrize(
-    ("start", "until", "found"),
+    ("start", "until", "expected"),
     [
         (0, 2, []),
         (0, 3, [Run(2, 0, 5, 1)]),
@@ -98,23 +103,23 @@ def test_records_make_one_run_while_offset_and_source_rise_together() -> None:
         (4, 4, []),
     ],
 )
-def test_the_runs_between_two_offsets_are_cut_to_them(start: int, until: int, found: list[Run]) -> None:
-    made = layout((2, 0, 5), (3, 0, 6), (4, 0, 7), (7, 0, 20), (8, 0, 21))
-    assert list(made.between(start, until)) == found
+def test_the_runs_between_two_offsets_are_cut_to_them(start: int, until: int, expected: list[Run]) -> None:
+    records = layout((2, 0, 5), (3, 0, 6), (4, 0, 7), (7, 0, 20), (8, 0, 21))
+    assert list(records.between(start, until)) == expected
 
 
 def test_an_aborted_stretch_holds_its_first_and_its_last_record() -> None:
-    made = Layout(0)
-    made.add_aborted(10, 12)
-    made.add_aborted(3, 4)
-    assert [n for n in range(20) if made.aborted(n)] == [3, 4, 10, 11, 12]
-    made.add_aborted(0, 0)
-    assert [n for n in range(20) if made.aborted(n)] == [0, 3, 4, 10, 11, 12]
+    records = Layout(0)
+    records.add_aborted(10, 12)
+    records.add_aborted(3, 4)
+    assert [n for n in range(20) if records.aborted(n)] == [3, 4, 10, 11, 12]
+    records.add_aborted(0, 0)
+    assert [n for n in range(20) if records.aborted(n)] == [0, 3, 4, 10, 11, 12]
 
 
 def read(topic: str = "out", partition: int | None = 0, pid: int = 1, **fields: object) -> Entry:
-    said = {"topic": topic, **fields} | ({} if partition is None else {"partition": partition})
-    return Entry(1.0, "r", pid, Step.READ, Phase.DONE, said)
+    details = {"topic": topic, **fields} | ({} if partition is None else {"partition": partition})
+    return Entry(1.0, "r", pid, Step.READ, Phase.DONE, details)
 
 
 def final() -> Entry:
@@ -124,16 +129,16 @@ def final() -> Entry:
 def judged(
     *entries: Entry, layouts: dict[tuple[str, int], Layout] | None = None, acknowledged: Acknowledged | None = None
 ) -> list[Finding]:
-    found = Findings()
+    findings = Findings()
     if layouts is None:
-        made = layout(*((n, 0, n + 100) for n in range(2, 10) if n != 6))
-        made.add_aborted(6, 6)
-        layouts = {("out", 0): made}
-    check_readers(entries, layouts, found, acknowledged or Acknowledged((), "in"))
-    return found.first()
+        visible = layout(*((n, 0, n + 100) for n in range(2, 10) if n != 6))
+        visible.add_aborted(6, 6)
+        layouts = {("out", 0): visible}
+    check_readers(entries, layouts, findings, acknowledged or Acknowledged((), "in"))
+    return findings.first()
 
 
-def say(name: Name, offset: int, evidence: str) -> Finding:
+def finding_at(name: Name, offset: int, evidence: str) -> Finding:
     return Finding(name, "out", 0, offset, evidence)
 
 
@@ -155,29 +160,29 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "found"),
+    ("runs", "finding"),
     [
-        ([Run(2, 0, 102, 2), Run(3, 0, 103, 3)], say(Name.NONMONOTONIC_POLL, 3, "r 1 had read up to 3 before")),
-        ([Run(2, 0, 102, 2), Run(5, 0, 105, 1)], say(Name.POLL_SKIP, 4, SKIPPED.format(3, 5, 1))),
-        ([Run(2, 0, 102, 1), Run(9, 0, 109, 1)], say(Name.POLL_SKIP, 3, SKIPPED.format(2, 9, 3))),
-        ([Run(2, 0, 103, 2)], say(Name.INCONSISTENT, 2, "r 1 read source 0:103, but the log has 0:102")),
-        ([Run(2, 1, 102, 1)], say(Name.INCONSISTENT, 2, "r 1 read source 1:102, but the log has 0:102")),
-        ([Run(3, 0, 0, 1)], say(Name.INCONSISTENT, 3, "r 1 read source 0:0, but the log has 0:103")),
-        ([Run(5, 0, 105, 3)], say(Name.ABORTED_READ, 6, ABORTED)),
-        ([Run(5, 0, 105, 2)], say(Name.ABORTED_READ, 6, ABORTED)),
-        ([Run(9, 0, 109, 2)], say(Name.INCONSISTENT, 10, "r 1 read a record here, but the log has none")),
+        ([Run(2, 0, 102, 2), Run(3, 0, 103, 3)], finding_at(Name.NONMONOTONIC_POLL, 3, "r 1 had read up to 3 before")),
+        ([Run(2, 0, 102, 2), Run(5, 0, 105, 1)], finding_at(Name.POLL_SKIP, 4, SKIPPED.format(3, 5, 1))),
+        ([Run(2, 0, 102, 1), Run(9, 0, 109, 1)], finding_at(Name.POLL_SKIP, 3, SKIPPED.format(2, 9, 3))),
+        ([Run(2, 0, 103, 2)], finding_at(Name.INCONSISTENT, 2, "r 1 read source 0:103, but the log has 0:102")),
+        ([Run(2, 1, 102, 1)], finding_at(Name.INCONSISTENT, 2, "r 1 read source 1:102, but the log has 0:102")),
+        ([Run(3, 0, 0, 1)], finding_at(Name.INCONSISTENT, 3, "r 1 read source 0:0, but the log has 0:103")),
+        ([Run(5, 0, 105, 3)], finding_at(Name.ABORTED_READ, 6, ABORTED)),
+        ([Run(5, 0, 105, 2)], finding_at(Name.ABORTED_READ, 6, ABORTED)),
+        ([Run(9, 0, 109, 2)], finding_at(Name.INCONSISTENT, 10, "r 1 read a record here, but the log has none")),
     ],
 )
-def test_a_reader_that_saw_something_else_is_told_with_the_place(runs: list[Run], found: Finding) -> None:
-    assert judged(read(runs=runs)) == [found]
+def test_a_reader_that_saw_something_else_is_told_with_the_place(runs: list[Run], finding: Finding) -> None:
+    assert judged(read(runs=runs)) == [finding]
 
 
 def test_two_readers_are_two_and_two_partitions_are_two() -> None:
     layouts = {("out", p): layout((2, 0, 102), (3, 0, 103)) for p in (0, 1)}
     again = [Run(2, 0, 102, 2)]
     assert judged(read(runs=again), read(runs=again, pid=2), read(partition=1, runs=again), layouts=layouts) == []
-    (found,) = judged(read(runs=again), read(partition=1, runs=again), read(partition=1, runs=again), layouts=layouts)
-    assert (found.name, found.partition) == (Name.NONMONOTONIC_POLL, 1)
+    (finding,) = judged(read(runs=again), read(partition=1, runs=again), read(partition=1, runs=again), layouts=layouts)
+    assert (finding.name, finding.partition) == (Name.NONMONOTONIC_POLL, 1)
 
 
 def commit(partition: int = 0, start: int = 0, until: int = 0, **more: object) -> Entry:
@@ -190,25 +195,25 @@ def commit(partition: int = 0, start: int = 0, until: int = 0, **more: object) -
 )
 def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offset: int, count: int) -> None:
     evidence = f"r 1 read to the end but missed {count} committed records from here on"
-    wanted = [say(Name.UNSEEN, offset, evidence)]
+    wanted = [finding_at(Name.UNSEEN, offset, evidence)]
     assert judged(read(runs=runs), final()) == wanted
     assert judged(read(runs=ALL, pid=2), read(runs=runs), final()) == wanted
     assert judged(read(runs=runs)) == []
     assert judged(read("else", runs=runs), final()) == []
-    told = Acknowledged([commit(start=102, until=110)], "in")
-    assert judged(read(runs=runs), final(), acknowledged=told) == wanted
-    untold = Acknowledged([commit(start=110, until=120)], "in")
-    assert judged(read(runs=runs), final(), acknowledged=untold) == []
+    covering = Acknowledged([commit(start=102, until=110)], "in")
+    assert judged(read(runs=runs), final(), acknowledged=covering) == wanted
+    beyond = Acknowledged([commit(start=110, until=120)], "in")
+    assert judged(read(runs=runs), final(), acknowledged=beyond) == []
 
 
 def test_acknowledged_ranges_are_merged_where_they_touch() -> None:
-    told = Acknowledged([commit(0, 5, 7), commit(0, 0, 3), commit(0, 3, 5), commit(0, 9, 12), commit(0, 9, 10)], "in")
-    assert told.ranges == {0: [(0, 7), (9, 12)]}
-    assert (told.until(0), told.until(1)) == (12, -1)
-    assert [told.holding(0, n) for n in (0, 6, 7, 8, 9, 11, 12)] == [(0, 7), (0, 7), None, None, (9, 12), (9, 12), None]
-    assert told.holding(1, 0) is None
-    assert [told.covers(0, n, 2) for n in (-2, -1, 6, 7, 8, 11, 12)] == [False, True, True, False, True, True, False]
-    assert not told.covers(1, 0, 9)
+    acks = Acknowledged([commit(0, 5, 7), commit(0, 0, 3), commit(0, 3, 5), commit(0, 9, 12), commit(0, 9, 10)], "in")
+    assert acks.ranges == {0: [(0, 7), (9, 12)]}
+    assert (acks.until(0), acks.until(1)) == (12, -1)
+    assert [acks.holding(0, n) for n in (0, 6, 7, 8, 9, 11, 12)] == [(0, 7), (0, 7), None, None, (9, 12), (9, 12), None]
+    assert acks.holding(1, 0) is None
+    assert [acks.covers(0, n, 2) for n in (-2, -1, 6, 7, 8, 11, 12)] == [False, True, True, False, True, True, False]
+    assert not acks.covers(1, 0, 9)
 
 
 def test_only_a_commit_that_was_done_is_acknowledged() -> None:
@@ -220,8 +225,8 @@ def test_only_a_commit_that_was_done_is_acknowledged() -> None:
         group := commit(0, 0, 3, topic="in", group="h"),
     ]
     for entry in others:
-        told = Acknowledged([entry], "in", "g")
-        assert (told.ranges, told.any_writer) == ({}, True)
+        acks = Acknowledged([entry], "in", "g")
+        assert (acks.ranges, acks.any_writer) == ({}, True)
     assert Acknowledged(others, "in", "h").ranges == {0: [(0, 3)]}
     assert Acknowledged([group], "in").ranges == {0: [(0, 3)]}
     assert Acknowledged([commit(1, 0, 3)], "in", "g").ranges == {1: [(0, 3)]}
@@ -231,21 +236,19 @@ def test_only_a_commit_that_was_done_is_acknowledged() -> None:
     assert Acknowledged([read(runs=[]), commit(0, 0, 3)], "in").ranges == {0: [(0, 3)]}
 
 
-def test_a_fault_that_fired_less_often_than_demanded_is_silent() -> None:
-    found = Findings()
-    check_fired({"b": 2, "a": 1, "c": 3}, {"b": 1, "c": 3, "d": 9}, found)
+def test_a_fault_that_fired_less_often_than_demanded_is_silent(findings: Findings) -> None:
+    check_fired({"b": 2, "a": 1, "c": 3}, {"b": 1, "c": 3, "d": 9}, findings)
     why = "run longer, or check why the fault had no effect"
-    told = ((0, "a: 0 seen, 1 needed"), (1, "b: 1 seen, 2 needed"))
-    assert found.first() == [Finding(Name.SILENT_FAULT, "run", -1, seen, f"{said}; {why}") for seen, said in told]
+    too_few = ((0, "a: 0 seen, 1 needed"), (1, "b: 1 seen, 2 needed"))
+    assert findings.first() == [Finding(Name.SILENT_FAULT, "run", -1, seen, f"{text}; {why}") for seen, text in too_few]
 
 
-def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
-    found = Findings()
+def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall(findings: Findings) -> None:
     commits = {4000: None, 1000: 3000, 3000: 63_000, 2000: 4001}
-    check_stalls(commits, None, found)
-    assert found.first() == []
-    check_stalls(commits, 2.0, found)
-    assert found.first() == [
+    check_stalls(commits, None, findings)
+    assert findings.first() == []
+    check_stalls(commits, 2.0, findings)
+    assert findings.first() == [
         Finding(Name.STALL, "run", -1, healed, f"first commit {took} after the heal; the bound is 2 s")
         for healed, took in ((2000, "after 2.0 s"), (3000, "after 60.0 s"), (4000, "never"))
     ]
@@ -255,15 +258,15 @@ def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
 def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> None:
     """Several in one file, overlapping ones too; empty ones are none. What is found is not repeated."""
     text, canaries = b"xxabab..key.ab.zzz", ["", "aba", "key", "ab", "zz"]
-    found = Findings()
-    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], canaries, found)
-    assert not any(canary in str(one) for one in found.first() for canary in filter(None, canaries))
-    told = sorted((one.offset, one.evidence) for one in found.first())
+    findings = Findings()
+    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], canaries, findings)
+    assert not any(canary in str(one) for one in findings.first() for canary in filter(None, canaries))
+    evidence = sorted((one.offset, one.evidence) for one in findings.first())
     places = [(2, 1), (2, 3), (4, 3), (8, 2), (12, 3), (15, 4), (16, 4)]
-    assert told == [(at, f"canary number {number} is at byte {at}") for at, number in places]
-    assert {(one.name, one.topic, one.partition) for one in found.first()} == {(Name.SECRET, "f", -1)}
-    check_secrets("g", [text], [], found)
-    assert len(found.first()) == 7
+    assert evidence == [(offset, f"canary number {number} is at byte {offset}") for offset, number in places]
+    assert {(one.name, one.topic, one.partition) for one in findings.first()} == {(Name.SECRET, "f", -1)}
+    check_secrets("g", [text], [], findings)
+    assert len(findings.first()) == 7
 
 
 def data(base: int, epoch: int = 3) -> RawBatch:
@@ -275,21 +278,21 @@ def ends(base: int, kind: str, epoch: int = 3, at_ms: int = 0) -> RawBatch:
 
 
 def log(*batches: RawBatch, strict: bool = True, healed: tuple[int, ...] = ()) -> tuple[list[Finding], Endings]:
-    found = Findings()
-    endings = Endings(found, healed)
-    raw = RawLog("out", 0, found, endings, strict=strict)
+    findings = Findings()
+    endings = Endings(findings, healed)
+    raw = RawLog("out", 0, findings, endings, strict=strict)
     for one in batches:
         raw.take(one)
     endings.report()
-    return found.first(), endings
+    return findings.first(), endings
 
 
 def test_transactions_and_their_records_are_counted_once() -> None:
     """A fence is an abort by a newer epoch; in another partition it is the same transaction."""
-    found, endings = log(
+    findings, endings = log(
         data(0), ends(2, "commit"), data(3, 4), data(5, 4), ends(7, "abort", 4), data(8, 5), ends(10, "abort", 6)
     )
-    assert found == []
+    assert findings == []
     committed = {"committed_transactions": 1, "committed_records": 2}
     assert endings.counts == {**committed, "aborted_transactions": 2, "aborted_records": 6, "fences": 1}
     other = RawLog("out", 1, Findings(), endings, strict=True)
@@ -300,9 +303,9 @@ def test_transactions_and_their_records_are_counted_once() -> None:
 
 def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
     batches = data(0), ends(2, "commit"), data(3), ends(5, "abort")
-    found, endings = log(*batches)
+    findings, endings = log(*batches)
     evidence = "this epoch had ended with commit before: a late request from then could affect this one"
-    assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
+    assert findings == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
     assert (endings.counts["committed_transactions"], endings.counts["aborted_transactions"]) == (1, 1)
     assert log(*batches, strict=False)[0] == []
     _, twice = log(data(0), ends(2, "commit"), data(3), ends(5, "commit"), strict=False)
@@ -311,8 +314,8 @@ def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
 
 def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
     evidence = "visible, although the higher epoch 4 wrote or ended a transaction here before"
-    found, _ = log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "commit"))
-    assert found == [Finding(Name.ZOMBIE, "out", 0, 3, evidence, 7, 3)]
+    findings, _ = log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "commit"))
+    assert findings == [Finding(Name.ZOMBIE, "out", 0, 3, evidence, 7, 3)]
     fenced, _ = log(data(0), ends(2, "abort", 4), data(3), ends(5, "commit"))
     assert Name.ZOMBIE in {one.name for one in fenced}
 
@@ -329,23 +332,22 @@ def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
 )
 def test_a_second_marker_of_the_same_kind_says_nothing_new(first: str, second: str, epoch: int, reused: bool) -> None:
     """One of the other kind is a late frame."""
-    found, _ = log(data(0), ends(2, first), ends(3, second, epoch))
+    findings, _ = log(data(0), ends(2, first), ends(3, second, epoch))
     evidence = f"this epoch had ended with {first} before: a late request from then could affect this one"
-    assert found == ([Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)] if reused else [])
+    assert findings == ([Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)] if reused else [])
 
 
-def test_one_transaction_with_two_ends_is_torn() -> None:
-    found = Findings()
-    endings = Endings(found)
+def test_one_transaction_with_two_ends_is_torn(findings: Findings) -> None:
+    endings = Endings(findings)
     for partition, kind in ((0, "commit"), (1, "abort")):
-        raw = RawLog("out", partition, found, endings, strict=True)
+        raw = RawLog("out", partition, findings, endings, strict=True)
         raw.take(data(5))
         raw.take(ends(7, kind))
     assert endings.both((7, 3))
     assert not endings.both((7, 4))
     endings.report()
     evidence = "it ended with abort here, but differently in another partition"
-    assert found.first() == [Finding(Name.TORN, "out", 1, 5, evidence, 7, 3)]
+    assert findings.first() == [Finding(Name.TORN, "out", 1, 5, evidence, 7, 3)]
 
 
 def test_the_first_commit_after_each_heal_is_kept() -> None:
@@ -358,13 +360,12 @@ def test_the_first_commit_after_each_heal_is_kept() -> None:
     assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 2500, 3000: 3000, 3001: None}
 
 
-def test_epochs_of_one_producer_are_kept_apart_up_to_the_last() -> None:
+def test_epochs_of_one_producer_are_kept_apart_up_to_the_last(findings: Findings) -> None:
     """Bytes and bits at their borders."""
-    found = Findings()
-    endings = Endings(found)
+    endings = Endings(findings)
     for epoch in (0, 7, 8, 32767):
-        for partition, kind, at in ((0, "commit", epoch), (1, "abort", epoch + 1 if epoch < 9 else 9)):
-            raw = RawLog("out", partition, found, endings, strict=True)
-            raw.take(data(0, at))
-            raw.take(ends(2, kind, at))
+        for partition, kind, producer_epoch in ((0, "commit", epoch), (1, "abort", epoch + 1 if epoch < 9 else 9)):
+            raw = RawLog("out", partition, findings, endings, strict=True)
+            raw.take(data(0, producer_epoch))
+            raw.take(ends(2, kind, producer_epoch))
     assert [epoch for epoch in (0, 1, 6, 7, 8, 9, 16, 32767) if endings.both((7, epoch))] == [8]

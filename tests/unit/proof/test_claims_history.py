@@ -11,15 +11,15 @@ from brew.claims.state import Table
 from proof.claims.history import History, MemberView
 
 
-def told(*records: tuple[int, Message]) -> History:
+def history_of(*records: tuple[int, Message]) -> History:
     history = History()
-    for offset, (at, message) in enumerate(records):
-        history.add(offset, START_MS + at, encode(message)[1])
+    for offset, (ms, message) in enumerate(records):
+        history.add(offset, START_MS + ms, encode(message)[1])
     return history
 
 
 def test_owners_follow_each_other_and_each_position_has_one() -> None:
-    history = told(
+    history = history_of(
         *((0, claim("a")), (10, claim("b")), (100, beat("a", 0))),
         *((101 + 2 * INTERVAL, claim("b")), (3000, beat("a", 0)), (3100, release("b", 3))),
     )
@@ -30,7 +30,7 @@ def test_owners_follow_each_other_and_each_position_has_one() -> None:
 
 def test_a_member_that_holds_what_the_log_gives_to_another_is_misled() -> None:
     """Also one that holds by an older claim, or what nobody has; each at the position it has read to."""
-    history = told((0, claim("a")), (2 * INTERVAL + 1, claim("b")))
+    history = history_of((0, claim("a")), (2 * INTERVAL + 1, claim("b")))
     assert history.misled([MemberView("a", 1, {0: 0}), MemberView("b", 2, {0: 1})]) == []
     wrong = [MemberView("a", 2, {0: 0}), MemberView("b", 1, {0: 1}), MemberView("b", 2, {0: 0, 7: 3})]
     assert len(history.misled(wrong)) == 4
@@ -41,14 +41,14 @@ def test_it_agrees_with_the_products_fold_on_random_logs() -> None:
     """Two pieces of code, one page of rules: whoever misreads it differs."""
     dice = random.Random(7)
     for _ in range(200):
-        table, history, at = Table(), History(), 0
+        table, history, ms = Table(), History(), 0
         for offset in range(60):
-            at += dice.choice([-700, 0, 1, 400, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1])
+            ms += dice.choice([-700, 0, 1, 400, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1])
             token, name, partition = dice.randrange(offset + 1), dice.choice("abc"), dice.randrange(2)
             beats = [beat(name, token, partition=partition, resume=resume) for resume in (False, True)]
             message = dice.choice([claim(name, partition), *beats, release(name, token, partition=partition)])
-            table.apply(offset, START_MS + at, message)
-            history.add(offset, START_MS + at, encode(message)[1])
+            table.apply(offset, START_MS + ms, message)
+            history.add(offset, START_MS + ms, encode(message)[1])
             for place in (0, 1):
                 current = table.owners.get(("g", "orders", place))
                 nobody = current is None or current.client_id is None

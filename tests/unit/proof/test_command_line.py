@@ -27,8 +27,8 @@ from proof.__main__ import proof
 def test_wrong_usage_exits_64_with_a_sentence(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     name, *arguments = words.split()
     assert exit_code_of(PROGRAMS[name], name, arguments) == ExitCode.USAGE
-    told = capsys.readouterr().err.strip()
-    assert "read_committed" in told if name == "downstream" else told
+    message = capsys.readouterr().err.strip()
+    assert "read_committed" in message if name == "downstream" else message
 
 
 def test_a_refusal_is_one_sentence_or_for_who_asked_for_json_one_object(
@@ -38,12 +38,12 @@ def test_a_refusal_is_one_sentence_or_for_who_asked_for_json_one_object(
     monkeypatch.setattr(commands, "REACH_S", 0.1)
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--json"]) == ExitCode.REFUSED
     refused = capsys.readouterr()
-    told = json.loads(refused.err)
-    assert (refused.out, "localhost:1" in told["error"]) == ("", True)
-    assert told["next"] == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
+    document = json.loads(refused.err)
+    assert (refused.out, "localhost:1" in document["error"]) == ("", True)
+    assert document["next"] == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
     assert exit_code_of(proof, "proof", ["verify", "--nonsense", "--json"]) == ExitCode.USAGE
-    told = json.loads(capsys.readouterr().err)
-    assert ("--nonsense" in told["error"], told["next"]) == (True, "see --help")
+    document = json.loads(capsys.readouterr().err)
+    assert ("--nonsense" in document["error"], document["next"]) == (True, "see --help")
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1"]) == ExitCode.REFUSED
     sentence = capsys.readouterr().err
     assert "localhost:1" in sentence

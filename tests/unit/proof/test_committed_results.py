@@ -38,21 +38,14 @@ MADE = MadeWith("0123456789ab", "ba9876543210", {"kafka": "4.1.1"})
 
 
 def _written(folder: Path, result: object) -> Result:
-    path = write_file(folder / "new" / "r.json", {"command": "c"}, [result])  # type: ignore[list-item]
-    (found,) = read(path.read_text(), path.name, {MADE.kernel})[1]
-    return found
+    path = write_file(folder / "new" / "r.json", {"command": "c"}, [result])
+    (result_read,) = read(path.read_text(), path.name, {MADE.kernel})[1]
+    return result_read
 
 
 def _met(result: Result, title: str) -> CriterionResult:
-    (found,) = [bar.met for bar in acceptance_criteria([result]) if bar.title == title]
-    return found
-
-
-def _races(rounds: int, *findings: str) -> Races:
-    races = Races(rounds, 8, 64)
-    races.owned_after_s, races.wins = [0.1] * rounds, {"c0": 40, "c1": 24}
-    races.findings += findings
-    return races
+    (met,) = [bar.met for bar in acceptance_criteria([result]) if bar.title == title]
+    return met
 
 
 @pytest.mark.parametrize(
@@ -60,9 +53,12 @@ def _races(rounds: int, *findings: str) -> Races:
     [(1000, (), CriterionResult.YES), (999, (), CriterionResult.SHORT), (1000, ("two owners",), CriterionResult.NO)],
 )
 def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ...], met: CriterionResult) -> None:
-    found = _written(tmp_path, claims.result(_races(rounds, *findings), 1, BEGAN, MADE))
-    assert (found.row, found.commit, found.began[:10], found.current) == ("F34", MADE.commit, "2026-11-24", True)
-    assert _met(found, "Rounds of eight claimants racing") is met
+    races = Races(rounds, 8, 64)
+    races.owned_after_s, races.wins = [0.1] * rounds, {"c0": 40, "c1": 24}
+    races.findings += findings
+    result = _written(tmp_path, claims.result(races, 1, BEGAN, MADE))
+    assert (result.row, result.commit, result.began[:10], result.current) == ("F34", MADE.commit, "2026-11-24", True)
+    assert _met(result, "Rounds of eight claimants racing") is met
 
 
 @pytest.mark.parametrize(
@@ -80,9 +76,9 @@ def test_kills_of_a_store_are_a_result(
 ) -> None:
     """What a store that is at least once by design repeats is a note; what it loses is an anomaly."""
     killed = Killed(Counter({"in-commit": count}), orders=10, findings=findings)
-    found = _written(tmp_path, kills.result(store, killed, count, 1, BEGAN, MADE))
-    assert json.dumps(found.versions) == json.dumps(MADE.versions)
-    assert _met(found, f"Kills around the commit, {store}") is met
+    result = _written(tmp_path, kills.result(store, killed, count, 1, BEGAN, MADE))
+    assert json.dumps(result.versions) == json.dumps(MADE.versions)
+    assert _met(result, f"Kills around the commit, {store}") is met
 
 
 REPLY = b"C\x00\x00\x00\x0bCOMMIT\x00Z\x00\x00\x00\x05I"
@@ -95,8 +91,8 @@ def server() -> socket.socket:
 
     def answer(client: socket.socket) -> None:
         with client:
-            while asked := client.recv(100):
-                client.sendall(b"BEGIN\x00" if asked == b"begin" else REPLY)
+            while request := client.recv(100):
+                client.sendall(b"BEGIN\x00" if request == b"begin" else REPLY)
 
     def accept() -> None:
         while True:
@@ -111,27 +107,27 @@ def server() -> socket.socket:
         yield listening
 
 
-def _client(door: ReplyDroppingProxy) -> socket.socket:
-    port = int(door.url.rpartition(":")[2].partition("/")[0])
+def _client(proxy: ReplyDroppingProxy) -> socket.socket:
+    port = int(proxy.url.rpartition(":")[2].partition("/")[0])
     return socket.create_connection(("127.0.0.1", port), 5)
 
 
 def test_only_replies_to_a_commit_are_lost_and_the_next_ends_the_time_without_an_answer(server: socket.socket) -> None:
     """Everything before the commit passes; then the client reads the end of its connection, and makes another one."""
     url = f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew"
-    with ReplyDroppingProxy(url, 1.0, random.Random(1)) as door:
-        assert door.url.startswith("postgresql://brew@127.0.0.1:")
-        with _client(door) as client:
+    with ReplyDroppingProxy(url, 1.0, random.Random(1)) as proxy:
+        assert proxy.url.startswith("postgresql://brew@127.0.0.1:")
+        with _client(proxy) as client:
             client.sendall(b"begin")
             assert client.recv(100) == b"BEGIN\x00"
             client.sendall(b"commit")
             assert client.recv(100) == b""
-            assert (door.lost, door.recovery_s) == (1, [])
-        door._probability = 0.0
-        with _client(door) as client:
+            assert (proxy.lost, proxy.recovery_s) == (1, [])
+        proxy._probability = 0.0
+        with _client(proxy) as client:
             client.sendall(b"commit")
             assert client.recv(100) == REPLY
-    assert (door.lost, len(door.recovery_s)) == (1, 1)
+    assert (proxy.lost, len(proxy.recovery_s)) == (1, 1)
 
 
 def _experiment(_bootstrap: str, seed: int, _kills: int) -> dict[str, object]:
@@ -169,8 +165,8 @@ def test_the_sinks_cells_are_of_a_kernel_with_the_sink(tmp_path: Path, monkeypat
     assert added > {"brew.sink.position", "brew.sink.rows", "brew.sink.batch", "brew.kafka.shared_transaction"}
     assert kernels() == {kernel(), kernel(sink=True)}
     monkeypatch.setattr(campaign, "SINK_ROWS", {QUIET.row})
-    (found,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
-    assert found.kernel == kernel(sink=True) != kernel()
+    (result,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
+    assert result.kernel == kernel(sink=True) != kernel()
 
 
 def test_the_same_files_have_the_same_hash_wherever_they_are(copied: Path) -> None:
@@ -210,12 +206,12 @@ def test_somebody_elses_program_and_brokers_are_not_told_as_ours() -> None:
 
 
 def test_each_result_says_what_it_was_made_with(tmp_path: Path) -> None:
-    (found,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
-    made = MadeWith.now(our_brokers=False)
-    told = json.loads((tmp_path / LINES).read_text())
+    (result,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
+    made_with = MadeWith.now(our_brokers=False)
+    line = json.loads((tmp_path / LINES).read_text())
     about = json.loads((tmp_path / WHOLE).read_text())["campaign"]
-    for one in (asdict(found), told, about):
-        assert {name: one[name] for name in ("commit", "kernel", "versions")} == asdict(made)
+    for one in (asdict(result), line, about):
+        assert {name: one[name] for name in ("commit", "kernel", "versions")} == asdict(made_with)
 
 
 def test_a_resumed_campaign_repeats_what_another_kernel_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,16 +231,16 @@ def test_a_report_of_results_without_a_kernel_says_so(tmp_path: Path, capsys: py
     results.write_text(json.dumps(whole(1, broken=False)))
     words = ["report", str(results), "--out", str(out), "--summary-md", str(summary)]
     assert exit_code_of(proof, "proof", words) == ExitCode.DONE
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert exit_code_of(proof, "proof", [*words, "--json"]) == ExitCode.DONE
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     sentence = f"86 of 86 runs were made with another kernel than today's, {kernel()} (commit unknown)"
-    for text in (said, out.read_text(), summary.read_text(), told["outdated"]):
+    for text in (output, out.read_text(), summary.read_text(), document["outdated"]):
         assert sentence in text.replace("&#39;", "'")
     assert "commit unknown: of another kernel" in out.read_text()
-    assert (told["verdict"], told["cells"]["proven"], told["kernel"]) == ("inconclusive", 0, kernel())
-    assert {bar["met"] for bar in told["bars"]} <= {"of another kernel", "not measured"}
-    assert {run["commit"] for cell in told["matrix"] for run in cell["runs"]} == {"unknown"}
+    assert (document["verdict"], document["cells"]["proven"], document["kernel"]) == ("inconclusive", 0, kernel())
+    assert {bar["met"] for bar in document["bars"]} <= {"of another kernel", "not measured"}
+    assert {run["commit"] for cell in document["matrix"] for run in cell["runs"]} == {"unknown"}
 
 
 def test_the_committed_summary_is_what_the_report_makes_of_the_committed_results(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from proof.seed import chunks as order_chunks
 ORDER = b'{"order_id":"gold-1","customer_id":"c","total_cents":5}'
 GOLD = b',"loyalty_tier":"gold","loyalty_discount":0.15}'
 
-
 SPACED = b'{ "loyalty_discount": 1.5e-1, "total_cents": 5.0, "customer_id": "\\u0063", "order_id": "gold-1"'
 SPACED += b', "loyalty_tier": "gold"}'
 ESCAPED = b'{"customer_id":"\\u0063","n":%b' % (b"7" * 5000)
@@ -37,7 +36,7 @@ OVERWRITTEN = b'{"customer_id":"c","loyalty_discount":0.99,"loyalty_tier":"gold"
 
 
 @pytest.mark.parametrize(
-    ("key", "came", "out"),
+    ("key", "value", "out"),
     [
         (b"gold-1", ORDER, ORDER[:-1] + GOLD),
         (b"gold-1", ORDER, SPACED),
@@ -46,12 +45,12 @@ OVERWRITTEN = b'{"customer_id":"c","loyalty_discount":0.99,"loyalty_tier":"gold"
     ],
     ids=["appended", "in another order and spacing", "escapes, and many digits", "overwritten"],
 )
-def test_equal_objects_are_equal_however_they_are_written(key: bytes, came: bytes, out: bytes) -> None:
-    assert wrong_enrichment(key, came, out) is None
+def test_equal_objects_are_equal_however_they_are_written(key: bytes, value: bytes, out: bytes) -> None:
+    assert wrong_enrichment(key, value, out) is None
 
 
 @pytest.mark.parametrize(
-    ("key", "came", "out", "said"),
+    ("key", "value", "out", "text"),
     [
         (b"gold-1", ORDER + b" ", ORDER + GOLD, "can't be parsed as JSON"),
         (b"x", OVERWRITTEN, OVERWRITTEN, "0.99"),
@@ -62,8 +61,8 @@ def test_equal_objects_are_equal_however_they_are_written(key: bytes, came: byte
     ],
     ids=["only looks appended", "sent along and kept", "changed", "added", "missing"],
 )
-def test_what_differs_is_named(key: bytes, came: bytes, out: bytes, said: str) -> None:
-    assert said in (wrong_enrichment(key, came, out) or "")
+def test_what_differs_is_named(key: bytes, value: bytes, out: bytes, text: str) -> None:
+    assert text in (wrong_enrichment(key, value, out) or "")
 
 
 @pytest.mark.parametrize(
@@ -88,33 +87,33 @@ def test_the_tier_comes_from_the_whole_prefix(key: bytes | None, tier: str, disc
     ],
 )
 def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
-    came = f'{{"customer_id":"c","n":{number}}}'.encode()
+    value = f'{{"customer_id":"c","n":{number}}}'.encode()
     kept = f'{{"n":{number},"customer_id":"c"'.encode() + GOLD
     lost = f'{{"customer_id":"c","n":{lossy}'.encode() + GOLD
-    assert wrong_enrichment(b"gold-1", came, kept) is None
-    assert "'n'" in (wrong_enrichment(b"gold-1", came, lost) or "")
+    assert wrong_enrichment(b"gold-1", value, kept) is None
+    assert "'n'" in (wrong_enrichment(b"gold-1", value, lost) or "")
 
 
 @pytest.mark.parametrize(
-    "came",
+    "value",
     [
         *(b"nonsense", b"[1]", b'{"a":1}', b'{"customer_id":null}', b'{"customer_id":""}', b'{ "customer_id":""}'),
         *(b'{"customer_id":"c"', b'{"customer_id":NaN}', b'{"customer_id":"\\ud800"}', None),
     ],
 )
-def test_a_bad_record_must_not_come_out_enriched(came: bytes | None) -> None:
-    out = (came or b"{}")[:-1] + GOLD
-    assert wrong_enrichment(b"gold-1", came, out) is not None
+def test_a_bad_record_must_not_come_out_enriched(value: bytes | None) -> None:
+    out = (value or b"{}")[:-1] + GOLD
+    assert wrong_enrichment(b"gold-1", value, out) is not None
 
 
 @pytest.mark.parametrize(("length", "shown"), [(58, repr("x" * 58)), (59, repr("x" * 56)[:-1] + "...")])
 def test_a_value_that_differs_is_shown_up_to_a_line(length: int, shown: str) -> None:
     """60 characters; and a word that JSON does not have is told as it stands there."""
-    came = b'{"customer_id":"c","n":"%b"}' % (b"x" * length)
+    value = b'{"customer_id":"c","n":"%b"}' % (b"x" * length)
     out = b'{"customer_id":"c","n":1' + GOLD
-    assert wrong_enrichment(b"gold-1", came, out) == f"field 'n' is 1, should be {shown}"
-    told = wrong_enrichment(b"gold-1", b'{"customer_id":NaN}', out)
-    assert told == "the input can't be parsed (NaN is not JSON) and belongs on the dead-letter topic"
+    assert wrong_enrichment(b"gold-1", value, out) == f"field 'n' is 1, should be {shown}"
+    complaint = wrong_enrichment(b"gold-1", b'{"customer_id":NaN}', out)
+    assert complaint == "the input can't be parsed (NaN is not JSON) and belongs on the dead-letter topic"
 
 
 NO_CUSTOMER = (b"", b'"n":1E+400', b'"customer_id":null', b'"customer_id":""')
@@ -154,9 +153,9 @@ GOLD_PROFILE = (0, 4, b"c-1", profile("c-1", "gold"))
 
 def read(log: Log, ends: dict[int, int] | None = None) -> Profiles:
     ends = ends or {0: 10}
-    made = Profiles("profiles", {p: LogOffsets(0, end, end) for p, end in ends.items()})
-    made.take((*one, [], 0) for one in log)
-    return made
+    profiles = Profiles("profiles", {p: LogOffsets(0, end, end) for p, end in ends.items()})
+    profiles.take((*one, [], 0) for one in log)
+    return profiles
 
 
 def out(tier: str) -> bytes:
@@ -214,19 +213,19 @@ def test_an_output_that_names_no_profile_or_has_no_value_is_wrong() -> None:
     profiles = read([GOLD_PROFILE])
     for header in (("profile", b"0/4"), (PROFILE_OFFSET, None)):
         assert (profiles.wrong(CUSTOMER_1, out("gold"), header) or "").startswith("not enriched with a profile")
-    for value, made, said in ((None, out("gold"), "the input has no value"), (CUSTOMER_1, None, "the output has no")):
-        assert (profiles.wrong(value, made, (PROFILE_OFFSET, b"0/4")) or "").startswith(said)
+    for value, output, text in ((None, out("gold"), "the input has no value"), (CUSTOMER_1, None, "the output has no")):
+        assert (profiles.wrong(value, output, (PROFILE_OFFSET, b"0/4")) or "").startswith(text)
 
 
 def test_an_order_that_names_no_customer_by_text_has_no_profile() -> None:
     """A number as customer is enriched, and one that is no order at all is none of the profiles' business."""
     profiles = read([GOLD_PROFILE])
-    made = out("standard").replace(b'"c-1"', b"7")
-    assert profiles.wrong(b'{"customer_id":7}', made, (PROFILE_OFFSET, b"none 9")) is None
-    told = profiles.wrong(b'{"customer_id":7}', made, (PROFILE_OFFSET, b"0/4"))
-    assert told == "its profile profiles[0] offset 4 is another customer's, not 7's"
-    told = profiles.wrong(b"[1]", out("standard"), (PROFILE_OFFSET, b"none 9"))
-    assert told == "the input is not an order with a customer_id and belongs on the dead-letter topic"
+    output = out("standard").replace(b'"c-1"', b"7")
+    assert profiles.wrong(b'{"customer_id":7}', output, (PROFILE_OFFSET, b"none 9")) is None
+    complaint = profiles.wrong(b'{"customer_id":7}', output, (PROFILE_OFFSET, b"0/4"))
+    assert complaint == "its profile profiles[0] offset 4 is another customer's, not 7's"
+    complaint = profiles.wrong(b"[1]", out("standard"), (PROFILE_OFFSET, b"none 9"))
+    assert complaint == "the input is not an order with a customer_id and belongs on the dead-letter topic"
 
 
 @pytest.mark.parametrize(
@@ -271,8 +270,8 @@ WRITTEN = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), KINDS), max_s
 
 def compact(log: Log, until: int) -> Log:
     """As Kafka does it: of all below a place in the log only the last of each key, and no tombstone for ever."""
-    newest = {key: at for at, (_, _, key, _) in enumerate(log[:until])}
-    kept = [one for at, one in enumerate(log[:until]) if newest[one[2]] == at and (one[3] is not None or at % 2)]
+    newest = {key: n for n, (_, _, key, _) in enumerate(log[:until])}
+    kept = [one for n, one in enumerate(log[:until]) if newest[one[2]] == n and (one[3] is not None or n % 2)]
     return [*kept, *log[until:]]
 
 
@@ -297,15 +296,15 @@ def test_what_the_pipeline_makes_of_any_log_is_right_and_no_other_tier_is(
     enrich = enricher(Limits(), resolve)
     for customer in sorted({*(key for _, _, key, _ in log), b"nobody"}):
         order = b'{"customer_id":"%b"}' % customer
-        made = enrich(None, order)
-        assert not isinstance(made, Reject)
-        assert profiles.wrong(order, made, evidence()) is None
+        enriched = enrich(None, order)
+        assert not isinstance(enriched, Reject)
+        assert profiles.wrong(order, enriched, evidence()) is None
         if not compacted:
             assert profiles.untold == 0
             for tier in DISCOUNTS:
                 other = enricher(Limits(), lambda _k, _o, tier=tier: tier)(None, order)
                 assert not isinstance(other, Reject)
-                assert (profiles.wrong(order, other, evidence()) is None) == (other == made)
+                assert (profiles.wrong(order, other, evidence()) is None) == (other == enriched)
 
 
 def verdict(tier: str, header: bytes | None, log: Log = (GOLD_PROFILE,)) -> Any:
@@ -323,8 +322,8 @@ def verdict(tier: str, header: bytes | None, log: Log = (GOLD_PROFILE,)) -> Any:
 def test_the_checker_sees_a_wrong_tier() -> None:
     """And what the record's key says is no excuse."""
     assert verdict("gold", b"0/4").verdict is Verdict.PROVEN
-    for told in (verdict("silver", b"0/4"), verdict("gold", None), verdict("gold", b"none 3")):
-        assert (told.verdict, told.totals) == (Verdict.VIOLATED, {Name.CORRUPT: 1})
+    for report in (verdict("silver", b"0/4"), verdict("gold", None), verdict("gold", b"none 3")):
+        assert (report.verdict, report.totals) == (Verdict.VIOLATED, {Name.CORRUPT: 1})
     gone = verdict("gold", b"0/3", [(0, 5, b"c-1", None)])
     assert (gone.verdict, gone.counts["profiled"], gone.counts["unprofiled"]) == (Verdict.INCONCLUSIVE, 1, 0)
 
@@ -339,7 +338,7 @@ def test_equal_seeds_give_equal_profiles_updates_and_tombstones_among_them() -> 
     assert len(records) == plan.records == 75
     assert [key for key, _ in records[:2]] == [b"c-00001", b"c-00002"]
     assert sum(value is None for _, value in records) == 5
-    profiles = read([(0, at, key, value) for at, (key, value) in enumerate(records)], {0: 75})
+    profiles = read([(0, offset, key, value) for offset, (key, value) in enumerate(records)], {0: 75})
     assert profiles.malformed == 0
     assert records != [one for some in chunks(Customers("t", 50, seed=8, updates=20, tombstones=5)) for one in some]
 
@@ -351,7 +350,7 @@ def test_a_plan_that_can_not_be_is_refused(fields: tuple[int, ...], says: str) -
 
 
 def plan(count: int, **more: object) -> Seeding:
-    return Seeding("t", count, **{"start": 0, **more})  # type: ignore[arg-type]
+    return Seeding("t", count, **{"start": 0, **more})
 
 
 def visible(seeding: Seeding, partitions: int) -> list[tuple[int, bytes, bytes | None]]:

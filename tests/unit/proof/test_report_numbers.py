@@ -63,7 +63,7 @@ def test_the_worst_cell_decides(verdicts: list[str], verdict: str) -> None:
     """Controls alone prove nothing about us."""
     control = {"expected": "violated", "verdict": "violated"}
     kinds = [control if one == "control" else {"verdict": one} for one in verdicts]
-    results = [_result(cell=f"F01-{at}", **fields) for at, fields in enumerate(kinds)]
+    results = [_result(cell=f"F01-{number}", **fields) for number, fields in enumerate(kinds)]
     assert Summary.of([], results).verdict == verdict
 
 
@@ -92,14 +92,14 @@ def test_a_recovery_that_never_came_counts_and_one_that_was_not_due_does_not() -
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         *((None, "-"), (0.254, "0.25 s"), (12.34, "12.3 s"), (119.49, "119.5 s")),
         *((250, "4 min 10 s"), (8100, "2 h 15 min"), (math.inf, "never")),
     ],
 )
-def test_seconds_read_as_people_say_them(seconds: float | None, told: str) -> None:
-    assert seconds_text(seconds) == told
+def test_seconds_read_as_people_say_them(seconds: float | None, text: str) -> None:
+    assert seconds_text(seconds) == text
 
 
 DIRECT, DIRECT_S = "direct writer", "direct spark"
@@ -110,9 +110,9 @@ def _kills(path: str, count: int, **fields: Any) -> list[Result]:
     return [_result(moment=point, **(base | fields)) for point in CrashPoint]
 
 
-def _sink(way: str, count: int) -> list[Result]:
+def _sink(mode: str, count: int) -> list[Result]:
     killed = {"row": "F39", "fault": "SIGKILL", "target": "sink's driver and its JVM", "path": "sink"}
-    return [_result(cell=f"F39-{at}-{way}", **killed, moment=at, fired={"kills": count}) for at in CrashPoint]
+    return [_result(cell=f"F39-{point}-{mode}", **killed, moment=point, fired={"kills": count}) for point in CrashPoint]
 
 
 def _one_id(transactions: int, **fields: Any) -> list[Result]:
@@ -124,7 +124,7 @@ def _volume(inputs: int, committed: int, aborted: int) -> list[Result]:
     return [_result(counts=counts)]
 
 
-def _took(path: str, seconds: float, each: int = 29, **fields: Any) -> list[Result]:
+def _times(path: str, seconds: float, each: int = 29, **fields: Any) -> list[Result]:
     """So many recoveries for each of seven crash points; `w` is a writer whose coordinator was killed."""
     target = {"target": "group coordinator"} if path == "w" else {}
     return _kills("writer" if path == "w" else path, each, recovery_s=[seconds] * each, **target, **fields)
@@ -139,7 +139,7 @@ def _stalled(seconds: float) -> list[Result]:
     return [_result(fault="SIGKILL", target="writer", path="direct writer", stall_s=[seconds] * 20)]
 
 
-def _times(kind: str, count: int) -> list[Result]:
+def _counted(kind: str, count: int) -> list[Result]:
     return [_result(path="direct spark", fired={kind: count})]
 
 
@@ -148,8 +148,8 @@ def _spoilt(results: list[Result]) -> list[Result]:
 
 
 def _bar(title: str, results: list[Result]) -> CriterionResult:
-    (found,) = [bar.met for bar in acceptance_criteria(results) if bar.title == title]
-    return found
+    (met,) = [bar.met for bar in acceptance_criteria(results) if bar.title == title]
+    return met
 
 
 ALL = _volume(10**6, 10**4, 3000)
@@ -160,11 +160,11 @@ STORE = [_result(path="store kills", target="ledger", fired={"kills": 200})]
 @pytest.mark.parametrize(
     ("title", "met", "missed"),
     [
-        ("Writer killed, until the first new commit, connector reader", _took("writer", 2.0), _took("writer", 2.01)),
-        ("Writer killed, until the first new commit, direct reader", _took(DIRECT, 2.0), _took(DIRECT, 2.01)),
+        ("Writer killed, until the first new commit, connector reader", _times("writer", 2.0), _times("writer", 2.01)),
+        ("Writer killed, until the first new commit, direct reader", _times(DIRECT, 2.0), _times(DIRECT, 2.01)),
         ("Spark killed and restarted, connector reader", _restarted("spark", 10.0), _restarted("spark", 10.1)),
         ("Spark killed and restarted, direct reader", _restarted(DIRECT_S, 6.0), _restarted(DIRECT_S, 6.1)),
-        ("Coordinator killed, until the first new commit", _took("w", 15.0, 3), _took("w", 16.0, 3)),
+        ("Coordinator killed, until the first new commit", _times("w", 15.0, 3), _times("w", 16.0, 3)),
         ("Writer killed and restarted, readers held back", _stalled(3.0), _stalled(3.1)),
         ("Transactions on one id, across the epoch overflow", _one_id(33_000), _one_id(33_000, anomalies=[ANOMALY])),
         ("All runs together", ALL, [*ALL, _result(anomalies=[ANOMALY])]),
@@ -173,8 +173,8 @@ STORE = [_result(path="store kills", target="ledger", fired={"kills": 200})]
         ("The same through Spark, connector reader", _kills("spark", 100), _spoilt(_kills("spark", 100))),
         ("The same through Spark, direct reader", _kills(DIRECT_S, 100), _spoilt(_kills(DIRECT_S, 100))),
         ("The same of the sink's driver, tasks write", _sink("tasks", 100), _spoilt(_sink("tasks", 100))),
-        ("Lease lost", _times("leases_lost", 20), _spoilt(_times("leases_lost", 20))),
-        ("Two drivers on one group, direct reader", _times("meetings", 20), _spoilt(_times("meetings", 20))),
+        ("Lease lost", _counted("leases_lost", 20), _spoilt(_counted("leases_lost", 20))),
+        ("Two drivers on one group, direct reader", _counted("meetings", 20), _spoilt(_counted("meetings", 20))),
         ("Rounds of eight claimants racing", RACES, _spoilt(RACES)),
         ("Kills around the commit, ledger", STORE, _spoilt(STORE)),
     ],
@@ -189,16 +189,16 @@ def test_a_bar_is_met_at_its_number_and_missed_beyond(title: str, met: list[Resu
 @pytest.mark.parametrize(
     ("title", "few"),
     [
-        ("Writer killed, until the first new commit, direct reader", _took(DIRECT, 0.1, 28)),
-        ("Writer killed, until the first new commit, direct reader", _took(DIRECT, 9.0, 28)),
+        ("Writer killed, until the first new commit, direct reader", _times(DIRECT, 0.1, 28)),
+        ("Writer killed, until the first new commit, direct reader", _times(DIRECT, 9.0, 28)),
         ("Spark killed and restarted, connector reader", _restarted("spark", 0.1, 19)),
-        ("Coordinator killed, until the first new commit", _took("w", 1.0, 2)),
+        ("Coordinator killed, until the first new commit", _times("w", 1.0, 2)),
         ("Transactions on one id, across the epoch overflow", _one_id(32_999)),
         ("All runs together", _volume(10**6, 10**4, 2999)),
         ("Kills at each crash point, connector reader", [*_kills("writer", 100)[1:], *_kills("writer", 99)[:1]]),
         ("The same through Spark, direct reader", _kills(DIRECT_S, 100)[1:]),
         ("The same of the sink's driver, one task writes", [*_sink("one", 99), *_sink("tasks", 1)]),
-        ("Lease lost", _times("leases_lost", 19)),
+        ("Lease lost", _counted("leases_lost", 19)),
         ("Rounds of eight claimants racing", [_result(path="claims races", fired={"rounds": 999})]),
     ],
 )
@@ -217,10 +217,10 @@ def test_inconclusive_runs_and_positive_controls_bear_on_no_bar() -> None:
 def test_a_bar_that_only_old_results_bear_on_is_neither_met_nor_missed() -> None:
     """What another kernel did is shown, and shows nothing of this one; one new result is a sample of one."""
     title = "Writer killed, until the first new commit, connector reader"
-    old = _took("writer", 2.0, kernel="0123456789ab")
+    old = _times("writer", 2.0, kernel="0123456789ab")
     (bar,) = [one for one in acceptance_criteria(old) if one.title == title]
     assert (bar.met, bar.measured) == (CriterionResult.OUTDATED, "p95 2.00 s of 203")
-    assert _bar(title, [*old, *_took("writer", 1.0, 1)]) is CriterionResult.SHORT
+    assert _bar(title, [*old, *_times("writer", 1.0, 1)]) is CriterionResult.SHORT
 
 
 @pytest.mark.parametrize("fields", [{}, {"expected": "violated", "verdict": "violated"}])
@@ -251,8 +251,8 @@ def test_a_late_end_txn_is_believed_only_beside_a_control_that_breaks(
     def of(tried: tuple[int, int], **more: str) -> Result:
         return _result(row="F11", fired={"late_frames": tried[0], "broken": tried[1]}, **more)
 
-    found = acceptance_criteria([of(control, expected="violated", verdict="violated"), of(strict)])
-    assert tuple(bar.met for bar in found if "EndTxn" in bar.title) == met
+    criteria = acceptance_criteria([of(control, expected="violated", verdict="violated"), of(strict)])
+    assert tuple(bar.met for bar in criteria if "EndTxn" in bar.title) == met
 
 
 def test_headline_and_document_hold_the_numbers_of_the_page() -> None:
@@ -261,13 +261,13 @@ def test_headline_and_document_hold_the_numbers_of_the_page() -> None:
     counted = "of 86 cells, 85 proven, 0 violated, 0 inconclusive; 1 positive control violated as expected"
     assert headline == f"Proven: {counted}."
     summary = Summary.of(*read(json.dumps(campaign()), "x"))
-    told = json.loads(json.dumps(document(summary), allow_nan=False))
-    assert told["verdict"] == "violated"
+    summary_document = json.loads(json.dumps(document(summary), allow_nan=False))
+    assert summary_document["verdict"] == "violated"
     cells = {"proven": 79, "violated": 2, "inconclusive": 3, "control": 0, "outdated": 1, "not-applicable": 1}
-    assert told["cells"] == {"total": 86, **cells}
-    assert told["runs"]["total"] == len(summary.results) == 258
-    assert [bar["measured"] for bar in told["bars"]] == [bar.measured for bar in summary.bars]
-    assert len(told["matrix"]) == 86
+    assert summary_document["cells"] == {"total": 86, **cells}
+    assert summary_document["runs"]["total"] == len(summary.results) == 258
+    assert [bar["measured"] for bar in summary_document["bars"]] == [bar.measured for bar in summary.bars]
+    assert len(summary_document["matrix"]) == 86
     hung = document(Summary.of([], [_result(bound_s=2.0, verdict="violated")]))
     assert json.loads(json.dumps(hung, allow_nan=False))["recovery_s"][0]["max"] is None
 

@@ -27,8 +27,6 @@ from proof.report.page import page
 from proof.report.results import TITLES, Standing, read
 from proof.report.summary import Summary
 
-VOID = {"meta", "input", "br"}
-
 
 class Reader(HTMLParser):
     """Collects what the page is made of, and every tag that is closed out of turn."""
@@ -44,11 +42,12 @@ class Reader(HTMLParser):
         self.close()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._note(tag, attrs)
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._note(tag, attrs)
-        if tag not in VOID:
+        self.handle_startendtag(tag, attrs)
+        if tag not in {"meta", "input", "br"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -58,19 +57,15 @@ class Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text.setdefault(self.open[-1] if self.open else "", []).append(data)
 
-    def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
     def values(self, name: str) -> list[str]:
-        return [value for _, found, value in self.attributes if found == name]
+        return [value for _, attribute, value in self.attributes if attribute == name]
 
     def faults(self) -> list[str]:
         ids = set(self.values("id"))
         external = [f"{name}={value}" for _, name, value in self.attributes if _leaves(name, value)]
         external += [f"<{name}>" for name in ("link", "iframe", "img", "object", "base", "embed") if self.tags[name]]
         styles = "\n".join(self.text.get("style", []))
-        external += [f"css {found}" for found in re.findall(r"url\(|@import", styles)]
+        external += [f"css {reference}" for reference in re.findall(r"url\(|@import", styles)]
         twice = [f"id {one} twice" for one, count in Counter(self.values("id")).items() if count > 1]
         dead = [f"{one} leads nowhere" for one in self.values("href") if one.removeprefix("#") not in ids]
         handlers = [f"{tag} {name}" for tag, name, _ in self.attributes if name.startswith("on")]
@@ -97,21 +92,21 @@ def text(summary: Summary) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(text: str) -> Reader:
+def parsed(text: str) -> Reader:
     return Reader(text)
 
 
-def test_the_page_stands_alone_is_well_formed_and_misses_nothing_without_its_script(found: Reader) -> None:
+def test_the_page_stands_alone_is_well_formed_and_misses_nothing_without_its_script(parsed: Reader) -> None:
     """
     Nothing outside is named, ids are unique, links lead somewhere, every element is closed in turn.
 
     Only the filter is hidden; violated and inconclusive cells are open from the start. Even if a text got through, the
     browser would run this script only.
     """
-    assert found.faults() == []
-    assert [tag for tag, name, _ in found.attributes if name == "hidden"] == ["form"]
-    assert len([tag for tag, name, _ in found.attributes if name == "open"]) == 5
-    policy = next(value for value in found.values("content") if value.startswith("default-src"))
+    assert parsed.faults() == []
+    assert [tag for tag, name, _ in parsed.attributes if name == "hidden"] == ["form"]
+    assert len([tag for tag, name, _ in parsed.attributes if name == "open"]) == 5
+    policy = next(value for value in parsed.values("content") if value.startswith("default-src"))
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
 
@@ -133,34 +128,34 @@ def test_a_page_that_does_not_is_caught(text: str, spoilt: str, fault: str) -> N
     assert fault in Reader(text.replace("</main>", f"{spoilt}</main>")).faults()
 
 
-def test_every_cell_every_seed_and_every_row_is_there(found: Reader, summary: Summary) -> None:
+def test_every_cell_every_seed_and_every_row_is_there(parsed: Reader, summary: Summary) -> None:
     """A cell in the matrix and in full; a mark per seed in both, with its command; rows without a cell as not run."""
-    links = [value for tag, name, value in found.attributes if (tag, name) == ("a", "href")]
-    cells = [value for tag, name, value in found.attributes if (tag, name) == ("details", "id")]
+    links = [value for tag, name, value in parsed.attributes if (tag, name) == ("a", "href")]
+    cells = [value for tag, name, value in parsed.attributes if (tag, name) == ("details", "id")]
     assert len(cells) == len(summary.cells) == sum(len(kind[3]) * len(kind[4]) for kind in CELLS.values())
     assert set(cells) == {link.removeprefix("#") for link in links}
-    labels = Counter(value for value in found.values("aria-label") if value.startswith("seed "))
+    labels = Counter(value for value in parsed.values("aria-label") if value.startswith("seed "))
     assert labels.total() == 2 * len(summary.results)
-    assert {visible(result.replay) for result in summary.results} <= set(found.text["code"])
-    rows = found.text["th"]
+    assert {visible(result.replay) for result in summary.results} <= set(parsed.text["code"])
+    rows = parsed.text["th"]
     assert [row for row in TITLES if row not in rows] == []
-    assert found.text["div"].count("not run") == len(TITLES) - len(CELLS) == len(summary.rows_not_run)
+    assert parsed.text["div"].count("not run") == len(TITLES) - len(CELLS) == len(summary.rows_not_run)
 
 
-def test_hostile_evidence_is_shown_and_does_nothing(text: str, found: Reader) -> None:
+def test_hostile_evidence_is_shown_and_does_nothing(text: str, parsed: Reader) -> None:
     assert "<script>alert" not in text
-    assert any("<script>alert(1)</script>" in data and r"\x1b[31m \u202e" in data for data in found.text["pre"])
+    assert any("<script>alert(1)</script>" in data and r"\x1b[31m \u202e" in data for data in parsed.text["pre"])
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", text)
     assert text.encode("utf-8")
 
 
-def test_colour_is_not_all_that_tells(found: Reader) -> None:
+def test_colour_is_not_all_that_tells(parsed: Reader) -> None:
     """Each mark has a sign of its own or a ring, and says in words what it is."""
     for standing in Standing:
-        assert any(value.endswith(f": {standing.label}") for value in found.values("aria-label"))
-    assert found.tags["th"] == len([name for _, name, _ in found.attributes if name == "scope"])
-    plots = [name for tag, name, _ in found.attributes if (tag, name) == ("svg", "role")]
-    assert len(plots) == found.tags["title"] - 1
+        assert any(value.endswith(f": {standing.label}") for value in parsed.values("aria-label"))
+    assert parsed.tags["th"] == len([name for _, name, _ in parsed.attributes if name == "scope"])
+    plots = [name for tag, name, _ in parsed.attributes if (tag, name) == ("svg", "role")]
+    assert len(plots) == parsed.tags["title"] - 1
 
 
 def test_a_page_of_nothing_says_so() -> None:
@@ -173,9 +168,9 @@ def test_cells_whose_names_look_alike_keep_apart() -> None:
     """An address is made of letters and digits only, so two names may give one."""
     cell = campaign(1, broken=False)["cells"][0]
     cells = [cell | {"cell": name} for name in ("F01-a b", "F01-a-b", "F01-a/b", HOSTILE)]
-    found = Reader(page(_summary({"cells": cells})))
-    assert found.faults() == []
-    assert found.tags["details"] == 4
+    drawn = Reader(page(_summary({"cells": cells})))
+    assert drawn.faults() == []
+    assert drawn.tags["details"] == 4
 
 
 def test_text_becomes_markup_only_through_the_door() -> None:
@@ -197,25 +192,25 @@ def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys
     (tmp_path / "all.json").write_text(json.dumps(whole))
     for name, cells in zip(("a.jsonl", "b.jsonl"), parts, strict=True):
         (tmp_path / name).write_text("".join(json.dumps(cell) + "\n" for cell in cells))
-    told = []
+    documents = []
     out = tmp_path / "new" / "report.html"
     for names in (["all.json"], ["a.jsonl", "b.jsonl"]):
         files = [str(tmp_path / name) for name in names]
         assert exit_code_of(proof, "proof", ["report", *files, "--out", str(out), "--json"]) == ExitCode.DONE
-        told.append(json.loads(capsys.readouterr().out) | {"campaigns": None})
+        documents.append(json.loads(capsys.readouterr().out) | {"campaigns": None})
         assert out.read_text().startswith("<!DOCTYPE html>")
-    assert told[0] == told[1]
-    assert told[0]["verdict"] == "violated"
+    assert documents[0] == documents[1]
+    assert documents[0]["verdict"] == "violated"
 
 
 def test_the_command_says_what_it_found_and_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
     results.write_bytes(json.dumps(campaign(1, broken=False, kernel=kernel())).encode() + b"\n")
     code = exit_code_of(proof, "proof", ["report", str(results), "--out", str(out), "--summary-md", str(summary)])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert code == ExitCode.DONE
-    assert told.startswith("Proven: of 86 cells")
-    assert f"wrote {summary}" in told
+    assert output.startswith("Proven: of 86 cells")
+    assert f"wrote {summary}" in output
     assert summary.read_text().startswith("**Proven: of 86 cells")
 
 
@@ -228,7 +223,7 @@ def test_bytes_that_are_no_text_are_shown_not_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "text"),
     [
         ({"verdict": "maybe"}, "r.jsonl line 2: 'verdict' is 'maybe', it must be one of proven, violated"),
         ({"verdict": []}, "'verdict' is []"),
@@ -246,11 +241,11 @@ def test_bytes_that_are_no_text_are_shown_not_refused(tmp_path: Path) -> None:
         ({"anomalies": [{}]}, "'name' is missing"),
     ],
 )
-def test_a_result_that_is_none_is_refused_with_its_place(fields: dict[str, Any], told: str) -> None:
+def test_a_result_that_is_none_is_refused_with_its_place(fields: dict[str, Any], text: str) -> None:
     lines = "\n".join(map(json.dumps, (CELL, CELL | fields)))
     with pytest.raises(Refused) as refused:
         read(lines, "r.jsonl")
-    assert told in str(refused.value)
+    assert text in str(refused.value)
     assert "run the cell again" in str(refused.value)
 
 
@@ -275,14 +270,14 @@ def test_the_browser_is_given_page_and_picture(tmp_path: Path, monkeypatch: pyte
     into = tmp_path / "r.png"
     executable(tmp_path / "chromium", f"import sys\nopen({str(into)!r}, 'w').write('\\n'.join(sys.argv[1:]))")
     picture(tmp_path / "r.html", into, Deadline(10))
-    told = into.read_text().splitlines()
-    assert told[-1] == (tmp_path / "r.html").as_uri()
-    profile = next(one.partition("=")[2] for one in told if one.startswith("--user-data-dir="))
+    arguments = into.read_text().splitlines()
+    assert arguments[-1] == (tmp_path / "r.html").as_uri()
+    profile = next(one.partition("=")[2] for one in arguments if one.startswith("--user-data-dir="))
     assert not os.path.exists(profile)  # noqa: PTH110 - a text that the program was told
 
 
 @pytest.mark.parametrize(
-    ("body", "budget_s", "error", "said"),
+    ("body", "budget_s", "error", "text"),
     [
         (None, 5, Refused, "apt-get install chromium"),
         ("import sys; sys.exit('no display')", 10, Refused, "chromium"),
@@ -297,7 +292,7 @@ def test_a_browser_that_takes_no_picture_is_an_error(
     body: str | None,
     budget_s: float,
     error: type[Exception],
-    said: str,
+    text: str,
 ) -> None:
     """An older picture does not pass for a new one."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -305,6 +300,6 @@ def test_a_browser_that_takes_no_picture_is_an_error(
     if body is not None:
         into.write_text("old")
         executable(tmp_path / "chromium", body)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=text):
         picture(tmp_path / "r.html", into, Deadline(budget_s))
     assert not into.exists()

@@ -17,11 +17,15 @@ CLEAN: list[Chunk] = [
 COUNTS = {A: 4, A + A: 1, B: 3}
 
 
-def names(chunks: list[Chunk], counts: dict[bytes, int] = COUNTS) -> set[str]:
+def observed(chunks: list[Chunk]) -> BatchHistory:
     history = BatchHistory()
     for partition, rows in chunks:
         history.observe(partition, rows)
-    return {one["name"] for one in history.findings(counts)}
+    return history
+
+
+def names(chunks: list[Chunk], counts: dict[bytes, int] = COUNTS) -> set[str]:
+    return {one["name"] for one in observed(chunks).findings(counts)}
 
 
 def test_whole_batches_in_any_order_of_partitions_are_right() -> None:
@@ -65,16 +69,12 @@ AGAIN = "batch 0 in partition 0 behind batch {} of an earlier look"
     ],
 )  # fmt: skip
 def test_damage_is_named_with_its_place_and_numbers(chunks: list[Chunk], damage: list[tuple[str, str]]) -> None:
-    history = BatchHistory()
-    for partition, rows in chunks:
-        history.observe(partition, rows)
-    assert history.findings(COUNTS) == [{"name": name, "evidence": evidence} for name, evidence in damage]
+    assert observed(chunks).findings(COUNTS) == [{"name": name, "evidence": evidence} for name, evidence in damage]
 
 
 def test_a_batch_without_a_row_is_lost_unless_the_query_may_have_none() -> None:
     """A join may find nothing to join in a batch."""
-    history = BatchHistory()
-    history.observe(0, [SeenRow(0, A, 1), SeenRow(2, A, 2)])
+    history = observed([(0, [SeenRow(0, A, 1), SeenRow(2, A, 2)])])
     assert [one["name"] for one in history.findings({A: 2})] == ["lost-output"]
     assert history.findings({A: 2}, no_batch_empty=False) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from proof.campaign.sink_query import SparkEvents, attempts
 
-SAID = """\
+QUERY_LOG = """\
 1732460000.1 sink s-1: batch 3 failed, 0 rows in 0.500 s (attempt 1): Fenced: produce: a newer attempt has the id
 Something else that Spark says
 1732460001.5 sink s-1: batch 3 written, 12 rows in 1.900 s (attempt 2)
@@ -16,7 +16,7 @@ Something else that Spark says
 
 
 def test_attempts_are_read_from_a_querys_log() -> None:
-    failed, written = attempts(SAID)
+    failed, written = attempts(QUERY_LOG)
     assert (failed.at, failed.batch, failed.status) == (1732460000.1, 3, "failed")
     assert failed.detail.startswith("Fenced: produce")
     assert (written.batch, written.status, written.detail) == (3, "written", "")

@@ -49,9 +49,9 @@ def inputs(*numbers: int, partition: int = 0) -> list[Record]:
 class Logs:
     """What a right run leaves; tests spoil it."""
 
-    came: list[Record]
+    inputs: list[Record]
     committed: int | None = None
-    made: Function = function
+    transform: Function = function
     rows: dict[str, list[Record]] = field(default_factory=lambda: {OUT: [], ALSO: [], DEAD: []})
 
     def add(self, topic: str, source: Record, value: bytes | None, index: int = 0, reason: str = "") -> None:
@@ -69,12 +69,12 @@ class Logs:
                 next_offset[row.partition] += 1
 
 
-def right(came: list[Record], made: Function = function) -> Logs:
-    logs = Logs(came, made=made)
-    for one in came:
+def right(records: list[Record], transform: Function = function) -> Logs:
+    logs = Logs(records, transform=transform)
+    for one in records:
         given = Given(IN, one.partition, one.offset, one.key, one.value, tuple(one.headers), one.created or 0)
         try:
-            answer = brew.record.apply(made, given)
+            answer = brew.record.apply(transform, given)
         except ZeroDivisionError:
             answer = brew.Reject("transform-error")
         if isinstance(answer, brew.Reject):
@@ -87,7 +87,7 @@ def right(came: list[Record], made: Function = function) -> Logs:
 
 def judged(
     logs: Logs,
-    made: Function | None = None,
+    transform: Function | None = None,
     *,
     late: bool = False,
     together: bool = False,
@@ -104,7 +104,7 @@ def judged(
     ``partitions`` of it, ``outputs`` of each topic behind it; ``before``: what the checker takes in first.
     """
     logs.renumber()
-    ends = [end or sum(one.partition == p for one in logs.came) for p in range(partitions)]
+    ends = [end or sum(one.partition == p for one in logs.inputs) for p in range(partitions)]
     known = {p: LogOffsets(first, until, until) for p, until in enumerate(ends)}
     committed = {p: until if logs.committed is None else logs.committed for p, until in enumerate(ends)}
     downstream = {
@@ -112,10 +112,10 @@ def judged(
         for name, rows in logs.rows.items()
     }
     facts = BrokerFacts(IN, OUT, DEAD, known, committed, outputs, downstream=downstream, also_output=(ALSO,))
-    checker = Checker(facts, None, Oracle("clicks:f", made or logs.made))
+    checker = Checker(facts, None, Oracle("clicks:f", transform or logs.transform))
     before(checker)
-    came = [one for one in logs.came if one.offset >= first]
-    pieces = [[one] for one in came] if late else [came]
+    records = [one for one in logs.inputs if one.offset >= first]
+    pieces = [[one] for one in records] if late else [records]
 
     def read_input() -> None:
         for piece in pieces:
@@ -156,17 +156,17 @@ def _change(topic: str, **fields: Any) -> Spoil:
     return spoil
 
 
-def _extra(at: int, index: int = 0, **fields: Any) -> Spoil:
-    return lambda logs: logs.add(OUT, logs.came[at]._replace(**fields), b"{}", index)
+def _extra(number: int, index: int = 0, **fields: Any) -> Spoil:
+    return lambda logs: logs.add(OUT, logs.inputs[number]._replace(**fields), b"{}", index)
 
 
-def _lose(topic: str, at: int = 0) -> Spoil:
-    return lambda logs: logs.rows[topic].pop(at)
+def _lose(topic: str, number: int = 0) -> Spoil:
+    return lambda logs: logs.rows[topic].pop(number)
 
 
-def _reason(told: bytes | None) -> Spoil:
+def _reason(reason: bytes | None) -> Spoil:
     def spoil(logs: Logs) -> None:
-        headers = [(name, told if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
+        headers = [(name, reason if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
         _change(DEAD, headers=headers)(logs)
 
     return spoil
@@ -183,12 +183,12 @@ def _out_of_order(logs: Logs) -> None:
 
 def _letter_of_a_good_one(logs: Logs) -> None:
     del logs.rows[OUT][0]
-    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="five")
+    logs.add(DEAD, logs.inputs[0], logs.inputs[0].value, reason="five")
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
-    ("spoil", "name", "said"),
+    ("spoil", "name", "ending"),
     [
         (_change(OUT, value=b'{"copy":9}'), Name.CORRUPT, "value is b'{\"copy\":9}', should be b'{\"copy\":0}'"),
         (lambda logs: logs.rows[OUT].insert(2, logs.rows[OUT][1]), Name.DUPLICATE, "came out before"),
@@ -214,13 +214,13 @@ def _letter_of_a_good_one(logs: Logs) -> None:
         (_change(DEAD, value=b"{}"), Name.CORRUPT, "the value differs from the input's"),
     ],
 )
-def test_whatever_is_wrong_is_a_violation_of_its_name(spoil: Spoil, name: Name, said: str, late: bool) -> None:
+def test_whatever_is_wrong_is_a_violation_of_its_name(spoil: Spoil, name: Name, ending: str, late: bool) -> None:
     logs = right(inputs(*NUMBERS))
     spoil(logs)
     report = judged(logs, late=late)
-    found = [one for one in report.findings if one.name is name]
+    named = [one for one in report.findings if one.name is name]
     assert report.verdict is Verdict.VIOLATED
-    assert any(one.evidence.endswith(said) for one in found), report.findings
+    assert any(one.evidence.endswith(ending) for one in named), report.findings
 
 
 @pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose(OUT), 0, "offset-gap"), (_lose(DEAD), 4, "torn-txn")])
@@ -261,9 +261,9 @@ def test_what_is_out_above_the_committed_offset_is_told() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(late: bool) -> None:
     """A marker, or an aborted record; told with the place of the output."""
-    came = [one._replace(offset=offset) for one, offset in zip(inputs(1, 1, 1), (0, 1, 3), strict=True)]
-    logs = right(came)
-    logs.add(OUT, came[1]._replace(offset=2), b"{}")
+    records = [record._replace(offset=offset) for record, offset in zip(inputs(1, 1, 1), (0, 1, 3), strict=True)]
+    logs = right(records)
+    logs.add(OUT, records[1]._replace(offset=2), b"{}")
     logs.rows[OUT].insert(2, logs.rows[OUT].pop())
     report = judged(logs, late=late, end=4)
     evidence = "its source in[0] offset 2 is not a visible record (aborted, or never written)"
@@ -289,7 +289,7 @@ def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_
 
 def test_a_source_at_the_inputs_end_is_a_phantom_whatever_the_group_has_committed() -> None:
     logs = right(inputs(1, 1))
-    logs.add(OUT, logs.came[1]._replace(offset=2), b"{}")
+    logs.add(OUT, logs.inputs[1]._replace(offset=2), b"{}")
     report = judged(logs)
     assert report.totals == {"phantom-output": 1}
     assert report.findings[0].evidence == "its source in[0] offset 2 is not visible (LSO 2)"
@@ -298,22 +298,20 @@ def test_a_source_at_the_inputs_end_is_a_phantom_whatever_the_group_has_committe
 @pytest.mark.parametrize("late", [False, True])
 def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_many(late: bool) -> None:
     """Another key decides on its own, and so does one where the topics differ in shape."""
-    came = [*inputs(1, 4), *inputs(1, 2, partition=1)]
-    report = judged(right(came), late=late, partitions=2, outputs=2)
+    records = [*inputs(1, 4), *inputs(1, 2, partition=1)]
+    report = judged(right(records), late=late, partitions=2, outputs=2)
     assert (report.verdict, report.inputs) == (Verdict.PROVEN, 4)
     for topic in (OUT, ALSO):
-        logs = right(came)
+        logs = right(records)
         _change(topic, partition=1 - logs.rows[topic][0].partition)(logs)
         report = judged(logs, late=late, partitions=2, outputs=2)
         assert report.totals == {"corrupt-output": 1}
         assert "it belongs in partition 0, to keep the order of its key" in report.findings[0].evidence
-    logs = right(came)
+    logs = right(records)
     for rows in logs.rows.values():
         rows[:] = [row._replace(partition=0) for row in rows]
     assert judged(logs, late=late, partitions=2, outputs=1).verdict is Verdict.PROVEN
-
-    logs = right(came, lambda record: record.with_key(b"new"))
-
+    logs = right(records, lambda record: record.with_key(b"new"))
     logs.rows[OUT] = [row._replace(key=b"new", partition=1 - row.partition) for row in logs.rows[OUT]]
     assert judged(logs, late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
 
@@ -321,8 +319,8 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
     logs = right(inputs(1, 1, 1, 1))
     del logs.rows[OUT][:2]
-    for came in logs.came[:2]:
-        logs.add(DEAD, came, came.value, reason="too-large")
+    for source in logs.inputs[:2]:
+        logs.add(DEAD, source, source.value, reason="too-large")
     report = judged(logs)
     assert report.verdict is Verdict.PROVEN
     assert report.notes == ["2 inputs were rejected because an output was too large, which can't be verified"]
@@ -335,19 +333,19 @@ def test_a_dead_letter_for_its_size_stands_for_all_outputs_of_its_input(kept: in
     """One of them beside it is told, also where it is not the one of the letter's own index."""
     logs = right(inputs(2))
     logs.rows[OUT] = [logs.rows[OUT][kept]]
-    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
+    logs.add(DEAD, logs.inputs[0], logs.inputs[0].value, reason="too-large")
     report = judged(logs, late=late)
     assert (report.verdict, report.notes) == (Verdict.VIOLATED, [])
     first = repr(b'{"copy":0}')
-    told = f"rejected as too-large, but the function returns 2 records, the first with {first}, and 1 came out"
-    assert (told in str(report.findings[0])) is (kept == 1)
+    evidence = f"rejected as too-large, but the function returns 2 records, the first with {first}, and 1 came out"
+    assert (evidence in str(report.findings[0])) is (kept == 1)
 
 
 def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carried() -> None:
     """A record that was replayed through another pipeline brings such headers along."""
-    came = [one._replace(headers=[(ERROR_REASON, b"five")]) for one in inputs(5)]
-    assert judged(right(came)).verdict is Verdict.PROVEN
-    logs = right(came)
+    records = [one._replace(headers=[(ERROR_REASON, b"five")]) for one in inputs(5)]
+    assert judged(right(records)).verdict is Verdict.PROVEN
+    logs = right(records)
     letter = logs.rows[DEAD][0]
     logs.rows[DEAD] = [letter._replace(headers=[letter.headers[0], *letter.headers[2:]])]
     assert judged(logs).totals == {"corrupt-output": 1}
@@ -355,9 +353,9 @@ def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carri
 
 def test_a_function_is_given_each_record_as_it_came() -> None:
     """Where the broker set its time, 0."""
-    came = inputs(1, 1, 1)
-    came[1] = came[1]._replace(created=None)
-    assert judged(right(came, lambda record: record.with_value(repr(record).encode()))).verdict is Verdict.PROVEN
+    records = inputs(1, 1, 1)
+    records[1] = records[1]._replace(created=None)
+    assert judged(right(records, lambda record: record.with_value(repr(record).encode()))).verdict is Verdict.PROVEN
 
 
 def test_the_time_that_a_function_gives_is_the_outputs() -> None:
@@ -382,7 +380,7 @@ def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_i
     logs.rows[OUT].insert(1, logs.rows[OUT][0])
     report = judged(logs)
     assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"duplicate-output": 1})
-    backlog, differs = judged(Logs(inputs(1, 1), committed=1, made=logs.made)).doubts
+    backlog, differs = judged(Logs(inputs(1, 1), committed=1, transform=logs.transform)).doubts
     assert backlog.startswith("1 visible input not yet processed")
     assert differs.startswith("clicks:f is not deterministic")
 
@@ -405,7 +403,7 @@ def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() 
         seen.add(record.offset)
         return record if new else None
 
-    report = judged(Logs(inputs(1, 1, 1, 1), made=once))
+    report = judged(Logs(inputs(1, 1, 1, 1), transform=once))
     assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"lost-output": 1})
     assert "; 3 records can't be verified" in report.doubts[0]
 
@@ -425,22 +423,22 @@ def test_one_that_depends_on_where_batches_end_is_noticed_and_one_that_is_right_
 
 
 def test_the_first_thousand_are_asked_for_twice_and_then_each_hundredth() -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     def noting(record: brew.Record) -> None:
-        asked.append(record.offset)
+        calls.append(record.offset)
 
     oracle = Oracle("f", noting)
     records = [Given(topic=IN, partition=0, offset=offset) for offset in range(1, 1202)]
     assert oracle.answers(records[:999]) + oracle.answers(records[999:]) == [()] * 1201
-    twice = [offset for offset in range(1, 1202) if asked.count(offset) == 2]
+    twice = [offset for offset in range(1, 1202) if calls.count(offset) == 2]
     assert twice == [*range(1, 1001), 1100, 1200]
-    assert len(asked) == 1201 + len(twice)
+    assert len(calls) == 1201 + len(twice)
     assert oracle.differs == ""
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answers", "difference"),
     [
         ([None, b"1"], "nothing and b'1'"),
         ([brew.Reject("five"), []], "a rejection (five) and nothing"),
@@ -449,22 +447,22 @@ def test_the_first_thousand_are_asked_for_twice_and_then_each_hundredth() -> Non
         ([SystemExit(3), b"1"], "a rejection (transform-error) and b'1'"),
     ],
 )
-def test_two_answers_that_differ_are_told_in_short_the_first_time(answers: list[Any], said: str) -> None:
+def test_two_answers_that_differ_are_told_in_short_the_first_time(answers: list[Any], difference: str) -> None:
     left = iter([*answers, b"again", b"other"])
 
     def given(answer: Any) -> Any:
         return brew.Record(value=answer) if isinstance(answer, bytes) else answer
 
-    def moody(_record: brew.Record) -> Any:
+    def changing(_record: brew.Record) -> Any:
         answer = next(left)
         if isinstance(answer, BaseException):
             raise answer
         return [given(one) for one in answer] if isinstance(answer, list) else given(answer)
 
-    oracle = Oracle("f", moody)
+    oracle = Oracle("f", changing)
     for offset in (7, 8):
         oracle.answers([Given(topic=IN, partition=3, offset=offset)])
-    assert oracle.differs == f"called twice for in[3] offset 7, it returned {said}"
+    assert oracle.differs == f"called twice for in[3] offset 7, it returned {difference}"
 
 
 def test_values_are_shown_whole_up_to_a_line() -> None:

@@ -18,16 +18,7 @@ from hypothesis import strategies as st
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
 from proof.wire import codec
-from proof.wire.codec import (
-    Api,
-    Details,
-    Malformed,
-    RequestHeader,
-    addresses,
-    request_details,
-    request_header,
-    with_addresses,
-)
+from proof.wire.codec import Api, Details, Malformed, RequestHeader
 from proof.wire.late import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
 
@@ -82,8 +73,8 @@ def test_a_request_of_a_transaction_is_read_in_every_version(api: Api, kind: Any
         partition = topic.TxnOffsetCommitRequestPartition(partition_index=3, **offset)
         more["topics"] = [topic(name="topic", partitions=[partition])]
     frame = request(kind, version, transactional_id=TXN, producer_id=5, producer_epoch=6, **more)
-    header = request_header(frame)
-    details = request_details(header, frame)
+    header = codec.request_header(frame)
+    details = codec.request_details(header, frame)
     assert (header.api, header.version, header.correlation_id, header.client_id) == (api, version, 77, "somebody")
     assert details.transactional_id == TXN
     if api is not Api.INIT_PRODUCER_ID or version >= 3:
@@ -101,7 +92,7 @@ def test_partitions_added_by_a_client_are_read(version: int) -> None:
     topic = kind.AddPartitionsToTxnTopic(name="topic", partitions=[0])
     fields = {"transactional_id": TXN, "producer_id": 5, "producer_epoch": 6, "topics": [topic]}
     frame = request(kind, version, **{f"v3_and_below_{name}": value for name, value in fields.items()})
-    details = request_details(request_header(frame), frame)
+    details = codec.request_details(codec.request_header(frame), frame)
     assert (details.transactional_id, details.producer_id, details.epoch) == (TXN, 5, 6)
 
 
@@ -141,8 +132,8 @@ def _coordinators(header: RequestHeader) -> bytes:
         return reply(kind, header, throttle_time_ms=0, **flat)
     fields = {"node_id": 1, "host": FAR[0], "port": FAR[1], "error_code": 0, "error_message": None}
     nobody = fields | {"node_id": -1, "host": "", "port": -1, "error_code": 15}
-    found = [kind.Coordinator(key="a", **fields), kind.Coordinator(key="b", **nobody)]
-    return reply(kind, header, throttle_time_ms=0, coordinators=found)
+    coordinators = [kind.Coordinator(key="a", **fields), kind.Coordinator(key="b", **nobody)]
+    return reply(kind, header, throttle_time_ms=0, coordinators=coordinators)
 
 
 def _cluster(header: RequestHeader) -> bytes:
@@ -174,17 +165,17 @@ WITH_ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize(("api", "version", "made"), WITH_ADDRESSES)
-def test_every_address_is_exchanged_and_all_else_stays(api: Api, version: int, made: Any) -> None:
+@pytest.mark.parametrize(("api", "version", "make_reply"), WITH_ADDRESSES)
+def test_every_address_is_exchanged_and_all_else_stays(api: Api, version: int, make_reply: Any) -> None:
     """There and back again gives the same bytes; in between the far address is nowhere."""
     header = header_of(api, version)
-    frame = made(header)
-    found = addresses(header, frame)
-    assert found[0] == (1, FAR)
-    there = with_addresses(header, frame, lambda address: NEAR if address == FAR else address)
-    assert FAR[0].encode() not in there
-    assert addresses(header, there) == [(1, NEAR), *found[1:]]
-    assert with_addresses(header, there, lambda address: FAR if address == NEAR else address) == frame
+    frame = make_reply(header)
+    known = codec.addresses(header, frame)
+    assert known[0] == (1, FAR)
+    rewritten = codec.with_addresses(header, frame, lambda address: NEAR if address == FAR else address)
+    assert FAR[0].encode() not in rewritten
+    assert codec.addresses(header, rewritten) == [(1, NEAR), *known[1:]]
+    assert codec.with_addresses(header, rewritten, lambda address: FAR if address == NEAR else address) == frame
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -210,9 +201,9 @@ def test_a_broker_that_does_not_know_the_version_answers_as_version_0() -> None:
 @given(api=st.integers(61, 30_000), version=st.integers(0, 30), body=st.binary(max_size=200))
 def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, body: bytes) -> None:
     frame = struct.pack(">hhih", api, version, 7, 2) + b"me" + body
-    header = request_header(frame)
+    header = codec.request_header(frame)
     assert (header.api, header.version, header.correlation_id, header.client_id) == (api, version, 7, "me")
-    assert request_details(header, frame) is codec.NO_DETAILS
+    assert codec.request_details(header, frame) is codec.NO_DETAILS
     assert codec.reply_details(header, body) is codec.NO_DETAILS
 
 
@@ -220,9 +211,9 @@ def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, bod
 def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Api, version: int, body: bytes) -> None:
     """No other exception, no endless loop: the proxy has to outlive any bytes."""
     header = RequestHeader(api, version, 7, None)
-    assert {type(request_details(header, body)), type(codec.reply_details(header, body))} == {Details}
+    assert {type(codec.request_details(header, body)), type(codec.reply_details(header, body))} == {Details}
     if api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
-        _only_malformed(addresses, header, body)
+        _only_malformed(codec.addresses, header, body)
     if api is Api.API_VERSIONS:
         _only_malformed(codec.without_unsupported_versions, header, body)
 
@@ -231,7 +222,7 @@ def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Ap
 def test_less_than_a_head_is_no_request(frame: bytes) -> None:
     """Raw SASL tokens may look like that; they are passed on unread."""
     with pytest.raises(Malformed):
-        request_header(frame)
+        codec.request_header(frame)
 
 
 def _only_malformed(look: Any, header: RequestHeader, body: bytes) -> None:
@@ -263,7 +254,7 @@ def trap() -> Iterator[Callable[[Rule], Trap]]:
 def test_the_nth_frame_that_fits_is_taken_and_only_that_or_every_one(trap: Callable[[Rule], Trap]) -> None:
     """Counted from 1, frames that do not fit are not counted; `times` 0 is for ever."""
     third = trap(Rule(Api.END_TXN, nth=3, committed=True))
-    fits = [third.takes(Side.REQUEST, HEAD, said) for said in (COMMIT, ABORT, COMMIT, COMMIT, COMMIT)]
+    fits = [third.takes(Side.REQUEST, HEAD, details) for details in (COMMIT, ABORT, COMMIT, COMMIT, COMMIT)]
     assert fits == [False, False, False, True, False]
     assert (third.seen, third.fired) == (4, 1)
     always = trap(Rule(Api.END_TXN, Action.DROP, times=0))
@@ -285,8 +276,8 @@ def test_every_field_of_a_rule_narrows_it(rule: Rule, *, fits: bool) -> None:
 
 @pytest.mark.parametrize("name", ["EndTxn", "end-txn", "26"])
 def test_a_rule_is_read_from_json_by_the_protocols_names(name: str) -> None:
-    told = {"api": name, "action": "cut", "side": "reply", "nth": 2}
-    assert Rule.of(told) == Rule(Api.END_TXN, Action.CUT, Side.REPLY, nth=2)
+    document = {"api": name, "action": "cut", "side": "reply", "nth": 2}
+    assert Rule.of(document) == Rule(Api.END_TXN, Action.CUT, Side.REPLY, nth=2)
 
 
 @pytest.mark.parametrize("given", [{"api": "EndTxm"}, {"api": "EndTxn", "nth": 0}, {"api": 26, "x": 1}, {"times": 2}])
@@ -298,11 +289,11 @@ def test_a_rule_or_a_network_that_makes_no_sense_is_refused_before_a_proxy_start
 
 
 def test_what_a_rule_caught_is_handed_over_and_what_never_comes_ends_in_time(trap: Callable[[Rule], Trap]) -> None:
-    one = trap(Rule(Api.END_TXN))
+    end_txn = trap(Rule(Api.END_TXN))
     with pytest.raises(DeadlineExceeded, match="END_TXN"):
-        one.caught(Deadline(0.01))
-    one.catch(CaughtFrame(3, HEAD, COMMIT), lambda: None)
-    assert one.caught(Deadline(1)) == CaughtFrame(3, HEAD, COMMIT)
+        end_txn.caught(Deadline(0.01))
+    end_txn.catch(CaughtFrame(3, HEAD, COMMIT), lambda: None)
+    assert end_txn.caught(Deadline(1)) == CaughtFrame(3, HEAD, COMMIT)
 
 
 def test_a_slow_line_keeps_order_and_time() -> None:
@@ -323,7 +314,7 @@ def test_a_slow_line_keeps_order_and_time() -> None:
         return began
 
     began = asyncio.run(send())
-    bodies = [(at, data[0]) for at, data in got if len(data) == 100]
+    bodies = [(moment, data[0]) for moment, data in got if len(data) == 100]
     assert [number for _, number in bodies] == list(range(20))
     assert bodies[0][0] - began >= 0.01
     assert bodies[-1][0] - began >= 0.03
@@ -349,21 +340,21 @@ TWICE = RecordPlacement(5, 1, 0, visible=True, copies=2)
 )
 def test_a_transaction_is_visible_as_told(state: AttemptState, places: list[RecordPlacement], name: str | None) -> None:
     attempt = Attempt("second", ["a", "b"], 7 if state is AttemptState.COMMITTED else None, state)
-    found = anomalies(Try(0, "late-commit", [attempt], position=7), dict(zip("ab", places, strict=True)))
-    assert [one.name for one in found] == ([name] if name else [])
+    named = anomalies(Try(0, "late-commit", [attempt], position=7), dict(zip("ab", places, strict=True)))
+    assert [one.name for one in named] == ([name] if name else [])
 
 
 @pytest.mark.parametrize(("position", "name"), [(7, None), (6, "offset-regression"), (8, "offset-ahead")])
 def test_the_position_is_the_last_acknowledged_one(position: int, name: str | None) -> None:
     attempt = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
-    found = anomalies(Try(0, "late-offsets", [attempt], position=position), {"a": SEEN})
-    assert [one.name for one in found] == ([name] if name else [])
+    named = anomalies(Try(0, "late-offsets", [attempt], position=position), {"a": SEEN})
+    assert [one.name for one in named] == ([name] if name else [])
 
 
 def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
     clean = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
-    told_late = ((47, 7, ""), (None, 7, ""), (47, 7, "time-out"), (0, 6, ""))
-    tries = [Try(n, "s", [clean], late, position, why) for n, (late, position, why) in enumerate(told_late)]
-    told = tally(tries, {"a": SEEN})
-    assert (told.tries, told.clean, told.inconclusive, told.broken) == (4, 1, 2, 1)
-    assert told.late == {"INVALID_PRODUCER_EPOCH": 2, "no answer": 1, "ok": 1}
+    answers = ((47, 7, ""), (None, 7, ""), (47, 7, "time-out"), (0, 6, ""))
+    tries = [Try(n, "s", [clean], late, position, why) for n, (late, position, why) in enumerate(answers)]
+    counted = tally(tries, {"a": SEEN})
+    assert (counted.tries, counted.clean, counted.inconclusive, counted.broken) == (4, 1, 2, 1)
+    assert counted.late == {"INVALID_PRODUCER_EPOCH": 2, "no answer": 1, "ok": 1}
