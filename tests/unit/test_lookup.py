@@ -36,8 +36,8 @@ def test_a_row_counts_from_its_own_time_until_the_next_one() -> None:
     topic.now = 10_000
     topic.log = [(b"USD", 100, b"1"), (b"USD", 300, None), (b"USD", 200, b"2"), (b"USD", 200, b"3")]
     rows = Rows(topic.refresh, lambda: topic.now)
-    asked = {99: None, 100: b"1", 199: b"1", 200: b"3", 299: b"3", 300: None}
-    assert {time: rows.at(b"USD", time) for time in asked} == asked
+    values = {99: None, 100: b"1", 199: b"1", 200: b"3", 299: b"3", 300: None}
+    assert {time: rows.at(b"USD", time) for time in values} == values
     assert rows.at(b"EUR", 500) is None
     assert topic.reads == 1
 

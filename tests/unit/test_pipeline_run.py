@@ -66,7 +66,7 @@ def test_a_good_survey_ends_the_row_of_failures(clock: SimpleNamespace) -> None:
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the number that the crash announces would miss what the other one still writes."""
-    whole = run_context(settings(), goals={0: 100})
+    context = run_context(settings(), goals={0: 100})
     finished, running_now = threading.Event(), threading.Event()
 
     class _Worker:
@@ -89,5 +89,5 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
 
     monkeypatch.setattr(working, "_FINISH_S", 0.01)
     runner: Any = None
-    working.run_loops(whole, runner, [_Worker(whole, index) for index in range(2)])
+    working.run_loops(context, runner, [_Worker(context, index) for index in range(2)])
     assert finished.is_set()

@@ -58,12 +58,12 @@ def written(table: Table, log: str) -> str:
 
     That is: 5 ms after the start, a heartbeat of a, whose token is 0 and position 10.
     """
-    told = []
+    effects = []
     for record in log.split(", "):
-        at, kind, *words = record.partition(":")[0].split()
-        given = [int(word) if word.lstrip("-").isdigit() else word for word in words]
-        told.append(" ".join([at, kind, *words]) + f": {fold(table, (int(at), MAKERS[kind](*given)))[0]}")
-    return ", ".join(told)
+        time, kind, *words = record.partition(":")[0].split()
+        arguments = [int(word) if word.lstrip("-").isdigit() else word for word in words]
+        effects.append(" ".join([time, kind, *words]) + f": {fold(table, (int(time), MAKERS[kind](*arguments)))[0]}")
+    return ", ".join(effects)
 
 
 def owner_in(table: Table) -> str:
@@ -135,9 +135,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("told", CASES.values(), ids=CASES)
-def test_each_record_has_one_effect_and_leaves_one_owner(told: str, table: Table) -> None:
-    log, _, owner = told.partition(" -> ")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_record_has_one_effect_and_leaves_one_owner(case: str, table: Table) -> None:
+    log, _, owner = case.partition(" -> ")
     assert (written(table, log), owner_in(table)) == (log, owner)
 
 
@@ -157,7 +157,7 @@ def test_without_turning_back_a_clock_that_was_ahead_would_hold_a_partition(monk
 
 def test_members_are_forgotten_when_they_leave_or_another_one_comes_after_they_are_stale(table: Table) -> None:
     """A thousand restarts under fresh names leave no thousand members; one that leaves takes only itself."""
-    fold(table, *((at * 2001, present(f"m{at}")) for at in range(1000)))
+    fold(table, *((number * 2001, present(f"m{number}")) for number in range(1000)))
     assert set(table.members[GROUP, TOPIC]) == {"m999"}
     fold(table, (2_000_000, release("m999", -1, partition=None)))
     assert table.members == {}
@@ -201,7 +201,7 @@ def test_a_pause_that_ends_at_the_records_own_time_is_none(until: int, paused: s
     ids=lambda one: f"{len(one)} records" if isinstance(one, list) else "",
 )
 def test_a_snapshot_is_due_by_records_and_by_time(times: list[int], due: bool, table: Table) -> None:
-    fold(table, *((at, claim("a")) for at in times))
+    fold(table, *((time, claim("a")) for time in times))
     assert table.snapshot_due is due
 
 
@@ -264,32 +264,32 @@ def test_a_token_is_good_for_its_owner_only(table: Table) -> None:
 
 def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> None:
     """By what has passed here since; one that was never heard of stands at 0."""
-    here = [5.0]
-    clock = claims_state.BrokerClock(lambda: here[0])
+    seconds = [5.0]
+    clock = claims_state.BrokerClock(lambda: seconds[0])
     assert clock.now_ms(0) == 0
     clock.observe(0, START_MS)
-    here[0] += 2.5
+    seconds[0] += 2.5
     assert (clock.now_ms(0), clock.now_ms(1)) == (START_MS + 2500, 0)
 
 
 def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() -> None:
     """Owners with their age, the members that any partition has heard, and a pause up to its last millisecond."""
-    view, here = ClaimsView([Table(), Table(), Table()]), [0.0]
-    clock = claims_state.BrokerClock(lambda: here[0])
+    view, seconds = ClaimsView([Table(), Table(), Table()]), [0.0]
+    clock = claims_state.BrokerClock(lambda: seconds[0])
     home = coordinating_partition(TOPIC, 0, 3)
     later = [table for table in range(3) if table != home]
     fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
     fold(view.tables[later[0]], (0, beat("b", -1, partition=None)), (0, ReleaseGroup("admin", GROUP, START_MS + 500)))
     for partition in range(3):
         clock.observe(partition, START_MS + 1)
-    here[0] = 0.498
+    seconds[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
         0: claims_state.OwnedPartition("a", 0, Status.FRESH, 498, 7),
         1: claims_state.OwnedPartition(None, -1, Status.STALE, 0, -1),
     }
     assert view.members(GROUP, TOPIC, clock) == ["b", "z"]
     assert view.paused_by(GROUP, clock) == "admin"
-    here[0] = 0.499
+    seconds[0] = 0.499
     assert view.paused_by(GROUP, clock) is None
 
 
@@ -385,20 +385,20 @@ def test_a_newcomer_with_a_snapshot_gets_the_same_world(steps: Steps, data: st.D
     until = data.draw(st.integers(0, len(entries)))
     for entry in entries[:until]:
         ClaimsView([table]).apply(entry)
-    at = data.draw(st.integers(until, len(entries)))
+    position = data.draw(st.integers(until, len(entries)))
     key, value = encode(claims_state.snapshot_of(table, "writer"))
-    time_ms = entries[at - 1].time_ms if at else START_MS
-    for later in range(at, len(entries)):
+    time_ms = entries[position - 1].time_ms if position else START_MS
+    for later in range(position, len(entries)):
         entries[later] = entries[later]._replace(offset=later + 1)
     # Offsets behind it have moved, so some tokens name something else now: both worlds see that.
-    entries.insert(at, Entry(0, at, time_ms, key, value))
-    whole = ClaimsView([Table()])
+    entries.insert(position, Entry(0, position, time_ms, key, value))
+    everything = ClaimsView([Table()])
     for entry in entries:
-        whole.apply(entry)
+        everything.apply(entry)
     del entries[: data.draw(st.integers(0, until))]
-    came = read_to_end(MemoryLog(shared), Deadline(5))
-    assert _facts(came.tables[0]) == _facts(whole.tables[0])
-    assert not came.partial
+    newcomer = read_to_end(MemoryLog(shared), Deadline(5))
+    assert _facts(newcomer.tables[0]) == _facts(everything.tables[0])
+    assert not newcomer.partial
 
 
 @_quick

@@ -23,9 +23,9 @@ EIGHT = tuple(range(8))
 def owner(partitions: tuple[int, ...] = (0,)) -> tuple[Shared, Member]:
     """A log, and the member `a` that has claimed these partitions there."""
     shared = Shared()
-    made = member(shared, "a", partitions)
-    assert made.claim(partitions, patience()) == list(partitions)
-    return shared, made
+    owning_member = member(shared, "a", partitions)
+    assert owning_member.claim(partitions, patience()) == list(partitions)
+    return shared, owning_member
 
 
 def test_a_member_alone_takes_all_and_beats_twice_per_interval(shared: Shared) -> None:

@@ -75,11 +75,11 @@ def test_partitions_that_come_to_the_topic_are_shared_too(shared: Shared) -> Non
 
 def test_members_that_share_and_members_that_take_all_refuse_each_other(shared: Shared) -> None:
     """Neither sees the other's claims; once those are stale or given back, either way is open."""
-    whole = member(shared, "a", (WHOLE_TOPIC,))
-    pass_by(shared, 0.2, whole)
+    exclusive = member(shared, "a", (WHOLE_TOPIC,))
+    pass_by(shared, 0.2, exclusive)
     with pytest.raises(Refused, match=r"'a' of group .* as a whole, and 'b' would take it divided"):
         member(shared, "b", (0, 1))
-    whole.leave(Deadline(5))
+    exclusive.leave(Deadline(5))
     part = member(shared, "b", (0, 1))
     pass_by(shared, 0.2, part)
     with pytest.raises(Refused, match="divided, and 'c' would take it as a whole"):
@@ -97,10 +97,10 @@ def folded(shared: Shared, until: int | None = None) -> Table:
     return view.tables[0]
 
 
-def snapshot(shared: Shared, until: int, told: int | None = None) -> None:
+def snapshot(shared: Shared, until: int, until_told: int | None = None) -> None:
     """A snapshot of the records below ``until``; ``told`` says that it holds another end."""
-    made = snapshot_of(folded(shared, until), "x")
-    shared.append(Item(0, *encode(made if told is None else made._replace(until=told))))
+    message = snapshot_of(folded(shared, until), "x")
+    shared.append(Item(0, *encode(message if until_told is None else message._replace(until=until_told))))
 
 
 def arrived(shared: Shared) -> Table:
@@ -122,8 +122,8 @@ def test_records_between_a_snapshot_and_the_window_are_read(monkeypatch: pytest.
 
 def test_what_a_snapshot_holds_is_not_applied_again(shared: Shared) -> None:
     """The clock would go back with it, and owners would be stale before their time."""
-    for at, message in enumerate((claim("a"), release("a", 0), claim("b"))):
-        shared.now_ms += 100 * at
+    for number, message in enumerate((claim("a"), release("a", 0), claim("b"))):
+        shared.now_ms += 100 * number
         shared.write(message)
     snapshot(shared, until=3)
     table = arrived(shared)

@@ -80,20 +80,20 @@ def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "expected"),
     [
         ("ModuleNotFoundError: No module named 'pyarrow'", f"'pyarrow'; PYSPARK_PYTHON names .* {sys.executable}"),
         ("KeyError: 'x'", "KeyError: 'x'$"),
     ],
 )
-def test_what_a_tasks_python_raised_is_the_cause(raised: str, told: str) -> None:
+def test_what_a_tasks_python_raised_is_the_cause(raised: str, expected: str) -> None:
     text = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         "Caused by: org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker: "
         f'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n\n    load()\n{raised}\n'
         " SQLSTATE: 38000\n\tat org.apache.spark.Executor.run(Executor.scala:1)\n"
     )
-    assert re.match(f".*{told}", cause(RuntimeError(text)))
+    assert re.match(f".*{expected}", cause(RuntimeError(text)))
 
 
 def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
@@ -204,15 +204,15 @@ def test_a_job_ends_with_its_spark_unless_that_is_kept(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
 def test_a_crash_strikes_a_task_once(monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
-    given = list[Any]()
+    calls = list[Any]()
     monkeypatch.setattr(
-        executors, "run_lease_worker", lambda settings, slot: given.append((settings.crash.probability, slot))
+        executors, "run_lease_worker", lambda settings, slot: calls.append((settings.crash.probability, slot))
     )
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     settings = worker_settings(crash=CrashSettings(probability=1.0))
     assert list(executors._run_in_task(settings, 4, [])) == []
-    assert given == [(probability, 4)]
+    assert calls == [(probability, 4)]
 
 
 class LoneLine:

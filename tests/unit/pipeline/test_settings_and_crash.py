@@ -78,8 +78,8 @@ def test_dice_follow_their_seed_and_probability() -> None:
     ranges = [OffsetRange("in", 0, i, i + 1) for i in range(1000)]
 
     def throws() -> list[bool]:
-        dice = CrashInjector(CrashSettings(0.3, seed=7))
-        return [dice.next_crash(r) is not None for r in ranges]
+        injector = CrashInjector(CrashSettings(0.3, seed=7))
+        return [injector.next_crash(r) is not None for r in ranges]
 
     assert throws() == throws()
     assert 250 < sum(throws()) < 350
@@ -88,10 +88,10 @@ def test_dice_follow_their_seed_and_probability() -> None:
 
 
 def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
-    dice = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
+    injector = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
     offered = OffsetRange("in", 0, 5, 9)
-    assert dice.next_crash(offered) is not None
-    assert dice.next_crash(offered) is None
+    assert injector.next_crash(offered) is not None
+    assert injector.next_crash(offered) is None
 
 
 def test_the_crash_line_has_the_agreed_words() -> None:

@@ -32,23 +32,23 @@ def _topic(kind: Any, *codes: int) -> Any:
     return kind(name="orders", partitions=parts)
 
 
-def _answer(*codes: int, many: bool, whole: int = 0) -> OffsetFetchResponse:
+def _answer(*codes: int, many: bool, error_code: int = 0) -> OffsetFetchResponse:
     """Partition 0 stands at 7, partition 1 nowhere."""
     if not many:
-        return OffsetFetchResponse(topics=[_topic(_Topic, *codes)], error_code=whole)
+        return OffsetFetchResponse(topics=[_topic(_Topic, *codes)], error_code=error_code)
     topics = [_topic(_Group.OffsetFetchResponseTopics, *codes)]
-    return OffsetFetchResponse(groups=[_Group(group_id="g", topics=topics, error_code=whole)])
+    return OffsetFetchResponse(groups=[_Group(group_id="g", topics=topics, error_code=error_code)])
 
 
 @pytest.mark.parametrize(("many", "version"), [(False, 7), (True, 9)])
 @pytest.mark.parametrize("stable", [False, True])
 def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, version: int, stable: bool) -> None:
     """Brokers since 2.5 and since 3.0 are asked in different words."""
-    asked = group_requests._request("g", WANTED, stable, multi_group=many)
-    read = OffsetFetchRequest.decode(asked.encode(version=version), version=version)
-    told = read.groups[0] if many else read
-    topics = [(one.name, list(one.partition_indexes)) for one in told.topics]
-    assert (told.group_id, topics, read.require_stable) == ("g", [("orders", [0, 1])], stable)
+    request = group_requests._request("g", WANTED, stable, multi_group=many)
+    read = OffsetFetchRequest.decode(request.encode(version=version), version=version)
+    group = read.groups[0] if many else read
+    topics = [(one.name, list(one.partition_indexes)) for one in group.topics]
+    assert (group.group_id, topics, read.require_stable) == ("g", [("orders", [0, 1])], stable)
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -62,10 +62,10 @@ def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) 
 
 
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize(("codes", "whole"), [((0, 16), 0), ((), 16)])
-def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], whole: int) -> None:
+@pytest.mark.parametrize(("codes", "error_code"), [((0, 16), 0), ((), 16)])
+def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], error_code: int) -> None:
     with pytest.raises(NotCoordinatorError):
-        group_requests._parsed_response(_answer(*codes, many=many, whole=whole), multi_group=many)
+        group_requests._parsed_response(_answer(*codes, many=many, whole=error_code), multi_group=many)
 
 
 PLACE = ("orders", 0)
@@ -179,11 +179,11 @@ def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> No
 
 def _calls(path: Path) -> list[str]:
     """Attributes, and names as text: `getattr(client, "describe_consumer_groups")` is a call, too."""
-    found, source = [], path.read_text()
+    calls, source = [], path.read_text()
     if not any(name in source for name in FORBIDDEN):
         return []
     for node in ast.walk(ast.parse(source)):
         name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
         if name in FORBIDDEN:
-            found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
-    return found
+            calls.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
+    return calls

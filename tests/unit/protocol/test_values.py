@@ -27,7 +27,7 @@ def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "texts"),
+    ("kind", "reason", "texts"),
     [
         (TransactionalId, "", ["", "g", "g:t", "g:t:x", ":t:1", "g::1", "g:t:01", "g:t:-1", "g:a b:1", "g:t:²"]),
         (
@@ -37,10 +37,10 @@ def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition
         ),
     ],
 )
-def test_what_is_not_one_of_our_ids_is_not_read_as_one(kind: Any, said: str, texts: list[str]) -> None:
+def test_what_is_not_one_of_our_ids_is_not_read_as_one(kind: Any, reason: str, texts: list[str]) -> None:
     """A prefix match would fence somebody else's producer."""
     for text in texts:
-        with pytest.raises(ValueError, match=f"not a transactional id{said}"):
+        with pytest.raises(ValueError, match=f"not a transactional id{reason}"):
             kind.parse(text)
 
 

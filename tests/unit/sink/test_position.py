@@ -39,9 +39,9 @@ def none() -> int | None:
     return None
 
 
-def refusal(given: Batch, committed: Committed | None, evidence: Callable[[], int | None] = none) -> str:
+def refusal(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None] = none) -> str:
     with pytest.raises(Refused) as refused:
-        is_new(given, committed, evidence)
+        is_new(batch, committed, evidence)
     return str(refused.value)
 
 
@@ -166,10 +166,10 @@ def test_stray_bytes_behind_the_metadata_are_not_another_programs() -> None:
         def metadata(self) -> str:
             return (str(metadata).encode() + b"\x07\xfe\xff").decode()
 
-    reader: Any = SimpleNamespace(committed=lambda _asked, timeout: [Answer()])  # noqa: ARG005 - as a consumer has it
-    (found,) = committed(reader, "out", [0], Deadline(5)).values()
-    assert found is not None
-    assert (found.offset, PositionMetadata.parse(found.metadata)) == (3, metadata)
+    reader: Any = SimpleNamespace(committed=lambda _partitions, timeout: [Answer()])  # noqa: ARG005 - as a consumer has it
+    (position,) = committed(reader, "out", [0], Deadline(5)).values()
+    assert position is not None
+    assert (position.offset, PositionMetadata.parse(position.metadata)) == (3, metadata)
 
 
 def test_metadata_and_fingerprints_are_those_of_positions_that_were_committed_already() -> None:

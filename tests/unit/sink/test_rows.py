@@ -17,8 +17,8 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
-    found = {"key": "binary", "offset": "bigint", "value": "string", "partition": "int", "headers": HEADERS}
-    assert checked_columns(found, "out") == ["value", "key", "partition", "headers"]
+    columns = {"key": "binary", "offset": "bigint", "value": "string", "partition": "int", "headers": HEADERS}
+    assert checked_columns(columns, "out") == ["value", "key", "partition", "headers"]
     assert checked_columns({"value": "binary", "topic": "string"}, None) == ["value", "topic"]
     assert checked_columns({"value": "binary", "topic": "string"}, "out") == ["value"], "the sink's topic goes first"
     with pytest.raises(UsageError, match="missing: topic"):
@@ -26,7 +26,7 @@ def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("columns", "reason"),
     [
         ({"key": "binary"}, "(missing: value)"),
         ({"value": "struct<a:int>"}, "wrong type: value struct<a:int>"),
@@ -35,11 +35,11 @@ def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
         ({}, "columns found: none"),
     ],
 )
-def test_other_columns_are_refused_with_those_found_and_those_wanted(found: dict[str, str], said: str) -> None:
+def test_other_columns_are_refused_with_those_found_and_those_wanted(columns: dict[str, str], reason: str) -> None:
     with pytest.raises(UsageError) as refused:
-        checked_columns(found, "out")
+        checked_columns(columns, "out")
     wanted = "columns wanted: value binary or string, key binary or string, topic string, partition int"
-    assert (said in str(refused.value), wanted in str(refused.value)) == (True, True)
+    assert (reason in str(refused.value), wanted in str(refused.value)) == (True, True)
 
 
 @given(
@@ -53,10 +53,10 @@ def test_keys_go_where_kafkas_default_partitioner_puts_them(
 ) -> None:
     """Also in a slice of a longer column, as Arrow hands out."""
     column = pa.array([b"x"] * skipped + keys + [b"y"] * skipped, kind).slice(skipped, len(keys))
-    found = partitions_of(column, partitions).tolist()
-    with_key = [(place, key) for place, key in zip(found, keys, strict=True) if key is not None]
+    targets = partitions_of(column, partitions).tolist()
+    with_key = [(place, key) for place, key in zip(targets, keys, strict=True) if key is not None]
     assert [place for place, _ in with_key] == [(murmur2(key) & 0x7FFFFFFF) % partitions for _, key in with_key]
-    assert all(0 <= place < partitions for place in found)
+    assert all(0 <= place < partitions for place in targets)
 
 
 def test_text_keys_go_where_their_utf_8_goes() -> None:
@@ -68,8 +68,8 @@ def test_text_keys_go_where_their_utf_8_goes() -> None:
 
 
 def test_rows_without_a_key_take_turns() -> None:
-    found = partitions_of(pa.array([None] * 5, pa.binary()), 2)
-    assert (found.tolist(), found.dtype) == ([0, 1, 0, 1, 0], "int32")
+    targets = partitions_of(pa.array([None] * 5, pa.binary()), 2)
+    assert (targets.tolist(), targets.dtype) == ([0, 1, 0, 1, 0], "int32")
 
 
 def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
@@ -128,7 +128,7 @@ def missing(topic: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("topics", "partitions", "count_of", "said"),
+    ("topics", "partitions", "count_of", "expected"),
     [
         (["out", None], None, {"out": 5}.__getitem__, "a row whose topic is null"),
         (["out", "out"], [0, -1], {"out": 5}.__getitem__, "partition -1 of topic 'out', which has 5 partitions"),
@@ -138,16 +138,16 @@ def missing(topic: str) -> int:
     ],
 )
 def test_a_destination_that_does_not_exist_is_refused(
-    topics: list[str | None], partitions: list[int] | None, count_of: Callable[[str], int], said: str
+    topics: list[str | None], partitions: list[int] | None, count_of: Callable[[str], int], expected: str
 ) -> None:
     """By both writers: the client would repeat it until the batch's attempts are used up."""
     columns = {"key": pa.array(["k", "k"]), "topic": pa.array(topics, pa.string())}
     if partitions is not None:
         columns["partition"] = pa.array(partitions, pa.int32())
     batch = pa.RecordBatch.from_pydict(columns)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=expected):
         check_destinations(batch, None, count_of)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=expected):
         destinations_of(batch, None, count_of)
 
 
