@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from dockerfile_parse import DockerfileParser
@@ -156,11 +157,8 @@ def test_the_executors_python_is_that_of_the_setting(monkeypatch: pytest.MonkeyP
     class StartedError(Exception):
         """The JVM's start was reached."""
 
-    def start(*_: object) -> None:
-        raise StartedError
-
     monkeypatch.setenv("PYSPARK_PYTHON", "another")
-    monkeypatch.setattr(session.gateway, "start", start)
+    monkeypatch.setattr(session.gateway, "start", Mock(side_effect=StartedError))
     with pytest.raises(StartedError):
         session.start_context(SparkSettings(master, None, {"spark.pyspark.python": "/env/bin/python"}))
     assert os.environ["PYSPARK_PYTHON"] == "/env/bin/python"

@@ -89,9 +89,11 @@ def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took(s
 class SlowLog(MemoryLog):
     """The answer to every append comes 1.5 s after the record's own time."""
 
+    delay_ms = 1500
+
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         done = super().append(items, deadline)
-        self._shared.now_ms += 1500
+        self._shared.now_ms += self.delay_ms
         return done
 
 
@@ -390,10 +392,7 @@ def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() ->
     class Late(SlowLog):
         """The answer to a claim of messages, and to the heartbeat behind it, takes longer than two intervals."""
 
-        def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
-            done = super().append(items, deadline)
-            self._shared.now_ms += 600
-            return done
+        delay_ms = 2100
 
     fresh = Shared()
     slow = member(fresh, "a", (0,), log=SlowLog)

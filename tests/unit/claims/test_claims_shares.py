@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 
 
-def world(owners: str) -> dict[int, OwnedPartition]:
+def owned_partitions(owners: str) -> dict[int, OwnedPartition]:
     """`a b! c? -`: partition 0 is a's, 1 was b's and is stale, of c nobody knows, 3 is nobody's."""
     state = {"!": Status.STALE, "?": Status.UNKNOWN}
     names = [None if one == "-" else one for one in owners.split()]
@@ -55,7 +55,7 @@ def test_a_member_claims_what_is_due_to_it_and_gives_back_what_others_lack(
 ) -> None:
     """A paused one claims nothing and gives all back; who does not share claims all that is free and keeps it."""
     settings = {"paused": "paused" in how, "share": "alone" not in how}
-    assert {me: plan_claims(world(owners), list(members), me, **settings) for me in plans} == plans
+    assert {me: plan_claims(owned_partitions(owners), list(members), me, **settings) for me in plans} == plans
 
 
 def test_what_does_not_divide_stays_with_those_that_hold_the_most() -> None:
@@ -98,7 +98,7 @@ def folded(shared: Shared, until: int | None = None) -> Table:
 
 
 def snapshot(shared: Shared, until: int, until_told: int | None = None) -> None:
-    """A snapshot of the records below ``until``; ``told`` says that it holds another end."""
+    """A snapshot of the records below ``until``; ``until_told``: it says that it ends there."""
     message = snapshot_of(folded(shared, until), "x")
     shared.append(Item(0, *encode(message if until_told is None else message._replace(until=until_told))))
 
@@ -134,7 +134,7 @@ def test_what_a_snapshot_holds_is_not_applied_again(shared: Shared) -> None:
 def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int, shared: Shared) -> None:
     """Its own offset is the last end that it can hold; with a later one records would be passed over."""
     shared.write(claim("a"))
-    snapshot(shared, until=1, told=1 + beyond)
+    snapshot(shared, until=1, until_told=1 + beyond)
     shared.write(claim("b", 1))
     assert arrived(shared).owners == folded(shared).owners
     assert len(arrived(shared).owners) == 2

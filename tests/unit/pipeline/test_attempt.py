@@ -206,10 +206,7 @@ def test_an_outcome_names_the_traces_of_its_records_where_somebody_asked(traced:
 
 @pytest.mark.usefixtures("world")
 def test_a_producer_that_cannot_be_made_is_an_outcome_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise Fatal("no such setting")
-
-    monkeypatch.setattr(attempts, "KafkaTransaction", refuse)
+    monkeypatch.setattr(attempts, "KafkaTransaction", Mock(side_effect=Fatal("no such setting")))
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
     assert (outcome.status, outcome.detail) == (Status.FAILED, "Fatal: no such setting")
     assert (outcome.steps, outcome.traces) == ({}, [])

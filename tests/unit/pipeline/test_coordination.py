@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 from harness.pipeline import Here, until
@@ -223,10 +224,7 @@ def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_last
     coordination.alternate(open_leadership, lambda _: True, lambda _: True, stop, patience, view)
     assert "out of reach" in view.notes[0]
     assert leadership.log == ["opened", "left"]
-
-    def fails(_leadership: coordination.Leadership) -> bool:
-        raise DeadlineExceeded("the work's own")
-
+    fails = Mock(side_effect=DeadlineExceeded("the work's own"))
     with pytest.raises(DeadlineExceeded, match="the work's own"):
         coordination.alternate(lambda: leadership, lambda _: True, fails, stop, patience, view)
 

@@ -42,8 +42,8 @@ def opened(silence_s: float) -> Iterator[LeaseServer]:
         yield server
     finally:
         server.close()
-        while _lines:
-            _lines.pop().close()
+        while _connections:
+            _connections.pop().close()
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def server() -> Iterator[LeaseServer]:
         yield server
 
 
-_lines: list[MessageConnection] = []
+_connections: list[MessageConnection] = []
 
 
 def connection(server: LeaseServer) -> MessageConnection:
-    _lines.append(MessageConnection.to("127.0.0.1", server.port, 5.0, Deadline(5)))
-    return _lines[-1]
+    _connections.append(MessageConnection.to("127.0.0.1", server.port, 5.0, Deadline(5)))
+    return _connections[-1]
 
 
 def hello(server: LeaseServer, slot: int = 2) -> MessageConnection:
@@ -139,10 +139,10 @@ def tcp() -> Iterator[Tcp]:
     """A connection, and the other end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = socket.create_connection(server.getsockname(), 5)
-        theirs, _ = server.accept()
+        driver_end, _ = server.accept()
     caller = MessageConnection(connection, 5.0)
-    with contextlib.closing(theirs):
-        yield caller, theirs
+    with contextlib.closing(driver_end):
+        yield caller, driver_end
         caller.close()
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_play import worker_settings
@@ -246,10 +247,7 @@ def test_who_waits_for_its_turn_leaves_when_it_is_called_back(work: Work, monkey
     ],
 )
 def test_a_partition_that_fails_is_left_with_its_reason_alone(work: Work, error: Exception, why: str) -> None:
-    def act(*_: object) -> int:
-        raise error
-
-    work.acts[0] = act
+    work.acts[0] = Mock(side_effect=error)
     with leased() as driver:
         driver.grants(grant(1), grant(0))
         released = driver.hears()["released"]

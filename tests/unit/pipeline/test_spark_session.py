@@ -230,10 +230,7 @@ def test_what_may_fail_is_tried_again_without_a_word(keep_warm: KeepWarm) -> Non
 
 
 def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(keep_warm: KeepWarm) -> None:
-    def work() -> None:
-        raise TypeError("a bug of ours")
-
-    warmth, messages, thread = keep_warm(work)
+    warmth, messages, thread = keep_warm(Mock(side_effect=TypeError("a bug of ours")))
     thread.join(20)
     warmth.keep()
     assert not thread.is_alive()

@@ -225,10 +225,7 @@ def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(create
 
 
 def test_nobody_is_replaced_while_the_brokers_are_away(created: list[Silent], monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any, **__: Any) -> None:
-        raise Unreachable("nobody answered")
-
-    monkeypatch.setattr(clients, "reach", away)
+    monkeypatch.setattr(clients, "reach", Mock(side_effect=Unreachable("nobody answered")))
     _read_nothing()
     assert [one.closed for one in created] == [False]
 

@@ -45,7 +45,7 @@ def _no_token_is_kept() -> None:
 
 
 class Endpoint:
-    """A token endpoint; ``asked``: the forms, with who asked."""
+    """A token endpoint; ``requests``: who asked, and the forms."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []

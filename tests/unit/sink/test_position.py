@@ -35,11 +35,11 @@ def position(next_batch: int, query: str | None = QUERY, topic_id: str = TOPIC_I
     return Committed(next_batch, str(metadata(next_batch - 1, query, topic_id)))
 
 
-def none() -> int | None:
+def no_evidence() -> int | None:
     return None
 
 
-def refusal(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None] = none) -> str:
+def refusal(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None] = no_evidence) -> str:
     with pytest.raises(Refused) as refused:
         is_new(batch, committed, evidence)
     return str(refused.value)
@@ -51,10 +51,10 @@ def test_the_next_batch_is_written_and_the_one_before_is_out_already() -> None:
     def never() -> int | None:
         raise AssertionError
 
-    assert is_new(batch(0), None, none)
+    assert is_new(batch(0), None, no_evidence)
     assert is_new(batch(1), position(1), never)
     assert not is_new(batch(0), position(1), never)
-    assert is_new(Batch("revenue", "out", 1, metadata(1), None), position(1), none)
+    assert is_new(Batch("revenue", "out", 1, metadata(1), None), position(1), no_evidence)
 
 
 def test_an_expired_position_is_refused_with_the_last_batch_that_the_topic_shows() -> None:
@@ -96,7 +96,7 @@ def test_a_checkpoint_restored_from_an_old_copy_or_a_position_that_was_moved_bac
     assert "is at batch 0, Kafka's position is batch 3" in text
     assert "an older copy of the checkpoint was restored; restore the checkpoint that belongs to batch 3" in text
     with pytest.raises(Refused) as refused:
-        is_new(batch(0), position(3), none)
+        is_new(batch(0), position(3), no_evidence)
     assert not isinstance(refused.value, PositionBehind), "asking again would not help"
     text = refusal(batch(2), position(1))
     assert "Kafka's position is batch 1" in text
@@ -116,8 +116,8 @@ def test_a_batch_that_is_out_but_covered_other_offsets_is_refused() -> None:
 
 
 def test_a_position_set_by_hand_is_believed() -> None:
-    assert is_new(batch(2), Committed(2, BY_HAND), none)
-    assert not is_new(batch(1), Committed(2, BY_HAND), none)
+    assert is_new(batch(2), Committed(2, BY_HAND), no_evidence)
+    assert not is_new(batch(1), Committed(2, BY_HAND), no_evidence)
     assert "Kafka's position is batch 2" in refusal(batch(0), Committed(2, BY_HAND))
 
 
@@ -130,10 +130,10 @@ def test_an_offset_of_another_program_is_refused(metadata: str) -> None:
 def test_batch_jobs_write_growing_ids_once() -> None:
     job = Batch("revenue", "out", 20261123, PositionMetadata(None, "", TOPIC_ID))
     done = Committed(20261124, str(job.metadata))
-    assert is_new(job, None, none)
-    assert not is_new(job, done, none)
+    assert is_new(job, None, no_evidence)
+    assert not is_new(job, done, no_evidence)
     for before in (20260101, 20261123):
-        assert is_new(job, Committed(before, str(job.metadata)), none)
+        assert is_new(job, Committed(before, str(job.metadata)), no_evidence)
     text = refusal(Batch("revenue", "out", 20261122, job.metadata), done)
     assert "write() was called with batch 20261122, Kafka's position is batch 20261124" in text
 

@@ -98,7 +98,7 @@ def test_columns_that_are_not_there_are_empty_and_each_row_may_name_its_topic() 
     assert [topic for _, _, topic, _, _ in rows_of(batch, "mine")] == ["mine", "mine"]
 
 
-def nobody(topic: str) -> int:
+def not_asked(topic: str) -> int:
     raise AssertionError(f"asked for the partitions of {topic}")
 
 
@@ -134,7 +134,7 @@ def missing(topic: str) -> int:
         (["out", "out"], [0, -1], {"out": 5}.__getitem__, "partition -1 of topic 'out', which has 5 partitions"),
         (["out", "late"], [4, 3], {"out": 5, "late": 3}.__getitem__, r"partition 3 of topic 'late', .* \(0 to 2\)"),
         (["out", "late"], None, missing, "no topic out"),
-        ([None, None], [0, 1], nobody, "a row whose topic is null"),
+        ([None, None], [0, 1], not_asked, "a row whose topic is null"),
     ],
 )
 def test_a_destination_that_does_not_exist_is_refused(
@@ -145,10 +145,9 @@ def test_a_destination_that_does_not_exist_is_refused(
     if partitions is not None:
         columns["partition"] = pa.array(partitions, pa.int32())
     batch = pa.RecordBatch.from_pydict(columns)
-    with pytest.raises(Refused, match=expected):
-        check_destinations(batch, None, count_of)
-    with pytest.raises(Refused, match=expected):
-        destinations_of(batch, None, count_of)
+    for check in (check_destinations, destinations_of):
+        with pytest.raises(Refused, match=expected):
+            check(batch, None, count_of)
 
 
 def test_a_sinks_topic_takes_precedence_and_a_null_partition_is_the_keys() -> None:
@@ -157,7 +156,7 @@ def test_a_sinks_topic_takes_precedence_and_a_null_partition_is_the_keys() -> No
     check_destinations(batch, "out", {"out": 5}.__getitem__)
     with pytest.raises(Refused, match="partition 4 of topic 'out', which has 4"):
         check_destinations(batch, "out", {"out": 4}.__getitem__)
-    check_destinations(batch.select(["key"]), "out", nobody)  # rows that name no destination cost no request
+    check_destinations(batch.select(["key"]), "out", not_asked)  # rows that name no destination cost no request
 
 
 def test_a_header_without_a_key_is_refused() -> None:
