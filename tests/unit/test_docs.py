@@ -44,12 +44,10 @@ from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
 PROTOCOL = (ROOT / "docs/PROTOCOL.md").read_text()
 DESIGN = (ROOT / "docs/DESIGN.md").read_text()
 OPERATIONS = (ROOT / "docs/OPERATIONS.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-
 PROGRAMS = {**commands.PROGRAMS, "brew": brew_cli}
 
 
@@ -172,7 +170,6 @@ def test_what_a_page_mentions_exists(page: Path) -> None:
     """Links, files, tests, make targets, variables, commands; nothing of one machine only, or that nobody rounded."""
     text = page.read_text()
     defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
-
     assert pages.dead_links(text, page.parent) == []
     assert pages.missing_files(text, page.parent) == []
     assert unknown_targets(text, MAKEFILE) == []
@@ -329,6 +326,5 @@ def test_the_table_of_anomalies_is_the_checkers_whose_counts_can_be_demanded() -
     rows = tables(PROTOCOL, "Anomalies")[0]
     assert sorted(name for name, _ in rows) == sorted(name.value for name in Name)
     assert all(len(meaning) > 20 for _, meaning in rows)
-
     counts = Checker(BrokerFacts("in", "out", "dlq", {}, {}, 1)).counts
     assert counts.keys() >= {"committed_transactions", "aborted_transactions", "aborted_records", "fences"}

@@ -210,8 +210,6 @@ def test_delays_leave_the_warm_up_out_and_nothing_else() -> None:
 
 
 _SVG = "{http://www.w3.org/2000/svg}"
-
-
 RESULTS = Results(
     "run.py",
     {"cores": "2"},

@@ -34,7 +34,6 @@ VALUES = {
     "phase": {"fence", "locate", "begin", "produce", "send-offsets", "commit"},
     "application": {"pipeline", "downstream ledger", "downstream receive", "downstream call", "downstream totals"},
 }
-
 RULE_GROUPS = yaml.safe_load((DEPLOY / "alerts/brew.rules.yaml").read_text())["groups"]
 RULES = [rule for group in RULE_GROUPS for rule in group["rules"]]
 DASHBOARD = json.loads((DEPLOY / "grafana/brew.json").read_text())

@@ -39,7 +39,6 @@ OFFERED = OffsetRange("in", 0, 5, 8)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
 OFFER = AttemptSpec(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
 ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, None], [1, 2])
-
 TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
 VALUE = b'{"customer_id":"c-1"}'
@@ -198,13 +197,13 @@ def test_a_crash_before_the_report_strikes_only_what_was_committed_and_is_given_
     assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(("traced", "traces"), [(False, []), (True, [TRACE.decode()])])
 def test_an_outcome_names_the_traces_of_its_records_where_somebody_asked(traced: bool, traces: list[str]) -> None:
     assert attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, traced=traced)).traces == traces
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fakes")
 def test_a_producer_that_cannot_be_made_is_an_outcome_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "KafkaTransaction", Mock(side_effect=Fatal("no such setting")))
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
@@ -215,7 +214,7 @@ def test_a_producer_that_cannot_be_made_is_an_outcome_without_steps(monkeypatch:
 PLACE = {"topic": "in", "partition": 4, "start": 5, "until": 8, "group": "group", "transactional_id": "group:in:4"}
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fakes")
 def test_the_journal_has_every_step_and_the_outcome_with_the_range_and_the_group(tmp_path: Path) -> None:
     attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
     lines = list(entries(tmp_path))

@@ -24,8 +24,6 @@ from brew.spark.worker import _exclude_modules_from_collection
 from pipeline.transformation import OrderEnrichment
 
 SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
-
-
 LARGE = replace(SMALL, read_bytes=100 * SMALL_RECORD_BYTES)
 FAILURES = [Outcome(0, 100, 200, one) for one in (Status.FAILED, Status.FENCED, Status.CRASHED, Status.OFFSET_GAP)]
 

@@ -17,8 +17,6 @@ from proof.__main__ import proof
 
 NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
 ME, FILE = "User:me", "/c.properties"
-
-
 TOPIC = "Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
 GROUP = "Group authorization failed (GROUP_AUTHORIZATION_FAILED)"
 ID = "Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"

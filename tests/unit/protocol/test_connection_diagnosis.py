@@ -90,16 +90,16 @@ def outage(patience_s: float | None = 120.0) -> Outage:
 
 def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> None:
     """With what waits, until when, and how long it lasted: counted from the last answer before it."""
-    one = outage()
-    assert one.answered(100.0) is None
-    assert one.silent(104.0, NOON) == (
+    away = outage()
+    assert away.answered(100.0) is None
+    assert away.silent(104.0, NOON) == (
         "brokers-away: k:9092 has not answered for 4 s; the run waits, at least until 12:01:56 UTC (120 s)"
     )
-    assert [one.silent(seconds, NOON) for seconds in (105.0, 120.0, 135.0)] == [None] * 3
-    assert one.answered(136.0) == "brokers-back: k:9092 answers again; it was away for 36 s"
-    assert [one.answered(seconds) for seconds in (138.0, 140.0)] == [None] * 2
-    assert "has not answered for 20 s" in (one.silent(160.0, NOON) or "")
-    assert one.answered(170.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
+    assert [away.silent(seconds, NOON) for seconds in (105.0, 120.0, 135.0)] == [None] * 3
+    assert away.answered(136.0) == "brokers-back: k:9092 answers again; it was away for 36 s"
+    assert [away.answered(seconds) for seconds in (138.0, 140.0)] == [None] * 2
+    assert "has not answered for 20 s" in (away.silent(160.0, NOON) or "")
+    assert away.answered(170.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
     assert (outage(None).silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")
     never = Outage("k:9092", "the run waits", 120.0)  # the program's own first question ends it with what to do
     assert (never.silent(0.0), never.silent(100.0), never.answered(101.0)) == (None, None, None)
@@ -107,5 +107,5 @@ def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> Non
 
 @pytest.mark.parametrize(("silent_s", "until"), [(119.0, "12:00:01"), (120.0, "12:00:00"), (500.0, "12:00:00")])
 def test_the_time_of_giving_up_is_never_one_that_has_passed(silent_s: float, until: str) -> None:
-    one = outage()
-    assert f"until {until} UTC" in (one.silent(silent_s, NOON) or "")
+    away = outage()
+    assert f"until {until} UTC" in (away.silent(silent_s, NOON) or "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,12 +19,12 @@ from brew.kafka.transaction import connect_early
 from proof import seed
 
 
-class Held:
+class FakeProducer:
     """Stands for a producer, in a frame that an error went through."""
 
 
-def _goes_through() -> weakref.ref[Held]:
-    held = Held()
+def _goes_through() -> weakref.ref[FakeProducer]:
+    held = FakeProducer()
     with pytest.raises(BrewError), mapped("fence"):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "late", False, True))
     return weakref.ref(held)
@@ -75,23 +74,15 @@ def test_a_seeder_connects_before_its_first_record(monkeypatch: pytest.MonkeyPat
 
 def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log's end behind a marker is told by a fetch that finds nothing: brokers would hold it back for 500 ms."""
-    consumer_settings: dict[str, Any] = {}
-
-    class Made(Exception):
-        pass
-
-    def consumer(*_args: Any, **settings: Any) -> None:
-        consumer_settings.update(settings)
-        raise Made
-
+    consumer = Mock(side_effect=RuntimeError("its settings are all that is tested"))
     monkeypatch.setattr(log_reader, "consumer", consumer)
-    with pytest.raises(Made):
+    with pytest.raises(RuntimeError, match="its settings"):
         list(log_reader.scan(Connection("nowhere:1"), "orders", {0: (0, 5)}, "read_committed"))
-    assert consumer_settings["fetch.wait.max.ms"] <= 20
+    assert consumer.call_args.kwargs["fetch.wait.max.ms"] <= 20
 
 
 class UnreachableAdmin(Silent):
-    """A broker that shuts it at the second knock, and answers no question."""
+    """A client whose broker refuses its second connection, and answers no request."""
 
     def __init__(self, failures: ConnectionFailures) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -122,18 +123,6 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
 
 def test_a_retriable_call_is_repeated_until_it_succeeds_or_time_is_up() -> None:
     """Same call, same arguments, within the deadline; any other error leaves at once."""
-    answers = [Retriable("a"), Retriable("b"), 7]
-
-    def call() -> int:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert retry_until(call, "fence", Deadline(5)) == 7
-
-    def never() -> int:
-        raise Retriable("still")
-
+    assert retry_until(Mock(side_effect=[Retriable("a"), Retriable("b"), 7]), "fence", Deadline(5)) == 7
     with pytest.raises(DeadlineExceeded, match=r"fence: still failing after 0\.05 s"):
-        retry_until(never, "fence", Deadline(0.05))
+        retry_until(Mock(side_effect=Retriable("still")), "fence", Deadline(0.05))
