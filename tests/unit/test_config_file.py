@@ -113,7 +113,7 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "words"),
     [
         ("[run]\nfolow = true", "brew.toml: [run] has no option 'folow'; did you mean 'follow'?"),
         ("[common]\nimput = 'x'", "brew.toml: [common] has no setting 'imput'; did you mean 'input'?"),
@@ -128,13 +128,11 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
         ("[run", "brew.toml is not TOML"),
     ],
 )
-def test_what_cannot_be_is_refused_with_file_and_key(
-    text: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_is_refused_with_file_and_key(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("brew.toml").write_text(text)
     assert exit_code_of(cli, "brew", ["run"]) == 64
     message = capsys.readouterr().err
-    assert expected in message
+    assert words in message
     assert message.count("\n") == 1
     assert exit_code_of(cli, "brew", ["run", "--help"]) == 0, "whoever mends the file needs the options' names"
 

@@ -12,10 +12,7 @@ import brew
 from brew.record import Record, Reject, apply
 from brew.record_batches import SCHEMA, apply_batch, batch_of
 
-RECORDS = [
-    Record("in", 1, 5, b"k", b"v", (("h", b"1"), ("n", None)), 17),
-    Record("in", 1, 7, None, None, (), 18),
-]
+RECORDS = [Record("in", 1, 5, b"k", b"v", (("h", b"1"), ("n", None)), 17), Record("in", 1, 7, None, None, (), 18)]
 
 
 def test_what_comes_back_unchanged_is_unchanged() -> None:

@@ -47,9 +47,8 @@ def rows(*kinds: int, headers: list[Any] | None = None) -> Rows:
     return Rows(list(range(n)), [b"k"] * n, [orjson.dumps(CLICKS[kind]) for kind in kinds], [headers] * n, [7] * n)
 
 
-def transform_with(
-    function: Callable[..., Any] = add_domain, on_error: OnError = OnError.END
-) -> FunctionTransformation:
+def calling(function: Callable[..., Any] = add_domain, on_error: OnError = OnError.END) -> FunctionTransformation:
+    """The transformation that calls this function."""
     return FunctionTransformation("f", frozenset({"out", f"{LATE}.clicks"}), 1000, on_error, function)
 
 
@@ -64,7 +63,7 @@ def run(broker: Broker, batch: Rows, transformation: FunctionTransformation, **m
 
 def test_each_answer_is_written_in_one_transaction_with_its_source(broker: Broker) -> None:
     """Drop, fan-out, route and rejection: inputs = transformed + rejected + dropped, and every identity is its own."""
-    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, LATER, NO_URL, DROP, headers=[("h", b"1")]), transform_with())
+    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, LATER, NO_URL, DROP, headers=[("h", b"1")]), calling())
     assert (outcome.status, outcome.enriched, outcome.rejected, outcome.dropped) == (Status.COMMITTED, 3, 1, 2)
     assert (outcome.records, outcome.written, outcome.reasons) == (6, 5, {"no-url": 1})
     written = {(one.topic, SourcePosition.of(one.headers)): one for one in broker.visible()}
@@ -85,7 +84,7 @@ def test_each_answer_is_written_in_one_transaction_with_its_source(broker: Broke
 
 
 def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes(broker: Broker) -> None:
-    run(broker, rows(NO_URL, headers=[("h", b"1")]), transform_with())
+    run(broker, rows(NO_URL, headers=[("h", b"1")]), calling())
     (dead,) = broker.visible()
     headers = dict(dead.headers)
     assert (dead.topic, dead.value, dead.key, dead.headers[0]) == ("dead", b'{"kind":"plain"}', b"k", ("h", b"1"))
@@ -95,14 +94,14 @@ def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes(broker: Broker
 
 def test_an_exception_ends_the_run_and_nothing_of_the_range_is_visible(broker: Broker) -> None:
     with pytest.raises(TransformFailed) as failed:
-        run(broker, rows(PLAIN, ERROR, PLAIN), transform_with())
+        run(broker, rows(PLAIN, ERROR, PLAIN), calling())
     for words in ("f raised KeyError: 'nowhere' (clicks_example.py, line", "in[2] offset 1;", "--on-error dead-letter"):
         assert words in str(failed.value)
     assert (broker.visible(), broker.committed) == ([], None)
 
 
 def test_an_exception_becomes_a_dead_letter_where_that_is_asked_for(broker: Broker) -> None:
-    outcome = run(broker, rows(PLAIN, ERROR), transform_with(on_error=OnError.DEAD_LETTER))
+    outcome = run(broker, rows(PLAIN, ERROR), calling(on_error=OnError.DEAD_LETTER))
     dead = next(one for one in broker.visible() if one.topic == "dead")
     headers = dict(dead.headers)
     assert (headers[ERROR_REASON], headers[ERROR_EXCEPTION]) == (b"transform-error", b"KeyError")
@@ -115,13 +114,13 @@ def test_a_topic_that_the_run_does_not_have_ends_it_whatever_the_setting(on_erro
     """Nobody would look for such a record among the dead letters: the command line is wrong."""
     expected = r"to 'else'; the run's output topics are late\.clicks, out; name that one"
     with pytest.raises(TransformFailed, match=expected):
-        run(Broker(), rows(PLAIN), transform_with(lambda record: record.to("else"), on_error))
+        run(Broker(), rows(PLAIN), calling(lambda record: record.to("else"), on_error))
 
 
 def test_an_output_that_no_topic_holds_is_a_dead_letter_of_that_reason(broker: Broker) -> None:
     """Else the brokers would refuse the transaction again and again."""
     too_large = CLICK.with_value(b"x" * 990).with_headers([("h", b"y" * 10)])
-    run(broker, rows(PLAIN), transform_with(lambda record: [record, too_large]))
+    run(broker, rows(PLAIN), calling(lambda record: [record, too_large]))
     (dead,) = broker.visible()
     assert (dead.topic, dict(dead.headers)[ERROR_REASON]) == ("dead", b"too-large")
     assert dict(dead.headers)[ERROR_MESSAGE] == b"an output has 1002 bytes, the limit is 1000"
@@ -135,13 +134,13 @@ def test_rows_below_the_committed_offset_are_not_transformed_again() -> None:
         return record
 
     broker = Broker(committed=Committed(2, ""))
-    assert run(broker, rows(PLAIN, PLAIN, PLAIN, PLAIN), transform_with(noting)).enriched == 2
+    assert run(broker, rows(PLAIN, PLAIN, PLAIN, PLAIN), calling(noting)).enriched == 2
     assert seen == broker.sources() == [2, 3]
 
 
 def test_a_record_of_the_functions_own_gets_the_inputs_timestamp_and_source(broker: Broker) -> None:
     """0 would be the time of writing, which nobody could prove."""
-    run(broker, rows(PLAIN), transform_with(lambda _record: Record(key=b"new", value=b"v")))
+    run(broker, rows(PLAIN), calling(lambda _record: Record(key=b"new", value=b"v")))
     (one,) = broker.visible()
     assert (one.timestamp, one.partition, SourcePosition.of(one.headers)) == (7, -1, SourcePosition("in", 2, 0))
 
@@ -152,7 +151,7 @@ def test_reasons_beyond_some_are_counted_together(broker: Broker) -> None:
     def own_reason(record: Record) -> None:
         raise Reject(f"reason-{record.offset}")
 
-    outcome = run(broker, rows(*[PLAIN] * (MAX_REASONS + 9)), transform_with(own_reason))
+    outcome = run(broker, rows(*[PLAIN] * (MAX_REASONS + 9)), calling(own_reason))
     assert len(outcome.reasons) == MAX_REASONS + 1
     assert (outcome.reasons[OTHER_REASONS], outcome.rejected) == (9, MAX_REASONS + 9)
 
@@ -160,10 +159,10 @@ def test_reasons_beyond_some_are_counted_together(broker: Broker) -> None:
 @pytest.mark.parametrize("point", [one for one in CrashPoint if one is not CrashPoint.BEFORE_REPORT])
 def test_a_crash_with_fan_out_leaves_all_or_nothing_and_is_healed(point: CrashPoint, broker: Broker) -> None:
     with pytest.raises(CrashedOnPurposeError) as crash:
-        run(broker, rows(FAN_OUT, FAN_OUT), transform_with(), crash=PlannedCrash(point, CrashMode.PIPELINE))
+        run(broker, rows(FAN_OUT, FAN_OUT), calling(), crash=PlannedCrash(point, CrashMode.PIPELINE))
     if point is CrashPoint.MID_PRODUCE:
         assert (crash.value.tally.written, crash.value.tally.enriched, len(broker.log)) == (3, 1, 3)
-    run(broker, rows(FAN_OUT, FAN_OUT), transform_with())
+    run(broker, rows(FAN_OUT, FAN_OUT), calling())
     positions = [SourcePosition.of(one.headers) for one in broker.visible()]
     assert positions == [SourcePosition("in", 2, offset, index) for offset in range(2) for index in range(3)]
 
@@ -171,7 +170,7 @@ def test_a_crash_with_fan_out_leaves_all_or_nothing_and_is_healed(point: CrashPo
 def test_an_index_that_came_with_the_input_is_not_ours(broker: Broker) -> None:
     """The input may be another pipeline's fan-out: its headers stand before ours."""
     older = SourcePosition("first", 1, 8, 2).headers()
-    run(broker, rows(PLAIN, FAN_OUT, headers=older), transform_with())
+    run(broker, rows(PLAIN, FAN_OUT, headers=older), calling())
     positions = [SourcePosition.of(one.headers) for one in broker.visible()]
     assert positions == [SourcePosition("in", 2, 0), *(SourcePosition("in", 2, 1, index) for index in range(3))]
     assert SourcePosition.of(older) == SourcePosition.parse("first/1/8#2") == SourcePosition("first", 1, 8, 2)
@@ -183,9 +182,7 @@ def test_an_index_that_came_with_the_input_is_not_ours(broker: Broker) -> None:
 
 def test_a_function_of_batches_answers_by_offset(broker: Broker) -> None:
     """An offset that is missing was dropped, one that stands several times fans out, a reason rejects."""
-    outcome = run(
-        broker, rows(PLAIN, DROP, FAN_OUT, NO_URL, headers=[("h", b"1")]), transform_with(add_domain_in_batches)
-    )
+    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, NO_URL, headers=[("h", b"1")]), calling(add_domain_in_batches))
     assert (outcome.enriched, outcome.rejected, outcome.dropped, outcome.written) == (2, 1, 1, 4)
     first = broker.visible()[0]
     assert (first.key, first.timestamp, first.headers[0]) == (b"k", 7, ("h", b"1"))
@@ -195,8 +192,8 @@ def test_a_function_of_batches_answers_by_offset(broker: Broker) -> None:
 
 def test_an_exception_in_a_batch_names_its_record() -> None:
     with pytest.raises(TransformFailed, match=r"offset 2;"):
-        run(Broker(), rows(PLAIN, PLAIN, ERROR), transform_with(add_domain_in_batches))
-    outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), transform_with(add_domain_in_batches, OnError.DEAD_LETTER))
+        run(Broker(), rows(PLAIN, PLAIN, ERROR), calling(add_domain_in_batches))
+    outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), calling(add_domain_in_batches, OnError.DEAD_LETTER))
     assert (outcome.enriched, outcome.examples) == (2, {"transform-error": 1})
 
 

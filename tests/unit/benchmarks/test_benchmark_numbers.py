@@ -32,7 +32,7 @@ from brew.journal import Entry, Phase, Step
 
 
 @pytest.mark.parametrize(
-    ("sights", "expected"),
+    ("samples", "expected"),
     [
         ([(12.0, 100), (13.0, 250), (14.0, 301)], Throughput(2.0, 4.0, 100.0, 75.0)),
         ([(12.0, 300)], Throughput(2.0, 2.0, 150.0, 150.0)),
@@ -40,10 +40,10 @@ from brew.journal import Entry, Phase, Step
     ],
 )
 def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate(
-    sights: list[tuple[float, int]], expected: Throughput | None
+    samples: list[tuple[float, int]], expected: Throughput | None
 ) -> None:
     """100 at 12 s and 300 at 14 s are 200 records in 2 s; what a single look saw has its overall rate, nothing none."""
-    assert throughput([VisibilitySample(*sight) for sight in sights], 10.0, 300) == expected
+    assert throughput([VisibilitySample(*sample) for sample in samples], 10.0, 300) == expected
 
 
 def _run(contender: str, records: int, number: int, rate: float, cpu_s: float = 10.0) -> Run:
@@ -56,12 +56,8 @@ def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) ->
     runs = [_run("direct", 1000, n, rate) for n, rate in enumerate((180.0, 250.0, 900.0), 1)]
     runs += [_run("franz", 1000, n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
     killed = [Restart("franz", 1000, 1, 200, 50, 4.0, 9.0, 0, "proven")]
-    followed = [
-        Latency("direct", n, 1000, 999.0, 20.0, 4.0, 30.0 + n, 90.0, 99.0, 0.2, 300.0, "proven") for n in (1, 2)
-    ]
-    results = Results(
-        "make bench", {"cores": "2"}, {"direct": "ours", "franz": "Go"}, ["direct"], runs, killed, followed
-    )
+    delays = [Latency("direct", n, 1000, 999.0, 20.0, 4.0, 30.0 + n, 90.0, 99.0, 0.2, 300.0, "proven") for n in (1, 2)]
+    results = Results("make bench", {"cores": "2"}, {"direct": "ours", "franz": "Go"}, ["direct"], runs, killed, delays)
     assert lines(results, 1000)[0] == ["measure", "direct", "franz", "direct / franz"]
     assert lines(results, 1000)[1][1:] == ["250", "100", "2.50 (2.00-8.18)"]
     write(results, tmp_path / "RESULTS.md")

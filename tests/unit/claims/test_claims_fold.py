@@ -52,7 +52,7 @@ MAKERS: dict[str, Callable[..., Message]] = {
 }
 
 
-def written(table: Table, log: str) -> str:
+def applied(table: Table, log: str) -> str:
     """
     Apply a log of records such as `5 beat a 0 10: refreshed`, and return it with the effects that they had.
 
@@ -138,7 +138,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_each_record_has_one_effect_and_leaves_one_owner(case: str, table: Table) -> None:
     log, _, owner = case.partition(" -> ")
-    assert (written(table, log), owner_in(table)) == (log, owner)
+    assert (applied(table, log), owner_in(table)) == (log, owner)
 
 
 def test_the_writes_of_an_owner_that_was_replaced_are_late(table: Table) -> None:
@@ -182,7 +182,7 @@ def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytes
 
 @pytest.mark.parametrize(("until", "paused"), [(0, set()), (1, {GROUP})])
 def test_a_pause_that_ends_at_the_records_own_time_is_none(until: int, paused: set[str], table: Table) -> None:
-    written(table, f"0 pause {until}")
+    applied(table, f"0 pause {until}")
     assert set(table.pauses) == paused
 
 
@@ -230,7 +230,7 @@ ADOPTED = "0 beat a 40 7: adopted, 1 claim b: held, 2 beat a 40 8: refreshed"
 def test_a_log_whose_begin_is_gone_adopts_owners_by_their_heartbeats(log: str, owner: str) -> None:
     """Their claims were deleted; one that another owner has replaced since is still late."""
     table = Table(begin=100)
-    assert (written(table, log), owner_in(table)) == (log, owner)
+    assert (applied(table, log), owner_in(table)) == (log, owner)
 
 
 def test_a_table_from_the_middle_of_a_log_is_partial_until_the_longest_interval_has_passed_twice() -> None:
@@ -309,15 +309,14 @@ _message: st.SearchStrategy[Message] = st.one_of(
 )
 
 # Steps of the brokers' clock: mostly ahead by little, sometimes by more than two intervals, sometimes back.
-_step = st.one_of(
-    st.integers(0, 900), st.sampled_from([0, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1, -700, -70_000, 70_000])
-)
+_jump = st.sampled_from([0, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1, -700, -70_000, 70_000])
+_step = st.one_of(st.integers(0, 900), _jump)
 Steps = list[tuple[int, Message, bool]]
 _log = st.lists(st.tuples(_step, _message, st.booleans()), max_size=60)
 _quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def _aimed(table: Table, message: Message, right: bool) -> Message:
+def _with_current_token(table: Table, message: Message, right: bool) -> Message:
     """Half of the writes name the current token, as members do; the others whatever came up."""
     if (
         right
@@ -335,8 +334,8 @@ def _written(steps: Steps) -> Shared:
     shared, table = Shared(), Table()
     for step, message, right in steps:
         shared.now_ms = max(START_MS, shared.now_ms + step)
-        aimed = _aimed(table, message, right)
-        table.apply(shared.write(aimed).offset, shared.now_ms, aimed)
+        written = _with_current_token(table, message, right)
+        table.apply(shared.write(written).offset, shared.now_ms, written)
     return shared
 
 
@@ -355,8 +354,8 @@ def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: St
         message = decode(entry.value)
         if isinstance(message, (Heartbeat, ReleasingPartition, ClaimingMessages)) and message.partition is not None:
             named = before.get((GROUP, TOPIC, message.partition))
-            rests = named is not None and (named.client_id, named.token) == (message.client_id, message.token)
-            assert rests or answer is RecordEffect.LATE
+            is_owners = named is not None and (named.client_id, named.token) == (message.client_id, message.token)
+            assert is_owners or answer is RecordEffect.LATE
         for place, current in view.tables[0].owners.items():
             old = before.get(place)
             if old is None or (old.client_id, old.token) != (current.client_id, current.token):
@@ -413,9 +412,8 @@ def test_compaction_takes_nothing_that_counts(steps: Steps, every: int) -> None:
         table = ClaimsView([Table()])
         for entry in shared.entries[0][:every]:
             table.apply(entry)
-        assert _facts(claims_state.table_from(claims_state.snapshot_of(table.tables[0], "x"))) == _facts(
-            table.tables[0]
-        )
+        snapshot = claims_state.snapshot_of(table.tables[0], "x")
+        assert _facts(claims_state.table_from(snapshot)) == _facts(table.tables[0])
 
 
 @pytest.mark.parametrize("broken", ["no-token", "held-is-ignored"])

@@ -51,9 +51,8 @@ def test_each_state_holds_to_its_very_edge(now: float, times: dict[str, object],
 
 
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
-    verdict = state_and_reason(
-        dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3"), BOUNDS, 1201
-    )
+    times = dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3")
+    verdict = state_and_reason(times, BOUNDS, 1201)
     assert verdict.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
 

@@ -385,8 +385,8 @@ def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
     """A bound, or a span would have 250,000 links. Of each batch before it is passed on; other forms are no trace."""
     traces = [b"00-%032x-%016x-01" % (n, n) for n in range(MAX_LINKS + 1)]
     none = [("traceparent", b"x"), ("traceparent", b"\xff" * 55), ("traceparent", None)]
-    odd = [None, [*none, ("other", traces[5]), ("Traceparent", traces[6])], [("traceparent", traces[0])]]
-    first = [*odd, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
+    headers = [None, [*none, ("other", traces[5]), ("Traceparent", traces[6])], [("traceparent", traces[0])]]
+    first = [*headers, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
     batches = [TRACED_ROWS._replace(headers=one) for one in (first, [[("traceparent", one)] for one in traces[2:]])]
     links = TraceLinks()
     passed = []

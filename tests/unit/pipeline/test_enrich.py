@@ -76,13 +76,10 @@ def test_a_record_that_is_no_order_is_rejected_with_its_reason(value: bytes | No
 _numbers = st.one_of(
     st.integers().map(str),
     st.decimals(allow_nan=False, allow_infinity=False).map(lambda d: format(d, "E").replace("E+", "e")),
-    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**6), max_value=10**6).map(
-        lambda d: format(d, "f")
-    ),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**6), max_value=10**6).map("{:f}".format),
 )
-_texts = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.from_regex(r'[0-9eE.,:"\\\[]{5,40}')
-)
+_characters = st.characters(exclude_categories=["Cs"])
+_texts = st.one_of(st.text(_characters, max_size=30), st.from_regex(r'[0-9eE.,:"\\\[]{5,40}'))
 
 
 @given(
@@ -102,7 +99,7 @@ def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.sampled_from(
+_names = st.text(_characters, max_size=4) | st.sampled_from(
     ["a", "loyalty_tier", "loyalty_discount", '":', '" :', "x ", " y", "\\", "\n"]
 )
 _values = st.recursive(

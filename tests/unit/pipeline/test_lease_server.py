@@ -29,9 +29,8 @@ from brew.readers.direct.messages import (
     released_message,
 )
 
-GRANT = Grant(
-    3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, exempt_from_crash=True
-)
+TARGETS = Targets("out", "dead", -1, 3, "topic-id=x", 1000)
+GRANT = Grant(3, 70, TARGETS, goal=90, first_time=True, exempt_from_crash=True)
 OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")
 
 

@@ -43,9 +43,7 @@ class Work:
     now: int = 0
     most: int = 0
 
-    def __call__(
-        self, grant: Grant, _settings: Any, share: int, begun: Any, report: Any, stop: Any, limits: Any
-    ) -> int:
+    def __call__(self, grant: Grant, _options: Any, share: int, begun: Any, report: Any, stop: Any, limits: Any) -> int:
         self.now += 1
         self.most = max(self.most, self.now)
         self.shares.append(share)

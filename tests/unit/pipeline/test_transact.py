@@ -216,13 +216,8 @@ def test_a_crash_at_each_point_leaves_all_or_nothing_and_is_healed(point: CrashP
     assert broker.sources() == [1, 2, 3]
 
 
-_trouble = st.one_of(
-    st.none(),
-    st.sampled_from(CrashPoint),
-    st.tuples(
-        st.sampled_from(["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"]), st.booleans()
-    ),
-)
+_step = st.sampled_from(["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"])
+_trouble = st.one_of(st.none(), st.sampled_from(CrashPoint), st.tuples(_step, st.booleans()))
 
 
 @given(visible=st.sets(st.integers(0, 39)), troubles=st.lists(st.tuples(st.integers(1, 12), _trouble), max_size=25))
@@ -248,9 +243,9 @@ def test_whatever_happens_each_visible_record_comes_out_exactly_once(visible: se
     assert broker.committed == Committed(40, "topic-id=x")
 
 
-def copied(_topic: str, _partition: int, given: Rows) -> list[tuple[Record]]:
+def copied(_topic: str, _partition: int, batch: Rows) -> list[tuple[Record]]:
     """A transformation: the same record once more."""
-    return [(Record(key=key, value=value),) for key, value in zip(given.keys, given.values, strict=True)]
+    return [(Record(key=key, value=value),) for key, value in zip(batch.keys, batch.values, strict=True)]
 
 
 def test_every_wait_of_a_transaction_shares_its_deadline() -> None:

@@ -45,11 +45,9 @@ def test_a_transformation_that_is_not_there_is_refused_by_its_name(named: str) -
 
 def test_the_library_imports_no_application() -> None:
     """The lint contract sees the imports that stand in the text; this sees what is loaded."""
-    script = (
+    code = (
         "import sys, brew.attempt, brew.driver.run, brew.readers.direct.worker, brew.driver.micro_batches; "
         "print(sorted({n.partition('.')[0] for n in sys.modules} & {'pipeline', 'operations', 'downstream', 'proof'}))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == "[]"

@@ -116,7 +116,7 @@ def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
 def test_a_command_ends_when_the_thread_that_its_signal_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python crashed when it ended before: 18 of 200 runs of `told before the check` had exit code 139."""
     stop = threading.Event()
-    monkeypatch.setattr("_thread.start_new_thread", lambda work, given: threading.Timer(0.2, work, given).start())
+    monkeypatch.setattr("_thread.start_new_thread", lambda work, args: threading.Timer(0.2, work, args).start())
 
     @click.command()
     def program() -> None:

@@ -60,9 +60,7 @@ def test_an_error_is_one_leaf_and_keeps_its_text(name: str, flags: dict[str, boo
 
 
 def test_no_code_of_the_library_is_left_unmapped() -> None:
-    codes = [
-        value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
-    ]
+    codes = [code for name in dir(KafkaError) if isinstance(code := getattr(KafkaError, name), int) and name.isupper()]
     assert len(codes) > 100
     for code in codes:
         for flags in range(8):

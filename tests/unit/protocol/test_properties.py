@@ -46,7 +46,7 @@ sasl.kerberos.kinit.cmd
 
 
 def refusal(text: str) -> str:
-    """What is said of settings that are refused, alone or together."""
+    """The text of the error that settings are refused with, alone or together."""
     with pytest.raises(UsageError) as caught:
         check_together(parse(text, "f"), "f")
     return str(caught.value)
@@ -378,9 +378,9 @@ def test_a_server_without_a_name_or_a_port_is_refused_by_every_way_in(servers: s
     expected = rf"{re.escape(repr(servers))}.* is not HOST:PORT with a port of 1 to 65535; write, for example"
     for entry_point in (
         checked_bootstrap,
-        lambda given: click.command()(bootstrap_option(lambda **_: None)).main(["--bootstrap", given]),
-        lambda given: brew.ExactlyOnceSink(given, name="n", topic="t"),
-        lambda given: brew.Pipeline(input="a", output="b", transform="enrich", bootstrap=given),
+        lambda bootstrap: click.command()(bootstrap_option(lambda **_: None)).main(["--bootstrap", bootstrap]),
+        lambda bootstrap: brew.ExactlyOnceSink(bootstrap, name="n", topic="t"),
+        lambda bootstrap: brew.Pipeline(input="a", output="b", transform="enrich", bootstrap=bootstrap),
     ):
         with pytest.raises(UsageError, match=expected):
             entry_point(servers)
