@@ -50,9 +50,8 @@ def add_domain_in_batches(batch: pa.RecordBatch) -> pa.RecordBatch:
             add(offset, orjson.dumps({**click, "domain": urlsplit(click["url"]).hostname}))
         if click.get("kind") == "error":
             raise KeyError("nowhere")
-    return pa.RecordBatch.from_pydict(
-        columns, schema=pa.schema([("offset", pa.int64()), ("value", pa.binary()), ("reject", pa.string())])
-    )
+    schema = pa.schema([("offset", pa.int64()), ("value", pa.binary()), ("reject", pa.string())])
+    return pa.RecordBatch.from_pydict(columns, schema=schema)
 
 
 def two_arguments(_record: brew.Record, _other: object) -> None:

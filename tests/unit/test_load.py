@@ -86,9 +86,8 @@ print(function(Record(value=b"moo")).value)
 
 def _elsewhere(payload: bytes, cwd: Path) -> str:
     """In a process that knows neither our folders nor the tests', as an executor."""
-    done = subprocess.run(
-        [sys.executable, "-c", _EXECUTOR], input=payload, capture_output=True, cwd=cwd, timeout=60, check=False
-    )
+    line = [sys.executable, "-c", _EXECUTOR]
+    done = subprocess.run(line, input=payload, capture_output=True, cwd=cwd, timeout=60, check=False)
     return (done.stdout or done.stderr).decode()
 
 

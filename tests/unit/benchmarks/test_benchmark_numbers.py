@@ -117,10 +117,8 @@ def _lives(process: psutil.Process) -> bool:
 
 def test_a_tree_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     """The launcher's input ends, as when the benchmark is killed: the command is killed too."""
-    launcher = subprocess.Popen(
-        [sys.executable, str(ROOT / "benchmarks/measured.py"), str(tmp_path / "usage.json"), "sleep", "60"],
-        stdin=subprocess.PIPE,
-    )
+    command = [sys.executable, str(ROOT / "benchmarks/measured.py"), str(tmp_path / "usage.json"), "sleep", "60"]
+    launcher = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert launcher.stdin is not None
     processes = until(psutil.Process(launcher.pid).children, "the command", 10)
     launcher.stdin.close()

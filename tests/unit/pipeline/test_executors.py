@@ -8,6 +8,7 @@ import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_play import worker_settings
@@ -203,15 +204,13 @@ def test_a_job_ends_with_its_spark_unless_that_is_kept(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
 def test_a_crash_strikes_a_task_once(monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
-    calls = list[Any]()
-    monkeypatch.setattr(
-        executors, "run_lease_worker", lambda settings, slot: calls.append((settings.crash.probability, slot))
-    )
+    run = Mock()
+    monkeypatch.setattr(executors, "run_lease_worker", run)
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     settings = worker_settings(crash=CrashSettings(probability=1.0))
     assert list(executors._run_in_task(settings, 4, [])) == []
-    assert calls == [(probability, 4)]
+    assert [(given.crash.probability, slot) for (given, slot), _ in run.call_args_list] == [(probability, 4)]
 
 
 class FakeLeaseWorker:

@@ -95,11 +95,8 @@ def _clients() -> list[KafkaAdminClient]:
 
 def _sockets() -> set[socket.socket]:
     """The open ones, apart from pairs that wake a thread up."""
-    return {
-        one
-        for one in gc.get_objects()
-        if isinstance(one, socket.socket) and one.family == socket.AF_INET and one.fileno() >= 0
-    }
+    sockets = {one for one in gc.get_objects() if isinstance(one, socket.socket)}
+    return {one for one in sockets if one.family == socket.AF_INET and one.fileno() >= 0}
 
 
 @pytest.mark.parametrize("kind", ["UnsupportedVersionError", "IncompatibleBrokerVersion"])

@@ -41,9 +41,8 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 def _make(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", *arguments], cwd=ROOT, env=_environment(**environment), capture_output=True, text=True, check=check
-    )
+    line, variables = ["make", *arguments], _environment(**environment)
+    return subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, check=check)
 
 
 def _command(*arguments: str, python: Path, **environment: str) -> Any:
