@@ -20,14 +20,14 @@ def add_domain(record: brew.Record) -> brew.Record | list[brew.Record] | None:
         return None
     if "url" not in click:
         raise brew.Reject("no-url", f"a click has a url, this one has {sorted(click)}")
-    made = record.with_json({**click, "domain": urlsplit(click["url"]).hostname})
+    enriched = record.with_json({**click, "domain": urlsplit(click["url"]).hostname})
     if kind == "fan-out":
-        return [made, made.with_json({"copy": 1}), made.with_json({"copy": 2}).with_key(b"other")]
+        return [enriched, enriched.with_json({"copy": 1}), enriched.with_json({"copy": 2}).with_key(b"other")]
     if kind == "late":
-        return made.to(LATE + click["topic"]).with_headers([*record.headers, ("late", b"1")])
+        return enriched.to(LATE + click["topic"]).with_headers([*record.headers, ("late", b"1")])
     if kind == "error":
         return record.with_json(click["nowhere"])
-    return made
+    return enriched
 
 
 @brew.batches
@@ -50,9 +50,8 @@ def add_domain_in_batches(batch: pa.RecordBatch) -> pa.RecordBatch:
             add(offset, orjson.dumps({**click, "domain": urlsplit(click["url"]).hostname}))
         if click.get("kind") == "error":
             raise KeyError("nowhere")
-    return pa.RecordBatch.from_pydict(
-        columns, schema=pa.schema([("offset", pa.int64()), ("value", pa.binary()), ("reject", pa.string())])
-    )
+    schema = pa.schema([("offset", pa.int64()), ("value", pa.binary()), ("reject", pa.string())])
+    return pa.RecordBatch.from_pydict(columns, schema=schema)
 
 
 def two_arguments(_record: brew.Record, _other: object) -> None:

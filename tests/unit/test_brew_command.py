@@ -31,8 +31,8 @@ def _typed_as_brew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _python(code: str, **environment: str) -> str:
     """What a fresh interpreter prints."""
-    given = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -65,8 +65,8 @@ def test_the_sandbox_is_a_group_and_the_only_name_that_it_shares_is_resolved_on_
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_listed_in_one_line_of_80_columns(name: str) -> None:
-    told = cli.get_help(click.Context(cli, info_name="brew", terminal_width=80, **CONTEXT))
-    line = next(line for line in told.splitlines() if line.startswith(f"  {name} "))
+    text = cli.get_help(click.Context(cli, info_name="brew", terminal_width=80, **CONTEXT))
+    line = next(line for line in text.splitlines() if line.startswith(f"  {name} "))
     assert line.endswith(COMMANDS[name].help)
     assert COMMANDS[name].help.endswith(".")
 
@@ -94,30 +94,30 @@ def test_every_program_that_runs_on_takes_follow_from_the_same_variable() -> Non
 
 def test_help_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of(cli, "brew", ["-h"]) == 0
-    told = capsys.readouterr().out
-    places = [told.index(f"\n{section}:\n") for section in SECTIONS]
+    output = capsys.readouterr().out
+    places = [output.index(f"\n{section}:\n") for section in SECTIONS]
     assert places == sorted(places)
-    assert [name for name in COMMANDS if f"\n  {name} " not in told] == []
-    assert "_BREW_COMPLETE=bash_source brew" in told
-    assert "Usage: brew [OPTIONS] COMMAND" in told
+    assert [name for name in COMMANDS if f"\n  {name} " not in output] == []
+    assert "_BREW_COMPLETE=bash_source brew" in output
+    assert "Usage: brew [OPTIONS] COMMAND" in output
     assert cli.context_settings is CONTEXT
 
 
 def test_no_help_names_another_program_for_what_brew_can_do() -> None:
     """Examples and options of every command, at every level; a command that `brew` has not keeps its own name."""
-    told = {path: command.get_help(click.Context(command, info_name=path)) for path, command in below("brew", cli)}
+    helps = {path: command.get_help(click.Context(command, info_name=path)) for path, command in below("brew", cli)}
     others = tuple(f"{before}{name} " for before in ("python -m ", "`") for name in PROGRAMS)
-    assert [(path, other) for path, text in told.items() for other in others if other in text] == []
-    assert "  brew lag --watch" in told["brew lag"]
-    assert "  brew sandbox up --brokers 3" in told["brew sandbox"]
-    assert "  brew dlq replay" in told["brew dlq"]
+    assert [(path, other) for path, text in helps.items() for other in others if other in text] == []
+    assert "  brew lag --watch" in helps["brew lag"]
+    assert "  brew sandbox up --brokers 3" in helps["brew sandbox"]
+    assert "  brew dlq replay" in helps["brew dlq"]
     # What `brew` shows are copies: the programs keep their own names.
     assert "python -m pipeline lag --watch" in str(command_of(PROGRAMS["pipeline"], "lag").help)
     assert "python -m sandbox up" in str(sandbox.commands["up"].help)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("see `pipeline doctor`", "see `brew doctor`"),
         ("see `brew doctor`", "see `brew doctor`"),
@@ -129,8 +129,8 @@ def test_no_help_names_another_program_for_what_brew_can_do() -> None:
         ("the pipeline run", "the pipeline run"),
     ],
 )
-def test_a_message_names_what_the_user_typed(text: str, told: str) -> None:
-    assert cli.as_called(text) == told
+def test_a_message_names_what_the_user_typed(text: str, expected: str) -> None:
+    assert cli.as_called(text) == expected
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -145,11 +145,11 @@ def test_an_error_is_one_line_that_names_brew(capsys: pytest.CaptureFixture[str]
 
     program = BrewGroup("brew", later={}, commands={"lag": lag})
     code = exit_code_of(program, "brew", ["lag", *(["--json"] if as_json else [])])
-    said = capsys.readouterr()
-    assert (code, said.out) == (3, "`brew top`\n")
-    assert "`brew doctor` tells by whom" in said.err
-    assert said.err.startswith('{"error"' if as_json else "brew: it is held")
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert (code, output.out) == (3, "`brew top`\n")
+    assert "`brew doctor` tells by whom" in output.err
+    assert output.err.startswith('{"error"' if as_json else "brew: it is held")
+    assert output.err.count("\n") == 1
 
 
 def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
@@ -164,7 +164,7 @@ def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["run", "--lanes", "x"], 64, "Try 'brew run --help'"),
         (["run", "--lanes", "0"], 64, "brew: --lanes is 0"),
@@ -173,10 +173,10 @@ def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
     ],
 )
 def test_exit_codes_are_those_of_the_programs(
-    arguments: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code_of(cli, "brew", arguments) == code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_module_is_named_where_no_console_script_was_called(
@@ -185,9 +185,9 @@ def test_the_module_is_named_where_no_console_script_was_called(
     """`python -m brew`: what the lines show can be typed again."""
     monkeypatch.setattr(sys, "argv", ["/src/brew/__main__.py"])
     assert exit_code_of(cli, "brew", ["lag", "-h"]) == 0
-    told = capsys.readouterr().out
-    assert "Usage: python -m brew lag " in told
-    assert "  python -m brew lag --watch" in told
+    output = capsys.readouterr().out
+    assert "Usage: python -m brew lag " in output
+    assert "  python -m brew lag --watch" in output
 
 
 def test_usage_names_a_script_by_its_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,8 +232,8 @@ def test_commands_are_completed_without_being_loaded(typed: str, completed: list
     """Each press of the tab key starts the program once."""
     words = {"_BREW_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": "1"}
     ended = f"try: exit_code_of(cli, 'brew', [])\nexcept SystemExit: pass\n{_LOADED}"
-    *told, loaded = _python(_COMPLETE + ended, **words).splitlines()
-    assert told == [f"plain,{name}" for name in completed]
+    *lines, loaded = _python(_COMPLETE + ended, **words).splitlines()
+    assert lines == [f"plain,{name}" for name in completed]
     assert [name for name in (*CLIENTS, *APPLICATIONS) if name in loaded.split()] == []
 
 

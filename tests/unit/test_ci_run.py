@@ -22,9 +22,9 @@ SCRIPT = ROOT / ".ci/run"
 
 
 def _named() -> list[str]:
-    found = re.search(r"^named=\((.*?)\)", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found.group(1).replace("'", "").split()
+    match = re.search(r"^named=\((.*?)\)", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
+    assert match is not None
+    return match.group(1).replace("'", "").split()
 
 
 def _run(folder: Path, *, python: str = "", make: str = "", script: str = "") -> tuple[int, list[str], str]:
@@ -59,20 +59,20 @@ def test_named_cells_come_before_the_tests_and_no_clock_holds_them_back(tmp_path
 
 
 def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_the_same(tmp_path: Path) -> None:
-    code, calls, said = _run(tmp_path, python="[[ $* != *F27* ]] || exit 3")
+    code, calls, output = _run(tmp_path, python="[[ $* != *F27* ]] || exit 3")
     assert code == 1
     assert any(one.startswith("make test ") for one in calls)
-    assert "failed: the named cells" in said
-    assert all(one in said for one in _named())
+    assert "failed: the named cells" in output
+    assert all(one in output for one in _named())
 
 
 def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Path) -> None:
     """No time for the other cells is no failure, and is told; a step that fails is."""
     late = SCRIPT.read_text().replace("last_begins_s=1050", "last_begins_s=0")
     (tmp_path / "late").mkdir()
-    code, calls, said = _run(tmp_path / "late", script=late)
+    code, calls, output = _run(tmp_path / "late", script=late)
     assert (code, len(calls)) == (0, 4)
-    assert "no time is left for the other cells" in said
+    assert "no time is left for the other cells" in output
     for step in ("setup", "lint", "test"):
         (tmp_path / step).mkdir()
         assert _run(tmp_path / step, make=f"[[ $1 != {step} ]]")[0] != 0
@@ -88,6 +88,6 @@ def test_a_campaign_that_left_a_cell_out_says_which_and_is_no_success(
 ) -> None:
     """A campaign in which nothing ran has nothing against it, and shows nothing."""
     monkeypatch.setattr(command, "run_campaign", lambda _plan, _starts, _ends: [])
-    asked = ["campaign", "--cells", "F34-sleepers", "--begin-within-s", "1", "--out", str(tmp_path), *words]
-    assert exit_code_of(proof, "proof", asked) == wanted
+    arguments = ["campaign", "--cells", "F34-sleepers", "--begin-within-s", "1", "--out", str(tmp_path), *words]
+    assert exit_code_of(proof, "proof", arguments) == wanted
     assert "left out: F34-sleepers with seed 1" in capsys.readouterr().err

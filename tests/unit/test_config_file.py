@@ -63,12 +63,12 @@ def _values(program: click.Group, *words: str) -> dict[str, object]:
 
 
 def test_the_command_line_goes_before_the_environment_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [_values(cli, "run", "--config", "/dev/null")["input"]]
-    found.append(_values(cli, "run")["input"])
+    inputs = [_values(cli, "run", "--config", "/dev/null")["input"]]
+    inputs.append(_values(cli, "run")["input"])
     monkeypatch.setenv("INPUT_TOPIC", "of-environment")
-    found.append(_values(cli, "run")["input"])
-    found.append(_values(cli, "run", "--input", "typed")["input"])
-    assert found == ["brew.orders.v1", "orders", "of-environment", "typed"]
+    inputs.append(_values(cli, "run")["input"])
+    inputs.append(_values(cli, "run", "--input", "typed")["input"])
+    assert inputs == ["brew.orders.v1", "orders", "of-environment", "typed"]
 
 
 def test_a_setting_that_commands_share_reaches_each_by_its_own_name() -> None:
@@ -86,17 +86,17 @@ def test_a_runs_outputs_and_function_reach_whoever_looks_at_them(name: str, monk
     monkeypatch.setenv("TRANSFORM", "clicks:f")
     Path("brew.toml").write_text('[common]\nalso-output = ["late"]\n')
     words = [] if name != "explain" else ["key"]
-    found = _values(cli, name, *words)
-    assert (found["also_output"], found.get("transform", "clicks:f")) == (("of-environment",), "clicks:f")
+    values = _values(cli, name, *words)
+    assert (values["also_output"], values.get("transform", "clicks:f")) == (("of-environment",), "clicks:f")
     monkeypatch.delenv("ALSO_OUTPUT")
     assert tuple(_values(cli, name, *words)["also_output"]) == ("late",)
 
 
 def test_a_run_is_checked_and_submitted_with_its_own_table_and_a_groups_command_has_one_within_it() -> None:
-    found = [_values(cli, name) for name in ("run", "preflight", "submit")]
-    assert [one["lanes"] for one in found] == [3, 4, 3]
-    assert [one["follow"] for one in found] == [True, True, True]
-    assert found[0]["allow"] == ("foreign-member",)
+    values = [_values(cli, name) for name in ("run", "preflight", "submit")]
+    assert [one["lanes"] for one in values] == [3, 4, 3]
+    assert [one["follow"] for one in values] == [True, True, True]
+    assert values[0]["allow"] == ("foreign-member",)
     assert _values(PROGRAMS["sandbox"], "up")["brokers"] == _values(cli, "sandbox", "up")["brokers"] == 3
 
 
@@ -113,7 +113,7 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
         ("[run]\nfolow = true", "brew.toml: [run] has no option 'folow'; did you mean 'follow'?"),
         ("[common]\nimput = 'x'", "brew.toml: [common] has no setting 'imput'; did you mean 'input'?"),
@@ -128,12 +128,12 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
         ("[run", "brew.toml is not TOML"),
     ],
 )
-def test_what_cannot_be_is_refused_with_file_and_key(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused_with_file_and_key(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("brew.toml").write_text(text)
     assert exit_code_of(cli, "brew", ["run"]) == 64
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
     assert exit_code_of(cli, "brew", ["run", "--help"]) == 0, "whoever mends the file needs the options' names"
 
 
@@ -147,19 +147,19 @@ def test_a_file_that_is_named_has_to_be_there(capsys: pytest.CaptureFixture[str]
 def test_config_show_tells_value_and_place(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("READER", "connector")
     assert exit_code_of(cli, "brew", ["config", "show", "--json"]) == 0
-    found = {one["option"]: one for one in json.loads(capsys.readouterr().out)["options"]}
+    options = {one["option"]: one for one in json.loads(capsys.readouterr().out)["options"]}
     wanted = {
         "--lanes": (3, "brew.toml, [run]"),
         "--input": ("orders", "brew.toml, [common]"),
         "--reader": ("connector", "environment, READER"),
         "--output": ("brew.orders.enriched", "default"),
     }
-    assert {name: (found[name]["value"], found[name]["source"]) for name in wanted} == wanted
+    assert {name: (options[name]["value"], options[name]["source"]) for name in wanted} == wanted
     monkeypatch.setenv("DATABASE_URL", "postgresql://brew:sesame@db/brew")
     assert exit_code_of(cli, "brew", ["config", "show", "ledger"]) == 0
-    told = capsys.readouterr().out
-    assert "sesame" not in told
-    assert "postgresql://brew:***@db/brew" in told
+    output = capsys.readouterr().out
+    assert "sesame" not in output
+    assert "postgresql://brew:***@db/brew" in output
 
 
 @pytest.mark.parametrize(
@@ -182,17 +182,17 @@ def test_config_show_masks_a_secret_wherever_it_is(value: object, shown: object)
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "words", "message"),
     [
         # The tables of all commands are checked, also of those that were not asked for.
         ("[sandbox.up]\nbrokrs = 3\n", [], "[sandbox.up] has no option 'brokrs'; did you mean 'brokers'?"),
         *((FILE, ["nothing"], "nothing"), (FILE, ["sandbox"], "sandbox")),
     ],
 )
-def test_show_refuses_by_name(text: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_refuses_by_name(text: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("brew.toml").write_text(text)
     assert exit_code_of(cli, "brew", ["config", "show", *words]) == 64
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_file_on_the_page_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

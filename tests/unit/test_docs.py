@@ -44,12 +44,10 @@ from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
 PROTOCOL = (ROOT / "docs/PROTOCOL.md").read_text()
 DESIGN = (ROOT / "docs/DESIGN.md").read_text()
 OPERATIONS = (ROOT / "docs/OPERATIONS.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-
 PROGRAMS = {**commands.PROGRAMS, "brew": brew_cli}
 
 
@@ -62,8 +60,8 @@ def test_the_protocols_values_are_those_of_the_code() -> None:
     """Defaults, tiers with their discounts, the metadata of an offset, and an example of a transactional id."""
     assert tables(PROTOCOL, "Defaults") == [[["group", names.GROUP_ID], ["bootstrap", names.BOOTSTRAP]]]
     assert MAX_MESSAGE_BYTES in PROTOCOL
-    told = [(tier, float(discount)) for tier, discount in tables(PROTOCOL, "Enrichment")[0]]
-    assert told == list(orders.DISCOUNTS.items())
+    tiers = [(tier, float(discount)) for tier, discount in tables(PROTOCOL, "Enrichment")[0]]
+    assert tiers == list(orders.DISCOUNTS.items())
     fields = (orders.TIER_FIELD, orders.DISCOUNT_FIELD, orders.STANDARD, position_metadata("<id>"))
     assert [field for field in fields if f"`{field}`" not in PROTOCOL] == []
     form, example = re.search(r"## Transactional id\n\n`([^`]+)`, of the input: `([^`]+)`", PROTOCOL).groups()  # type: ignore[union-attr]
@@ -106,8 +104,8 @@ def test_the_numbers_of_a_run_are_the_options_defaults() -> None:
 
     options: list[click.Parameter] = command.__click_params__  # type: ignore[attr-defined]
     defaults = {option.opts[0]: str(option.default) for option in options}
-    told = {row[0]: row[1] for row in tables(OPERATIONS, "Numbers of a run")[0]}
-    assert told == {name: defaults.get(name) for name in told}
+    documented = {row[0]: row[1] for row in tables(OPERATIONS, "Numbers of a run")[0]}
+    assert documented == {name: defaults.get(name) for name in documented}
     choices = next(option.type for option in options if option.opts[0] == "--on-missing-position")
     assert isinstance(choices, click.Choice)
     assert column(OPERATIONS, "`--on-missing-position`") == list(choices.choices)
@@ -135,9 +133,9 @@ def test_every_invariant_names_a_test_that_exists() -> None:
     """An invariant without a guard is a wish."""
     defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     for invariant, guards in tables(DESIGN, "Invariants")[0]:
-        found = named_tests(f"`{guards}`")
-        assert found, invariant
-        assert [test for test in found if f"def {test}(" not in defined] == [], invariant
+        tests = named_tests(f"`{guards}`")
+        assert tests, invariant
+        assert [test for test in tests if f"def {test}(" not in defined] == [], invariant
 
 
 def test_the_six_steps_stand_in_their_order() -> None:
@@ -150,9 +148,9 @@ def test_the_six_steps_stand_in_their_order() -> None:
 
 def test_the_changelog_begins_with_the_version_that_is_built() -> None:
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    found = re.search(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert found is not None
-    assert found[1] == built
+    match = re.search(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert match is not None
+    assert match[1] == built
 
 
 def test_the_versions_of_the_decision_are_those_that_are_pinned() -> None:
@@ -172,7 +170,6 @@ def test_what_a_page_mentions_exists(page: Path) -> None:
     """Links, files, tests, make targets, variables, commands; nothing of one machine only, or that nobody rounded."""
     text = page.read_text()
     defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
-
     assert pages.dead_links(text, page.parent) == []
     assert pages.missing_files(text, page.parent) == []
     assert unknown_targets(text, MAKEFILE) == []
@@ -197,14 +194,14 @@ def test_the_readme_is_short_and_leads_to_every_page_of_the_guide() -> None:
 
 def test_the_readmes_record_and_demo_lines_are_what_comes_out() -> None:
     readme, story = ((ROOT / page).read_text() for page in ("README.md", "docs/guide/crash-story.md"))
-    given, made = re.findall(r"^```json\n(.*)\n```$", readme, re.MULTILINE)
-    assert enricher(Limits())(b"gold-000016", given.encode()) == made.encode()
+    value, enriched = re.findall(r"^```json\n(.*)\n```$", readme, re.MULTILINE)
+    assert enricher(Limits())(b"gold-000016", value.encode()) == enriched.encode()
     block = re.search(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     assert block is not None
-    at = 0
+    position = 0
     for line in block[1].splitlines():
-        at = story.find(f"\n{line}\n", at) + 1
-        assert at > 0, line
+        position = story.find(f"\n{line}\n", position) + 1
+        assert position > 0, line
 
 
 def test_the_numbers_of_cells_and_mutants_are_those_of_the_code() -> None:
@@ -225,7 +222,7 @@ def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "text", "found"),
+    ("look", "text", "expected"),
     [
         (lambda text: pages.dead_links(text, ROOT), "[a](gone.md) [b](README.md) [c](https://x.y/z)", ["gone.md"]),
         (lambda text: pages.dead_links(text, ROOT), "[a](README.md#no-such-heading)", ["README.md#no-such-heading"]),
@@ -245,8 +242,8 @@ def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
         (pages.machine_paths, "in /home/me/x or ./home/", ["/home/me/x"]),
     ],
 )
-def test_a_page_that_lies_is_caught(look: Callable[[str], list[str]], text: str, found: list[str]) -> None:
-    assert look(text) == found
+def test_a_page_that_lies_is_caught(look: Callable[[str], list[str]], text: str, expected: list[str]) -> None:
+    assert look(text) == expected
 
 
 CLAIMS = (ROOT / "docs/CLAIMS.md").read_text()
@@ -263,15 +260,15 @@ def test_the_topic_of_claims_is_made_and_hashed_as_the_page_says() -> None:
 
 
 def test_the_messages_and_the_limits_of_their_fields_are_those_of_the_page() -> None:
-    told = [(name, tuple(fields.split())) for name, fields, _ in tables(CLAIMS, "Messages")[0]]
-    assert told == [(name, made._fields) for name, made in TYPES.items()]
+    documented = [(name, tuple(fields.split())) for name, fields, _ in tables(CLAIMS, "Messages")[0]]
+    assert documented == [(name, message._fields) for name, message in TYPES.items()]
     assert f"`v` ({VERSION})" in CLAIMS
     limits = {row[0]: row[2] for row in tables(CLAIMS, "Messages")[1]}
     assert list(limits) == list(LIMITS)
     for field, text in limits.items():
-        found = [int(number) for number in re.findall(r"-?\d+", text)]
+        bounds = [int(number) for number in re.findall(r"-?\d+", text)]
         of_text = field.endswith("_id")
-        for number, beyond in zip(found, (-1, 1), strict=False):
+        for number, beyond in zip(bounds, (-1, 1), strict=False):
             good, bad = ("x" * number, "x" * (number + beyond)) if of_text else (number, number + beyond)
             assert LIMITS[field](good), (field, number)
             assert not LIMITS[field](bad), (field, number)
@@ -309,14 +306,14 @@ def _tests(folder: str) -> set[str]:
 @pytest.mark.parametrize("folder", RESULTS)
 def test_every_test_of_the_targets_own_has_a_result_and_passed(folder: str) -> None:
     """CI has no engine and no time for them; whoever changes one runs its target, and commits what came out."""
-    told = json.loads((ROOT / RESULTS[folder]).read_text())["tests"]
-    assert {name.partition("[")[0] for name in told} == _tests(folder)
-    assert {name: one["outcome"] for name, one in told.items() if one["outcome"] != "passed"} == {}
+    results = json.loads((ROOT / RESULTS[folder]).read_text())["tests"]
+    assert {name.partition("[")[0] for name in results} == _tests(folder)
+    assert {name: one["outcome"] for name, one in results.items() if one["outcome"] != "passed"} == {}
 
 
 def test_the_pages_times_are_those_of_the_results() -> None:
-    told = json.loads((ROOT / RESULTS["containers"]).read_text())["tests"]
-    measured = {str(value) for one in told.values() for value in one.get("measured", {}).values()}
+    results = json.loads((ROOT / RESULTS["containers"]).read_text())["tests"]
+    measured = {str(value) for one in results.values() for value in one.get("measured", {}).values()}
     rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| .* \| .*\d s", line)]
     assert rows
     for row in rows:
@@ -329,6 +326,5 @@ def test_the_table_of_anomalies_is_the_checkers_whose_counts_can_be_demanded() -
     rows = tables(PROTOCOL, "Anomalies")[0]
     assert sorted(name for name, _ in rows) == sorted(name.value for name in Name)
     assert all(len(meaning) > 20 for _, meaning in rows)
-
     counts = Checker(BrokerFacts("in", "out", "dlq", {}, {}, 1)).counts
     assert counts.keys() >= {"committed_transactions", "aborted_transactions", "aborted_records", "fences"}

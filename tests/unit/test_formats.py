@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_rejected_with_a_reason() -> None:
         return {"link": 1} if click["url"] == "bad" else click
 
     good = AVRO.write({"url": "abc"}, None)
-    told = {
+    cases = {
         "no-value": (same, None),
         "no-schema-id": (same, b'{"url":"a"}'),
         "unknown-schema": (same, b"\0\0\0\3\xe7abc"),
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_rejected_with_a_reason() -> None:
         "not-json": (formats.json()(lambda value: value), b"{"),
         "output-not-json": (formats.json()(lambda value: {value}), b"1"),
     }
-    for reason, (function, value) in told.items():
+    for reason, (function, value) in cases.items():
         answer = apply(function, record(value))
         assert isinstance(answer, Reject), reason
         assert answer.reason == reason

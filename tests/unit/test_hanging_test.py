@@ -50,17 +50,17 @@ def ran(folder: Path, hangs: str, *options: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(("file", "failed", "where"), [(HANGS, 1, "in test_hangs"), (FAILS_FIRST, 2, "in held")])
 def test_a_hung_test_ends_with_its_stacks_and_others_go_on(tmp_path: Path, file: str, failed: int, where: str) -> None:
     """Also in a fixture's end behind a failure: pytest calls `faulthandler`'s timer off there."""
-    found = ran(tmp_path, file)
-    assert found.returncode == 1, found.stdout + found.stderr
-    assert f"{failed} failed, 5 passed" in found.stdout
-    assert "crashed while running 'test_it.py::test_hangs'" in found.stdout
-    assert "Timeout (0:00:01)" in found.stderr
-    assert where in found.stderr
+    completed = ran(tmp_path, file)
+    assert completed.returncode == 1, completed.stdout + completed.stderr
+    assert f"{failed} failed, 5 passed" in completed.stdout
+    assert "crashed while running 'test_it.py::test_hangs'" in completed.stdout
+    assert "Timeout (0:00:01)" in completed.stderr
+    assert where in completed.stderr
 
 
 def test_a_test_that_hangs_once_passes_in_its_second_try_where_one_is_asked_for(tmp_path: Path) -> None:
     """As CI asks; the summary names it."""
-    found = ran(tmp_path, HANGS_ONCE, "--reruns", "1", "-rR")
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "6 passed, 1 rerun" in found.stdout
-    assert "RERUN test_it.py::test_hangs" in found.stdout
+    completed = ran(tmp_path, HANGS_ONCE, "--reruns", "1", "-rR")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "6 passed, 1 rerun" in completed.stdout
+    assert "RERUN test_it.py::test_hangs" in completed.stdout

@@ -16,14 +16,14 @@ from proof.seed import orders
 COMMANDS = {path: command for name, group in PROGRAMS.items() for path, command in below(name, group)}
 
 
-def _untold(command: click.Command) -> list[str]:
+def _unexplained(command: click.Command) -> list[str]:
     return [one.opts[0] for one in command.params if isinstance(one, click.Option) and not (one.help or one.hidden)]
 
 
 def _shown(path: str, command: click.Command) -> list[list[str]]:
     """The words behind ``path`` in each example that calls it; remarks stand three spaces behind."""
-    told = command.get_help(click.Context(command, info_name=path))
-    calls = re.findall(r"^ *(?:\w+=\S+ )*(?:python -m |brew-)(.*?)(?: {3,}.*)?$", told, re.MULTILINE)
+    text = command.get_help(click.Context(command, info_name=path))
+    calls = re.findall(r"^ *(?:\w+=\S+ )*(?:python -m |brew-)(.*?)(?: {3,}.*)?$", text, re.MULTILINE)
     name = path.split()
     return [words[len(name) :] for call in calls if (words := call.split())[: len(name)] == name]
 
@@ -31,7 +31,7 @@ def _shown(path: str, command: click.Command) -> list[list[str]]:
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_option_of_a_command_is_explained_and_every_command_shows_a_call_that_it_takes(path: str) -> None:
     """A flag's name alone tells neither unit nor meaning; a group shows a call of one of its commands."""
-    assert _untold(COMMANDS[path]) == []
+    assert _unexplained(COMMANDS[path]) == []
     examples = _shown(path, COMMANDS[path])
     assert examples
     for words in examples:
@@ -59,7 +59,7 @@ def test_what_is_not_told_is_seen() -> None:
           python -m it bare-bones --told x
         """  # noqa: D301 - click's own mark
 
-    assert _untold(bare) == ["--untold"]
+    assert _unexplained(bare) == ["--untold"]
     assert _shown("it bare", bare) == []
     assert _shown("it bare-bones", bare) == [["--told", "x"]]
 
@@ -68,9 +68,9 @@ def test_examples_name_orders_that_the_seeder_makes() -> None:
     make = orders(1)
     helps = {path: command.get_help(click.Context(command, info_name=path)) for path, command in COMMANDS.items()}
     order = re.compile(r"\b(?:gold|silver|bronze|standard)-\d{6}\b")
-    told = [(path, key) for path, text in helps.items() for key in order.findall(text)]
-    assert told
-    assert [one for one in told if make(int(one[1][-6:]))[0].decode() != one[1]] == []
+    named = [(path, key) for path, text in helps.items() for key in order.findall(text)]
+    assert named
+    assert [one for one in named if make(int(one[1][-6:]))[0].decode() != one[1]] == []
 
 
 def test_h_is_short_for_help_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,12 +102,12 @@ def _options(command: click.Command) -> list[click.Option]:
 def test_a_runs_help_shows_twenty_options_at_most_in_a_line_each(path: str) -> None:
     """On 80 columns; nothing is cut, and --help-all has the others."""
     command = COMMANDS[path]
-    told = command.get_help(click.Context(command, info_name=path, terminal_width=80, **CONTEXT))
-    rows = told[told.index("Kafka:") : told.index("Help:")].splitlines()
+    text = command.get_help(click.Context(command, info_name=path, terminal_width=80, **CONTEXT))
+    rows = text[text.index("Kafka:") : text.index("Help:")].splitlines()
     assert [row for row in rows if row.startswith("   ")] == []
     assert len([row for row in rows if row.startswith("  --")]) <= MOST_SHOWN
-    assert [row for row in told.splitlines() if len(row) > 80 or "..." in row] == []
-    assert "--help-all" in told
+    assert [row for row in text.splitlines() if len(row) > 80 or "..." in row] == []
+    assert "--help-all" in text
 
 
 @pytest.mark.parametrize("path", [path for path, one in COMMANDS.items() if isinstance(one, Command)])
@@ -117,24 +117,24 @@ def test_help_all_has_every_option_with_its_variable(path: str, capsys: pytest.C
         return  # it hands its words on to another program
     name, *words = path.split()
     assert exit_code_of(PROGRAMS[name], name, [*words, "--help-all"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
     for option in _options(command):
-        assert f"{option.opts[0]} " in told
-        assert not option.envvar or f"[{option.envvar}]" in told
+        assert f"{option.opts[0]} " in text
+        assert not option.envvar or f"[{option.envvar}]" in text
 
 
 def test_a_readers_section_has_only_what_the_other_reader_ignores(capsys: pytest.CaptureFixture[str]) -> None:
     """`--max-records-per-transaction` limits the direct reader's transactions, too."""
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", ["run", "--help-all"]) == 0
-    told = capsys.readouterr().out
-    sections = {title: re.findall(r"^  (--\S+)", body, re.MULTILINE) for title, body in _sections(told)}
+    output = capsys.readouterr().out
+    sections = {title: re.findall(r"^  (--\S+)", body, re.MULTILINE) for title, body in _sections(output)}
     assert sections["Connector"] == ["--lanes", "--poll-interval"]
     assert sections["Direct reader"] == ["--lease", "--transaction-bytes", "--read-ahead-bytes"]
     assert "--max-records-per-transaction" in sections["Limits"]
 
 
-def _sections(told: str) -> list[tuple[str, str]]:
-    return re.findall(r"^(\w[\w -]*):\n((?:  .*\n)+)", told, re.MULTILINE)
+def _sections(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^(\w[\w -]*):\n((?:  .*\n)+)", text, re.MULTILINE)
 
 
 # Options of one name that stand for different things: numbers or topics, offsets or times, files or folders.
@@ -142,13 +142,13 @@ _DIFFERENT = {"--customers", "--from", "--offset", "--out", "--partitions"}
 
 
 def test_one_thing_has_one_placeholder() -> None:
-    found: dict[str, set[str]] = {}
+    metavars: dict[str, set[str]] = {}
     for command in COMMANDS.values():
         for option in _options(command):
             if not option.is_flag and not isinstance(option.type, click.Choice):
-                found.setdefault(option.opts[0], set()).add(option.make_metavar(click.Context(command)))
-    assert {name for name, kinds in found.items() if len(kinds) > 1} == _DIFFERENT
-    assert [name for name, kinds in found.items() if kinds & {"INTEGER", "FLOAT", "INTEGER RANGE", "STRING"}] == []
+                metavars.setdefault(option.opts[0], set()).add(option.make_metavar(click.Context(command)))
+    assert {name for name, kinds in metavars.items() if len(kinds) > 1} == _DIFFERENT
+    assert [name for name, kinds in metavars.items() if kinds & {"INTEGER", "FLOAT", "INTEGER RANGE", "STRING"}] == []
 
 
 @pytest.mark.parametrize("number", ["nan", "inf"])

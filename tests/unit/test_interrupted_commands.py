@@ -61,8 +61,8 @@ def waiting(words: str, place: Path) -> Iterator[subprocess.Popen[str]]:
 
 def ended(program: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
     os.killpg(program.pid, number)
-    said, _ = program.communicate(timeout=_END_S)
-    return program.returncode, said
+    output, _ = program.communicate(timeout=_END_S)
+    return program.returncode, output
 
 
 @pytest.mark.parametrize("words", [f"{program} {rest}" for program, words in _COMMANDS.items() for rest in words])
@@ -81,9 +81,9 @@ def test_a_following_program_that_still_waits_for_its_broker_ends_with_0(words: 
     words += " --follow"
     with waiting(words, tmp_path) as one, waiting(words, tmp_path) as other:
         for program, number in ((one, signal.SIGINT), (other, signal.SIGTERM)):
-            code, said = ended(program, number)
-            assert code == 0, said
-            assert "Traceback" not in said
+            code, output = ended(program, number)
+            assert code == 0, output
+            assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("output", ["click.echo('x' * 100)", "__import__('rich.console').console.Console().print('x')"])
@@ -109,9 +109,9 @@ def test_a_run_whose_reader_is_gone_says_that_it_is_not_done() -> None:
         "program.work = lambda *_: [print('{}', flush=True) for _ in itertools.count()]\n"
         "run(program.cli, 'pipeline')\n"
     )
-    code, said = _without_a_reader(program, "run", "--master", "none")
-    assert (code, said.count("\n")) == (ExitCode.REFUSED, 1), said
-    assert said.startswith("pipeline: stopped before the end, because the reader of its output is gone; run again")
+    code, output = _without_a_reader(program, "run", "--master", "none")
+    assert (code, output.count("\n")) == (ExitCode.REFUSED, 1), output
+    assert output.startswith("pipeline: stopped before the end, because the reader of its output is gone; run again")
 
 
 def _without_a_reader(program: str, *arguments: str) -> tuple[int, str]:

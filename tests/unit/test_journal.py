@@ -12,10 +12,10 @@ def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:
     journal.write(Step.COMMIT, Phase.INTENT, topic="orders", partition=3)
     journal.write(Step.COMMIT, topic="orders", partition=3)
     journal.close()
-    found = list(entries(tmp_path / "new"))
-    assert [(one.step, one.phase) for one in found] == [(Step.COMMIT, Phase.INTENT), (Step.COMMIT, Phase.DONE)]
-    assert all(one.who == "writer" and one.fields == {"topic": "orders", "partition": 3} for one in found)
-    assert found[0].at <= found[1].at
+    read_back = list(entries(tmp_path / "new"))
+    assert [(one.step, one.phase) for one in read_back] == [(Step.COMMIT, Phase.INTENT), (Step.COMMIT, Phase.DONE)]
+    assert all(one.who == "writer" and one.fields == {"topic": "orders", "partition": 3} for one in read_back)
+    assert read_back[0].at <= read_back[1].at
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:

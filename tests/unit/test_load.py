@@ -36,7 +36,7 @@ def test_a_function_is_found_in_a_module_and_in_a_file_and_loaded_once() -> None
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "expected"),
     [
         ("clicks_exmple:add_domain", "there is no module 'clicks_exmple' in .*; did you mean 'clicks_example'"),
         ("clicks_example:add_domian", "clicks_example has no 'add_domian'; did you mean 'add_domain'"),
@@ -49,8 +49,8 @@ def test_a_function_is_found_in_a_module_and_in_a_file_and_loaded_once() -> None
         ("/no/such/folder/f.py:f", "there is no file /no/such/folder/f.py"),
     ],
 )
-def test_a_typo_is_refused_with_what_was_looked_for_and_the_nearest_name(named: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_typo_is_refused_with_what_was_looked_for_and_the_nearest_name(named: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         load(named)
 
 
@@ -86,9 +86,8 @@ print(function(Record(value=b"moo")).value)
 
 def _elsewhere(payload: bytes, cwd: Path) -> str:
     """In a process that knows neither our folders nor the tests', as an executor."""
-    done = subprocess.run(
-        [sys.executable, "-c", _EXECUTOR], input=payload, capture_output=True, cwd=cwd, timeout=60, check=False
-    )
+    line = [sys.executable, "-c", _EXECUTOR]
+    done = subprocess.run(line, input=payload, capture_output=True, cwd=cwd, timeout=60, check=False)
     return (done.stdout or done.stderr).decode()
 
 
@@ -107,9 +106,9 @@ def test_what_is_in_a_wheel_travels_by_name_and_the_wheel_with_it(tmp_path: Path
     wheel = tmp_path / "shouting_wheel-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("in_a_wheel.py", SOURCE)
-    found = load("in_a_wheel:shout", (str(wheel),))
-    assert apply(found.target, Record(value=b"o")) == (Record(value=b"oo"),)
-    assert b"in_a_wheel" in (payload := pickled(found.target))
+    loaded = load("in_a_wheel:shout", (str(wheel),))
+    assert apply(loaded.target, Record(value=b"o")) == (Record(value=b"oo"),)
+    assert b"in_a_wheel" in (payload := pickled(loaded.target))
     assert "No module named 'in_a_wheel'" in _elsewhere(payload, tmp_path)
     with pytest.raises(UsageError, match=r"--py-files is '/no/wheel\.whl'"):
         load("in_a_wheel:other", ("/no/wheel.whl",))

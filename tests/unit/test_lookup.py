@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from harness.pages import ROOT
@@ -19,34 +20,32 @@ from brew.testing import record, transform
 class Topic:
     """Rows appear at a time of their own; counts how often it is read."""
 
-    def __init__(self) -> None:
-        self.now, self.reads = 0, 0
+    def __init__(self, now: int) -> None:
+        self.now, self.reads, self.position = now, 0, 0
         self.log: list[tuple[bytes, int, bytes | None]] = []
-        self.read = 0
+        self.rows = Rows(self.refresh, lambda: self.now)
 
     def refresh(self, rows: Rows) -> None:
         self.reads += 1
-        for row in self.log[self.read :]:
+        for row in self.log[self.position :]:
             rows.add(*row)
-        self.read = len(self.log)
+        self.position = len(self.log)
 
 
 def test_a_row_counts_from_its_own_time_until_the_next_one() -> None:
-    topic = Topic()
-    topic.now = 10_000
+    topic = Topic(now=10_000)
     topic.log = [(b"USD", 100, b"1"), (b"USD", 300, None), (b"USD", 200, b"2"), (b"USD", 200, b"3")]
-    rows = Rows(topic.refresh, lambda: topic.now)
-    asked = {99: None, 100: b"1", 199: b"1", 200: b"3", 299: b"3", 300: None}
-    assert {time: rows.at(b"USD", time) for time in asked} == asked
+    rows = topic.rows
+    values = {99: None, 100: b"1", 199: b"1", 200: b"3", 299: b"3", 300: None}
+    assert {time: rows.at(b"USD", time) for time in values} == values
     assert rows.at(b"EUR", 500) is None
     assert topic.reads == 1
 
 
 def test_a_record_newer_than_what_was_read_sees_rows_written_before_it() -> None:
     """And one whose clock is ahead does not read the topic for each record."""
-    topic = Topic()
-    topic.now = 1000
-    rows = Rows(topic.refresh, lambda: topic.now)
+    topic = Topic(now=1000)
+    rows = topic.rows
     assert rows.at(b"USD", 900) is None
     topic.log.append((b"USD", 1500, b"1"))
     topic.now = 2600
@@ -60,9 +59,8 @@ def test_a_record_newer_than_what_was_read_sees_rows_written_before_it() -> None
 
 def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
     """A pipeline that follows its input transforms records milliseconds after they were written."""
-    topic = Topic()
-    topic.now = 1000
-    rows = Rows(topic.refresh, lambda: topic.now)
+    topic = Topic(now=1000)
+    rows = topic.rows
     assert rows.at(b"USD", 990) is None
     topic.log.append((b"USD", 1100, b"1"))
     topic.now = 1300
@@ -92,11 +90,7 @@ def test_a_table_without_its_topic_ends_a_run_and_one_without_brokers_waits(
     monkeypatch: pytest.MonkeyPatch, error: BrewError, expected: type[BrewError]
 ) -> None:
     """The run would repeat its transaction until the end of its patience, and say nothing."""
-
-    def missing(*_given: object) -> None:
-        raise error
-
-    monkeypatch.setattr(lookup, "FullTopicReader", missing)
+    monkeypatch.setattr(lookup, "FullTopicReader", Mock(side_effect=error))
     with pytest.raises(expected, match=str(error)):
         Table("rates-without-a-topic").at(b"USD", 300)
 

@@ -49,9 +49,9 @@ def test_a_bug_is_gone_when_its_experiment_ends(name: str) -> None:
 
 
 def test_the_page_tells_every_mutant_as_the_code_does() -> None:
-    told = [(one.name, one.breaks, one.wrong, one.on, one.named) for one in MUTANTS.values()]
-    assert [tuple(row) for row in tables(PAGE, "The bugs")[0]] == told
-    assert f"So {len(told)} bugs" in PAGE
+    rows = [(one.name, one.breaks, one.wrong, one.on, one.named) for one in MUTANTS.values()]
+    assert [tuple(row) for row in tables(PAGE, "The bugs")[0]] == rows
+    assert f"So {len(rows)} bugs" in PAGE
     harmless = [(one.name, one.wrong, one.on) for one in HARMLESS.values()]
     assert [tuple(row) for row in tables(PAGE, "What breaks nothing")[0]] == harmless
     grounds = [(name, " ".join((act.__doc__ or "").split())) for name, act in GROUNDS.items()]
@@ -87,5 +87,5 @@ def test_the_page_tells_every_bug_of_a_layer_as_the_code_does() -> None:
         ("The bugs of single layers", LAYER_BUGS),
         ("What breaks nothing in a layer", HARMLESS_IN_LAYERS),
     ):
-        told = [(one.name, one.wrong, one.layer, one.tested_by) for one in bugs]
-        assert [tuple(row) for row in tables(PAGE, heading)[0]] == told
+        rows = [(one.name, one.wrong, one.layer, one.tested_by) for one in bugs]
+        assert [tuple(row) for row in tables(PAGE, heading)[0]] == rows

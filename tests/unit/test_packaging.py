@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from dockerfile_parse import DockerfileParser
@@ -106,11 +107,11 @@ shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
     dependencies.check(Part.SPARK, tmp_path / "place" / "spark")
 
 
-@pytest.mark.parametrize(("told", "sentence"), [("11.0.2", "is version 11"), ("", "is version unknown")])
-def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, sentence: str) -> None:
-    executable(tmp_path / "bin/java", f"import sys; print('openjdk version \"{told}\"', file=sys.stderr)")
+@pytest.mark.parametrize(("version", "message"), [("11.0.2", "is version 11"), ("", "is version unknown")])
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, message: str) -> None:
+    executable(tmp_path / "bin/java", f"import sys; print('openjdk version \"{version}\"', file=sys.stderr)")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(Refused, match=f"Java 17 or later is needed .*{sentence}"):
+    with pytest.raises(Refused, match=f"Java 17 or later is needed .*{message}"):
         java()
 
 
@@ -126,9 +127,9 @@ def test_the_list_names_the_connector_of_pysparks_version() -> None:
 def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -> None:
     assert f'name="kafka_2.13" rev="{version}" conf="{part}->default"' in dependencies.IVY.read_text()
     assert f"kafka_2.13-{version}.jar" in dependencies.checksums(part)
-    said = str(dependencies.missing_jars(part, Path("place")))
+    message = str(dependencies.missing_jars(part, Path("place")))
     usual = part is Part.KAFKA
-    assert ("make setup" in said, f"sandbox setup --kafka {version}" in said) == (usual, not usual)
+    assert ("make setup" in message, f"sandbox setup --kafka {version}" in message) == (usual, not usual)
 
 
 def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,11 +157,8 @@ def test_the_executors_python_is_that_of_the_setting(monkeypatch: pytest.MonkeyP
     class StartedError(Exception):
         """The JVM's start was reached."""
 
-    def start(*_: object) -> None:
-        raise StartedError
-
     monkeypatch.setenv("PYSPARK_PYTHON", "another")
-    monkeypatch.setattr(session.gateway, "start", start)
+    monkeypatch.setattr(session.gateway, "start", Mock(side_effect=StartedError))
     with pytest.raises(StartedError):
         session.start_context(SparkSettings(master, None, {"spark.pyspark.python": "/env/bin/python"}))
     assert os.environ["PYSPARK_PYTHON"] == "/env/bin/python"
@@ -179,15 +177,15 @@ def test_brew_and_each_program_are_console_scripts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("called", "told"),
+    ("called", "shown"),
     [("/opt/venv/bin/brew-pipeline", "brew-pipeline"), ("/src/pipeline/__main__.py", "python -m pipeline")],
 )
 def test_usage_names_the_program_as_its_user_calls_it(
-    called: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    called: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [called])
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", ["run", "--lanes", "x"]) == 64
-    assert f"Try '{told} run --help'" in capsys.readouterr().err
+    assert f"Try '{shown} run --help'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shipped", [False, True])
@@ -232,12 +230,12 @@ print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\
 """,
     )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    given = ["setup", "--jvm-dir", str(tmp_path / "place"), "--from", str(source)]
-    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", [*given, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["fetched"], told["jars"], told["bytes"]) == (True, sorted(JARS), 6)
+    arguments = ["setup", "--jvm-dir", str(tmp_path / "place"), "--from", str(source)]
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", [*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["fetched"], report["jars"], report["bytes"]) == (True, sorted(JARS), 6)
     assert (tmp_path / "place" / "java-options").read_text() == "--add-opens=a/b=ALL-UNNAMED\n-Da=b\n"
-    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", given) == 0
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", arguments) == 0
     assert "2 jars, 0.0 MB, already there, checked" in capsys.readouterr().out
 
 
@@ -246,13 +244,13 @@ Steps = list[tuple[str, str]]
 
 
 def stages(text: str) -> list[Steps]:
-    found: list[Steps] = []
+    instructions: list[Steps] = []
     for one in DockerfileParser(fileobj=io.BytesIO(text.encode())).structure:
         if one["instruction"] == "FROM":
-            found.append([])
+            instructions.append([])
         if one["instruction"] != "COMMENT":
-            found[-1].append((one["instruction"], one["value"]))
-    return found
+            instructions[-1].append((one["instruction"], one["value"]))
+    return instructions
 
 
 def copied(text: str) -> set[str]:
@@ -263,27 +261,27 @@ def copied(text: str) -> set[str]:
 def faults(text: str) -> list[str]:
     """What would make the image unsafe, or deaf to signals; pure, so that it can be shown to fail."""
     last = stages(text)[-1]
-    names, said = [name for name, _ in last], dict(last)
-    user = said.get("USER", "root")
-    found = [f"{word} is not in the repository" for word in copied(text) if not (ROOT / word).exists()]
-    found += [f"{stage[0][1]} has no version" for stage in stages(text) if not re.match(r"[\w./-]+:\d", stage[0][1])]
+    names, settings = [name for name, _ in last], dict(last)
+    user = settings.get("USER", "root")
+    wrong = [f"{word} is not in the repository" for word in copied(text) if not (ROOT / word).exists()]
+    wrong += [f"{stage[0][1]} has no version" for stage in stages(text) if not re.match(r"[\w./-]+:\d", stage[0][1])]
     if not user.split(":")[0].isdigit() or int(user.split(":")[0]) == 0:
-        found.append(f"runs as {user}; Kubernetes' runAsNonRoot needs a number that is not 0")
+        wrong.append(f"runs as {user}; Kubernetes' runAsNonRoot needs a number that is not 0")
     if "USER" in names and "RUN" in names[names.index("USER") :]:
-        found.append("runs a step of the build after USER")
-    shells = [name for name in ("ENTRYPOINT", "CMD") if not words(said[name])]
-    found += [f"{name} is a shell's, which keeps signals to itself" for name in shells]
+        wrong.append("runs a step of the build after USER")
+    shells = [name for name in ("ENTRYPOINT", "CMD") if not words(settings[name])]
+    wrong += [f"{name} is a shell's, which keeps signals to itself" for name in shells]
     if "latest" in text or "ADD" in names:
-        found.append("takes what it can't know")
-    return found
+        wrong.append("takes what it can't know")
+    return wrong
 
 
 def words(value: str) -> Sequence[str]:
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return parsed if isinstance(parsed, list) else []
 
 
 def test_the_image_is_built_from_what_is_there_and_runs_as_nobody() -> None:
@@ -291,7 +289,7 @@ def test_the_image_is_built_from_what_is_there_and_runs_as_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "found"),
+    ("right", "wrong", "expected"),
     [
         ("USER 10001", "USER root", "runs as root"),
         ("USER 10001\n", "", "runs as root"),
@@ -301,9 +299,9 @@ def test_the_image_is_built_from_what_is_there_and_runs_as_nobody() -> None:
         ("EXPOSE", "RUN true\nEXPOSE", "runs a step of the build after USER"),
     ],
 )
-def test_a_dockerfile_that_is_wrong_is_caught(right: str, wrong: str, found: str) -> None:
+def test_a_dockerfile_that_is_wrong_is_caught(right: str, wrong: str, expected: str) -> None:
     assert right in TEXT
-    assert [one for one in faults(TEXT.replace(right, wrong, 1)) if found in one]
+    assert [one for one in faults(TEXT.replace(right, wrong, 1)) if expected in one]
 
 
 def test_every_package_of_the_wheel_is_copied_and_the_builds_context_holds_nothing_else() -> None:
@@ -317,14 +315,14 @@ def test_every_package_of_the_wheel_is_copied_and_the_builds_context_holds_nothi
 
 def test_signals_health_and_jars_meet_the_programs() -> None:
     last = stages(TEXT)[-1]
-    said = dict(last)
-    tini, separator, program = words(said["ENTRYPOINT"])
+    settings = dict(last)
+    tini, separator, program = words(settings["ENTRYPOINT"])
     assert (tini, separator) == ("tini", "--")
     assert program in PROJECT["scripts"]
     assert tini in " ".join(value for name, value in last if name == "RUN")
-    health = said["HEALTHCHECK"].partition("CMD")[2].strip()
+    health = settings["HEALTHCHECK"].partition("CMD")[2].strip()
     assert f"http://127.0.0.1:{probes.PORT}/livez" in words(health)[-1]
-    assert said["EXPOSE"] == str(probes.PORT)
+    assert settings["EXPOSE"] == str(probes.PORT)
     environment = " ".join(value for name, value in last if name == "ENV")
     assert f"{dependencies.VARIABLE}=" in environment
     assert f"PROBE_PORT={probes.PORT}" in environment
@@ -334,9 +332,9 @@ def test_signals_health_and_jars_meet_the_programs() -> None:
 
 
 def _image(tmp_path: Path, engine: str) -> subprocess.CompletedProcess[str]:
-    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENGINE": engine}
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENGINE": engine}
     line = [str(ROOT / "scripts/image.sh")]
-    return subprocess.run(line, env=given, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
@@ -352,8 +350,8 @@ def test_an_engine_that_answers_builds_and_tries_the_image(tmp_path: Path) -> No
     """Tagged with the version, then asked for it; in the format of Docker, which keeps the health check."""
     calls = tmp_path / "calls"
     engine = f"""import json, os, sys
-told = [*sys.argv[1:], os.environ.get("BUILDAH_FORMAT")]
-open({str(calls)!r}, "a").write(json.dumps(told) + "\\n")
+arguments = [*sys.argv[1:], os.environ.get("BUILDAH_FORMAT")]
+open({str(calls)!r}, "a").write(json.dumps(arguments) + "\\n")
 """
     executable(tmp_path / "engine", engine)
     ran = _image(tmp_path, "engine")
@@ -414,10 +412,10 @@ def _names_asked_for(source: str) -> Iterator[str]:
 def test_every_variable_that_the_code_or_make_asks_for_is_told_in_words() -> None:
     """What Spark and its driver say to each other is nobody's setting."""
     sources = [file.read_text() for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    asked = {name for source in sources for name in _names_asked_for(source)}
-    told = {row[0] for row in tables(reference.page(), "Environment")[0]}
-    assert {name for name in asked if not name.startswith("PYSPARK_GATEWAY_")} - told == set()
-    assert set(reference.ENVIRONMENT) <= asked
+    read = {name for source in sources for name in _names_asked_for(source)}
+    documented = {row[0] for row in tables(reference.page(), "Environment")[0]}
+    assert {name for name in read if not name.startswith("PYSPARK_GATEWAY_")} - documented == set()
+    assert set(reference.ENVIRONMENT) <= read
     rows = {row[0]: row[1] for row in tables(reference.page(), "Make variables")[0]}
     assert [name for name, words in rows.items() if not words.strip()] == []
     assert set(reference.MAKE) <= set(rows)

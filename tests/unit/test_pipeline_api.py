@@ -15,13 +15,13 @@ from brew.options import run_options
 from brew.settings import ClaimsSettings, OnError, OnMissingPosition, Reader
 
 
-def made(**more: Any) -> brew.Pipeline:
+def pipeline_of(**more: Any) -> brew.Pipeline:
     return brew.Pipeline(**{"input": "a", "output": "b", "transform": lambda record: record, **more})
 
 
 def test_its_settings_are_those_of_the_command_line() -> None:
-    given = {"also_output": ["c"], "on_error": "dead-letter", "reader": "connector", "master": "none"}
-    settings = made(**given, max_records_per_transaction=7).settings
+    options = {"also_output": ["c"], "on_error": "dead-letter", "reader": "connector", "master": "none"}
+    settings = pipeline_of(**options, max_records_per_transaction=7).settings
     assert (settings.outputs, settings.dead_letter, settings.group) == (("b", "c"), "b.dlq", "brew-b")
     assert (settings.on_error, settings.reader, settings.spark.absent) == (OnError.DEAD_LETTER, Reader.CONNECTOR, True)
     assert (settings.max_records_per_transaction, settings.follow) == (7, False)
@@ -29,40 +29,40 @@ def test_its_settings_are_those_of_the_command_line() -> None:
 
 def test_plain_values_become_the_settings_own_types() -> None:
     """Enums are compared by identity: a string would act like the default. A single name is a sequence of one."""
-    settings = made(on_missing_position="restore", stand_by=True, share=False, patience_s=5).settings
+    settings = pipeline_of(on_missing_position="restore", stand_by=True, share=False, patience_s=5).settings
     assert settings.on_missing_position is OnMissingPosition.RESTORE
     assert (settings.stand_by, settings.share, settings.patience_s) == (ClaimsSettings(), None, 5)
-    assert made(allow=["input-access"]).settings.allow == {"input-access"}
-    settings = made(also_output="late", py_files=Path(__file__)).settings
+    assert pipeline_of(allow=["input-access"]).settings.allow == {"input-access"}
+    settings = pipeline_of(also_output="late", py_files=Path(__file__)).settings
     assert (settings.also_output, settings.spark.py_files) == (("late",), (__file__,))
 
 
 def test_command_and_library_name_group_and_dead_letter_topic_alike() -> None:
     """The orders' defaults would make another function go on at the orders' committed offsets."""
-    library = made(output="clicks.enriched").settings
+    library = pipeline_of(output="clicks.enriched").settings
     words = ["--output", "clicks.enriched", "--master", "none"]
-    given = ["--transform", "clicks_example:add_domain", *words]
-    assert named(given) == (library.group, library.dead_letter) == ("brew-clicks.enriched", "clicks.enriched.dlq")
-    assert named([*given, "--group", names.GROUP_ID]) == (names.GROUP_ID, "clicks.enriched.dlq")
-    assert named([*given, "--dead-letter", "other"]) == ("brew-clicks.enriched", "other")
+    arguments = ["--transform", "clicks_example:add_domain", *words]
+    assert named(arguments) == (library.group, library.dead_letter) == ("brew-clicks.enriched", "clicks.enriched.dlq")
+    assert named([*arguments, "--group", names.GROUP_ID]) == (names.GROUP_ID, "clicks.enriched.dlq")
+    assert named([*arguments, "--dead-letter", "other"]) == ("brew-clicks.enriched", "other")
     assert named(words) == (names.GROUP_ID, names.DEAD_LETTER_TOPIC)
 
 
 def named(words: list[str]) -> tuple[str, str]:
-    found: list[tuple[str, str]] = []
+    groups: list[tuple[str, str]] = []
 
     @click.command()
     @run_options
     def run(**option: Any) -> None:
-        found.append((option["group"], option["dead_letter"]))
+        groups.append((option["group"], option["dead_letter"]))
         assert click.get_current_context().params["group"] == option["group"]
 
     run.main(words, standalone_mode=False)
-    return found[0]
+    return groups[0]
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         ({"max_record_per_transaction": 7}, "no setting 'max_record_per_transaction'; did you mean 'max_records_per"),
         ({"follow": True}, "no setting 'follow'"),
@@ -87,6 +87,6 @@ def named(words: list[str]) -> tuple[str, str]:
         ({"share": "yes"}, "share is 'yes'; it has to be of type ClaimsSettings or None"),
     ],
 )
-def test_what_can_not_be_is_refused_when_it_is_made(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        made(**more)
+def test_what_can_not_be_is_refused_when_it_is_made(more: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        pipeline_of(**more)

@@ -11,10 +11,8 @@ import pytest
 from harness.lease_play import run_context
 
 from brew.connection import Connection
-from brew.driver import limits as patiences
-from brew.driver import run as working
+from brew.driver import limits, run
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.run_context import RunContext
 from brew.errors import Refused
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
@@ -29,7 +27,7 @@ def settings(**changes: Any) -> PipelineSettings:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Seconds that pass when the test says so."""
     clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(patiences, "time", clock)
+    monkeypatch.setattr(limits, "time", clock)
     return clock
 
 
@@ -66,28 +64,25 @@ def test_a_good_survey_ends_the_row_of_failures(clock: SimpleNamespace) -> None:
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the number that the crash announces would miss what the other one still writes."""
-    whole = run_context(settings(), goals={0: 100})
+    context = run_context(settings(), goals={0: 100})
     finished, running_now = threading.Event(), threading.Event()
 
-    class _Worker:
-        def __init__(self, everything: RunContext, index: int) -> None:
-            self._everything, self._index = everything, index
+    def crash() -> None:
+        running_now.wait()
+        context.crashed.append(Outcome(0, 0, 10, Status.CRASHED, enriched=10))
+        context.stop.set()
 
-        def run(self) -> None:
-            if self._index == 0:
-                running_now.wait()
-                self._everything.crashed.append(Outcome(0, 0, 10, Status.CRASHED, enriched=10))
-                self._everything.stop.set()
-            else:
-                self._everything.running[1] = OffsetRange("in", 1, 0, 10)
-                running_now.set()
-                self._everything.stop.wait()
-                threading.Event().wait(0.05)  # a transaction that is longer than the grace of a stop
-                finished.set()
-                self._everything.running.clear()
-                threading.Event().wait(60)  # what the lane does next is nobody's business any more
+    def transact() -> None:
+        context.running[1] = OffsetRange("in", 1, 0, 10)
+        running_now.set()
+        context.stop.wait()
+        threading.Event().wait(0.05)  # a transaction that is longer than the grace of a stop
+        finished.set()
+        context.running.clear()
+        threading.Event().wait(60)  # what the lane does next is nobody's business any more
 
-    monkeypatch.setattr(working, "_FINISH_S", 0.01)
+    monkeypatch.setattr(run, "_FINISH_S", 0.01)
     runner: Any = None
-    working.run_loops(whole, runner, [_Worker(whole, index) for index in range(2)])
+    lanes: list[Any] = [SimpleNamespace(run=crash), SimpleNamespace(run=transact)]
+    run.run_loops(context, runner, lanes)
     assert finished.is_set()

@@ -50,9 +50,9 @@ def test_a_project_is_written_and_its_own_tests_pass_until_its_function_is_wrong
 
 
 def _tested(project: Path) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     line = ["make", "test", f"PYTHON={sys.executable}"]
-    return subprocess.run(line, cwd=project, env=given, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_example_records_hold_each_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,25 +61,25 @@ def test_the_example_records_hold_each_kind(folder: Path, monkeypatch: pytest.Mo
     from transformation import add_domain  # type: ignore[import-not-found]  # noqa: PLC0415 - written above
 
     lines = (folder / "clicks/clicks.jsonl").read_bytes().splitlines()
-    found = transform(add_domain, [record(line) for line in lines])
-    assert (len(lines), len(found.outputs), len(found.dropped), len(found.rejected)) == (60, 53, 4, 3)
+    transformed = transform(add_domain, [record(line) for line in lines])
+    assert (len(lines), len(transformed.outputs), len(transformed.dropped), len(transformed.rejected)) == (60, 53, 4, 3)
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"),
+    ("name", "code", "message"),
     [
         *(("1x", 64, "NAME is '1x'"), ("a/b", 64, "NAME is 'a/b'")),
         *(("full", 3, "full already exists and is not empty"), ("file", 3, "file already exists")),
     ],
 )
 def test_a_name_that_can_not_be_is_refused_and_nothing_is_overwritten(
-    folder: Path, name: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, name: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "full").mkdir()
     (folder / "full/Makefile").write_text("mine")
     (folder / "file").write_text("mine")
     assert init(name) == code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert [(folder / one).read_text() for one in ("full/Makefile", "file")] == ["mine", "mine"]
     (folder / "empty").mkdir()
     assert init("empty") == 0

@@ -108,7 +108,7 @@ def test_every_answer_becomes_a_tuple_or_a_rejection_and_other_exceptions_pass_t
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b"bytes", "returned bytes"),
         ({"a": 1}, "returned dict"),
@@ -128,7 +128,7 @@ def test_every_answer_becomes_a_tuple_or_a_rejection_and_other_exceptions_pass_t
         (CLICK.to(["late"]), "destination ['late']"),  # type: ignore[arg-type]
     ],
 )
-def test_an_answer_that_kafka_can_not_hold_is_a_type_error_that_says_what_came(answer: Any, said: str) -> None:
+def test_an_answer_that_kafka_can_not_hold_is_a_type_error_that_says_what_came(answer: Any, message: str) -> None:
     """confluent-kafka would encode a str by itself: the checker then compares other bytes than were written."""
-    with pytest.raises(TypeError, match=re.escape(said)):
+    with pytest.raises(TypeError, match=re.escape(message)):
         apply(lambda _record: answer, CLICK)

@@ -12,10 +12,7 @@ import brew
 from brew.record import Record, Reject, apply
 from brew.record_batches import SCHEMA, apply_batch, batch_of
 
-RECORDS = [
-    Record("in", 1, 5, b"k", b"v", (("h", b"1"), ("n", None)), 17),
-    Record("in", 1, 7, None, None, (), 18),
-]
+RECORDS = [Record("in", 1, 5, b"k", b"v", (("h", b"1"), ("n", None)), 17), Record("in", 1, 7, None, None, (), 18)]
 
 
 def test_what_comes_back_unchanged_is_unchanged() -> None:
@@ -54,7 +51,7 @@ def test_destinations_and_reasons_have_columns_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "why"),
     [
         (lambda batch: batch.to_pylist(), "returned list"),
         (lambda batch: batch.select(["value"]), "no column 'offset'"),
@@ -66,6 +63,6 @@ def test_destinations_and_reasons_have_columns_of_their_own() -> None:
         ),
     ],
 )
-def test_a_batch_that_can_not_be_read_is_refused_by_what_is_wrong(function: Callable[..., object], said: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_a_batch_that_can_not_be_read_is_refused_by_what_is_wrong(function: Callable[..., object], why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
         apply_batch(function, RECORDS)

@@ -91,7 +91,7 @@ def test_the_page_has_the_rows_that_are_granted() -> None:
     assert acl.extra_rights_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
 
 
-def _told(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None = None) -> Any:
+def _recorded(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None = None) -> Any:
     manager = SimpleNamespace(register=lambda *_: None)
     config = SimpleNamespace(pluginmanager=manager, getoption=lambda _name: str(path))
     record = Record(cast("pytest.Config", config))
@@ -106,9 +106,9 @@ def _told(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None
 
 def test_a_record_keeps_the_files_of_other_sessions_and_counts_all(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    _told(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "failed"})
-    told = _told(path, {"b/test_b.py::test_1": "passed"}, {"b/test_b.py::test_2": "why not"})
-    assert (told["passed"], told["failed"], told["left_out"]) == (2, 1, 1)
-    assert told["files"]["b/test_b.py"]["left_out"] == {"b/test_b.py::test_2": "why not"}
-    told = _told(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "passed"})
-    assert (told["passed"], told["failed"], told["left_out"]) == (3, 0, 1)
+    _recorded(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "failed"})
+    document = _recorded(path, {"b/test_b.py::test_1": "passed"}, {"b/test_b.py::test_2": "why not"})
+    assert (document["passed"], document["failed"], document["left_out"]) == (2, 1, 1)
+    assert document["files"]["b/test_b.py"]["left_out"] == {"b/test_b.py::test_2": "why not"}
+    document = _recorded(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "passed"})
+    assert (document["passed"], document["failed"], document["left_out"]) == (3, 0, 1)

@@ -20,12 +20,12 @@ def function(record: brew.Record) -> Any:
 
 
 def test_outputs_drops_and_rejects_are_told_apart() -> None:
-    given = [testing.record(value, key=str(n)) for n, value in enumerate(["one", "drop", "two", b"{"])]
-    result = testing.transform(function, given)
+    inputs = [testing.record(value, key=str(n)) for n, value in enumerate(["one", "drop", "two", b"{"])]
+    result = testing.transform(function, inputs)
     assert [one.json() for one in result.outputs] == ["one", "two", "two"]
     assert {topic: len(records) for topic, records in result.by_topic.items()} == {"output": 2, "late": 1}
-    assert result.dropped == [given[1]]
-    assert [(one.record, one.reason) for one in result.rejected] == [(given[3], "not-json")]
+    assert result.dropped == [inputs[1]]
+    assert [(one.record, one.reason) for one in result.rejected] == [(inputs[3], "not-json")]
 
 
 def test_an_answer_that_a_run_refuses_fails_the_test() -> None:
@@ -37,8 +37,8 @@ def test_an_answer_that_a_run_refuses_fails_the_test() -> None:
 
 
 def test_a_record_takes_bytes_texts_and_objects() -> None:
-    made = testing.record({"a": 1}, key="k", headers={"h": "1", "none": None}, topic="t", offset=5)
-    assert made == brew.Record("t", 0, 5, b"k", b'{"a":1}', (("h", b"1"), ("none", None)), 0)
+    record = testing.record({"a": 1}, key="k", headers={"h": "1", "none": None}, topic="t", offset=5)
+    assert record == brew.Record("t", 0, 5, b"k", b'{"a":1}', (("h", b"1"), ("none", None)), 0)
     assert (testing.record(b"raw").value, testing.record().value) == (b"raw", None)
 
 
@@ -65,7 +65,7 @@ def test_a_batch_that_fails_is_repeated_record_by_record() -> None:
             raise brew.Reject("bad") if batch.num_rows == 1 else ValueError("a bad record")
         return batch
 
-    given = [testing.record(value, offset=n) for n, value in enumerate([b"good", b"bad"])]
-    result = testing.transform(picky, given)
+    records = [testing.record(value, offset=n) for n, value in enumerate([b"good", b"bad"])]
+    result = testing.transform(picky, records)
     assert [one.value for one in result.outputs] == [b"good"]
-    assert [(one.record, one.reason) for one in result.rejected] == [(given[1], "bad")]
+    assert [(one.record, one.reason) for one in result.rejected] == [(records[1], "bad")]

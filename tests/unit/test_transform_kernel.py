@@ -34,9 +34,12 @@ CLICKS: list[dict[str, object]] = [
     {"kind": "plain"},
     {"kind": "error", "url": "http://e.example"},
 ]
-
-
 CLICK = Record("in", 2, 0, b"k", b"", (), 7)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
 
 
 def rows(*kinds: int, headers: list[Any] | None = None) -> Rows:
@@ -44,7 +47,8 @@ def rows(*kinds: int, headers: list[Any] | None = None) -> Rows:
     return Rows(list(range(n)), [b"k"] * n, [orjson.dumps(CLICKS[kind]) for kind in kinds], [headers] * n, [7] * n)
 
 
-def made(function: Callable[..., Any] = add_domain, on_error: OnError = OnError.END) -> FunctionTransformation:
+def calling(function: Callable[..., Any] = add_domain, on_error: OnError = OnError.END) -> FunctionTransformation:
+    """The transformation that calls this function."""
     return FunctionTransformation("f", frozenset({"out", f"{LATE}.clicks"}), 1000, on_error, function)
 
 
@@ -57,73 +61,66 @@ def run(broker: Broker, batch: Rows, transformation: FunctionTransformation, **m
     )
 
 
-def test_each_answer_is_written_in_one_transaction_with_its_source() -> None:
+def test_each_answer_is_written_in_one_transaction_with_its_source(broker: Broker) -> None:
     """Drop, fan-out, route and rejection: inputs = transformed + rejected + dropped, and every identity is its own."""
-    broker = Broker()
-
-    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, LATER, NO_URL, DROP, headers=[("h", b"1")]), made())
-
+    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, LATER, NO_URL, DROP, headers=[("h", b"1")]), calling())
     assert (outcome.status, outcome.enriched, outcome.rejected, outcome.dropped) == (Status.COMMITTED, 3, 1, 2)
     assert (outcome.records, outcome.written, outcome.reasons) == (6, 5, {"no-url": 1})
-    found = {(one.topic, SourcePosition.of(one.headers)): one for one in broker.visible()}
-    at = [SourcePosition("in", 2, 2, index) for index in range(3)]
-    assert set(found) == {
+    written = {(one.topic, SourcePosition.of(one.headers)): one for one in broker.visible()}
+    positions = [SourcePosition("in", 2, 2, index) for index in range(3)]
+    assert set(written) == {
         ("out", SourcePosition("in", 2, 0)),
-        *(("out", one) for one in at),
+        *(("out", one) for one in positions),
         (f"{LATE}.clicks", SourcePosition("in", 2, 3)),
         ("dead", SourcePosition("in", 2, 4)),
     }
-    assert orjson.loads(found["out", SourcePosition("in", 2, 0)].value or b"")["domain"] == "a.example"
-    assert found["out", at[1]].value == b'{"copy":1}'
+    assert orjson.loads(written["out", SourcePosition("in", 2, 0)].value or b"")["domain"] == "a.example"
+    assert written["out", positions[1]].value == b'{"copy":1}'
     # The same key, the same partition; another key decides on its own.
-    assert [found["out", one].partition for one in at] == [2, 2, -1]
-    late = found[f"{LATE}.clicks", SourcePosition("in", 2, 3)]
+    assert [written["out", one].partition for one in positions] == [2, 2, -1]
+    late = written[f"{LATE}.clicks", SourcePosition("in", 2, 3)]
     assert (late.partition, late.headers[:2]) == (5, [("h", b"1"), ("late", b"1")])
     assert broker.committed == Committed(7, "topic-id=x")
 
 
-def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes() -> None:
-    broker = Broker()
-    run(broker, rows(NO_URL, headers=[("h", b"1")]), made())
+def test_a_dead_letter_of_a_function_says_why_and_keeps_its_bytes(broker: Broker) -> None:
+    run(broker, rows(NO_URL, headers=[("h", b"1")]), calling())
     (dead,) = broker.visible()
-    told = dict(dead.headers)
+    headers = dict(dead.headers)
     assert (dead.topic, dead.value, dead.key, dead.headers[0]) == ("dead", b'{"kind":"plain"}', b"k", ("h", b"1"))
-    assert (told[ERROR_REASON], told[ERROR_EXCEPTION], dead.timestamp) == (b"no-url", b"Reject", 7)
-    assert told[ERROR_MESSAGE] == b"a click has a url, this one has ['kind']"
+    assert (headers[ERROR_REASON], headers[ERROR_EXCEPTION], dead.timestamp) == (b"no-url", b"Reject", 7)
+    assert headers[ERROR_MESSAGE] == b"a click has a url, this one has ['kind']"
 
 
-def test_an_exception_ends_the_run_and_nothing_of_the_range_is_visible() -> None:
-    broker = Broker()
+def test_an_exception_ends_the_run_and_nothing_of_the_range_is_visible(broker: Broker) -> None:
     with pytest.raises(TransformFailed) as failed:
-        run(broker, rows(PLAIN, ERROR, PLAIN), made())
+        run(broker, rows(PLAIN, ERROR, PLAIN), calling())
     for words in ("f raised KeyError: 'nowhere' (clicks_example.py, line", "in[2] offset 1;", "--on-error dead-letter"):
         assert words in str(failed.value)
     assert (broker.visible(), broker.committed) == ([], None)
 
 
-def test_an_exception_becomes_a_dead_letter_where_that_is_asked_for() -> None:
-    broker = Broker()
-    outcome = run(broker, rows(PLAIN, ERROR), made(on_error=OnError.DEAD_LETTER))
+def test_an_exception_becomes_a_dead_letter_where_that_is_asked_for(broker: Broker) -> None:
+    outcome = run(broker, rows(PLAIN, ERROR), calling(on_error=OnError.DEAD_LETTER))
     dead = next(one for one in broker.visible() if one.topic == "dead")
-    told = dict(dead.headers)
-    assert (told[ERROR_REASON], told[ERROR_EXCEPTION]) == (b"transform-error", b"KeyError")
-    assert b"KeyError: 'nowhere'" in (told[ERROR_MESSAGE] or b"")
+    headers = dict(dead.headers)
+    assert (headers[ERROR_REASON], headers[ERROR_EXCEPTION]) == (b"transform-error", b"KeyError")
+    assert b"KeyError: 'nowhere'" in (headers[ERROR_MESSAGE] or b"")
     assert (outcome.enriched, outcome.reasons, outcome.examples) == (1, {"transform-error": 1}, {"transform-error": 1})
 
 
 @pytest.mark.parametrize("on_error", OnError)
 def test_a_topic_that_the_run_does_not_have_ends_it_whatever_the_setting(on_error: OnError) -> None:
     """Nobody would look for such a record among the dead letters: the command line is wrong."""
-    told = r"to 'else'; the run's output topics are late\.clicks, out; name that one"
-    with pytest.raises(TransformFailed, match=told):
-        run(Broker(), rows(PLAIN), made(lambda record: record.to("else"), on_error))
+    expected = r"to 'else'; the run's output topics are late\.clicks, out; name that one"
+    with pytest.raises(TransformFailed, match=expected):
+        run(Broker(), rows(PLAIN), calling(lambda record: record.to("else"), on_error))
 
 
-def test_an_output_that_no_topic_holds_is_a_dead_letter_of_that_reason() -> None:
+def test_an_output_that_no_topic_holds_is_a_dead_letter_of_that_reason(broker: Broker) -> None:
     """Else the brokers would refuse the transaction again and again."""
-    broker = Broker()
     too_large = CLICK.with_value(b"x" * 990).with_headers([("h", b"y" * 10)])
-    run(broker, rows(PLAIN), made(lambda record: [record, too_large]))
+    run(broker, rows(PLAIN), calling(lambda record: [record, too_large]))
     (dead,) = broker.visible()
     assert (dead.topic, dict(dead.headers)[ERROR_REASON]) == ("dead", b"too-large")
     assert dict(dead.headers)[ERROR_MESSAGE] == b"an output has 1002 bytes, the limit is 1000"
@@ -137,49 +134,45 @@ def test_rows_below_the_committed_offset_are_not_transformed_again() -> None:
         return record
 
     broker = Broker(committed=Committed(2, ""))
-    assert run(broker, rows(PLAIN, PLAIN, PLAIN, PLAIN), made(noting)).enriched == 2
+    assert run(broker, rows(PLAIN, PLAIN, PLAIN, PLAIN), calling(noting)).enriched == 2
     assert seen == broker.sources() == [2, 3]
 
 
-def test_a_record_of_the_functions_own_gets_the_inputs_timestamp_and_source() -> None:
+def test_a_record_of_the_functions_own_gets_the_inputs_timestamp_and_source(broker: Broker) -> None:
     """0 would be the time of writing, which nobody could prove."""
-    broker = Broker()
-    run(broker, rows(PLAIN), made(lambda _record: Record(key=b"new", value=b"v")))
+    run(broker, rows(PLAIN), calling(lambda _record: Record(key=b"new", value=b"v")))
     (one,) = broker.visible()
     assert (one.timestamp, one.partition, SourcePosition.of(one.headers)) == (7, -1, SourcePosition("in", 2, 0))
 
 
-def test_reasons_beyond_some_are_counted_together() -> None:
+def test_reasons_beyond_some_are_counted_together(broker: Broker) -> None:
     """A reason with a record's id in it would make a metric without an end."""
-    broker = Broker()
 
     def own_reason(record: Record) -> None:
         raise Reject(f"reason-{record.offset}")
 
-    outcome = run(broker, rows(*[PLAIN] * (MAX_REASONS + 9)), made(own_reason))
+    outcome = run(broker, rows(*[PLAIN] * (MAX_REASONS + 9)), calling(own_reason))
     assert len(outcome.reasons) == MAX_REASONS + 1
     assert (outcome.reasons[OTHER_REASONS], outcome.rejected) == (9, MAX_REASONS + 9)
 
 
 @pytest.mark.parametrize("point", [one for one in CrashPoint if one is not CrashPoint.BEFORE_REPORT])
-def test_a_crash_with_fan_out_leaves_all_or_nothing_and_is_healed(point: CrashPoint) -> None:
-    broker = Broker()
+def test_a_crash_with_fan_out_leaves_all_or_nothing_and_is_healed(point: CrashPoint, broker: Broker) -> None:
     with pytest.raises(CrashedOnPurposeError) as crash:
-        run(broker, rows(FAN_OUT, FAN_OUT), made(), crash=PlannedCrash(point, CrashMode.PIPELINE))
+        run(broker, rows(FAN_OUT, FAN_OUT), calling(), crash=PlannedCrash(point, CrashMode.PIPELINE))
     if point is CrashPoint.MID_PRODUCE:
         assert (crash.value.tally.written, crash.value.tally.enriched, len(broker.log)) == (3, 1, 3)
-    run(broker, rows(FAN_OUT, FAN_OUT), made())
-    found = [SourcePosition.of(one.headers) for one in broker.visible()]
-    assert found == [SourcePosition("in", 2, offset, index) for offset in range(2) for index in range(3)]
+    run(broker, rows(FAN_OUT, FAN_OUT), calling())
+    positions = [SourcePosition.of(one.headers) for one in broker.visible()]
+    assert positions == [SourcePosition("in", 2, offset, index) for offset in range(2) for index in range(3)]
 
 
-def test_an_index_that_came_with_the_input_is_not_ours() -> None:
+def test_an_index_that_came_with_the_input_is_not_ours(broker: Broker) -> None:
     """The input may be another pipeline's fan-out: its headers stand before ours."""
     older = SourcePosition("first", 1, 8, 2).headers()
-    broker = Broker()
-    run(broker, rows(PLAIN, FAN_OUT, headers=older), made())
-    found = [SourcePosition.of(one.headers) for one in broker.visible()]
-    assert found == [SourcePosition("in", 2, 0), *(SourcePosition("in", 2, 1, index) for index in range(3))]
+    run(broker, rows(PLAIN, FAN_OUT, headers=older), calling())
+    positions = [SourcePosition.of(one.headers) for one in broker.visible()]
+    assert positions == [SourcePosition("in", 2, 0), *(SourcePosition("in", 2, 1, index) for index in range(3))]
     assert SourcePosition.of(older) == SourcePosition.parse("first/1/8#2") == SourcePosition("first", 1, 8, 2)
     assert str(SourcePosition("first", 1, 8, 2)) == "first/1/8#2"
 
@@ -187,10 +180,9 @@ def test_an_index_that_came_with_the_input_is_not_ours() -> None:
 # Whole batches.
 
 
-def test_a_function_of_batches_answers_by_offset() -> None:
+def test_a_function_of_batches_answers_by_offset(broker: Broker) -> None:
     """An offset that is missing was dropped, one that stands several times fans out, a reason rejects."""
-    broker = Broker()
-    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, NO_URL, headers=[("h", b"1")]), made(add_domain_in_batches))
+    outcome = run(broker, rows(PLAIN, DROP, FAN_OUT, NO_URL, headers=[("h", b"1")]), calling(add_domain_in_batches))
     assert (outcome.enriched, outcome.rejected, outcome.dropped, outcome.written) == (2, 1, 1, 4)
     first = broker.visible()[0]
     assert (first.key, first.timestamp, first.headers[0]) == (b"k", 7, ("h", b"1"))
@@ -200,8 +192,8 @@ def test_a_function_of_batches_answers_by_offset() -> None:
 
 def test_an_exception_in_a_batch_names_its_record() -> None:
     with pytest.raises(TransformFailed, match=r"offset 2;"):
-        run(Broker(), rows(PLAIN, PLAIN, ERROR), made(add_domain_in_batches))
-    outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), made(add_domain_in_batches, OnError.DEAD_LETTER))
+        run(Broker(), rows(PLAIN, PLAIN, ERROR), calling(add_domain_in_batches))
+    outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), calling(add_domain_in_batches, OnError.DEAD_LETTER))
     assert (outcome.enriched, outcome.examples) == (2, {"transform-error": 1})
 
 
@@ -213,28 +205,28 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/your-own-funct
 
 def test_the_functions_of_the_page_do_what_it_says() -> None:
     clicks, upper, _script = EXAMPLES
-    found: dict[str, Any] = {}
-    exec(compile(clicks, "clicks.py", "exec"), found)
-    exec(compile(upper, "upper.py", "exec"), found)
+    namespace: dict[str, Any] = {}
+    exec(compile(clicks, "clicks.py", "exec"), namespace)
+    exec(compile(upper, "upper.py", "exec"), namespace)
     click = Record("clicks", 0, 1, value=b'{"url":"http://a.example/x"}')
-    made = apply(found["add_domain"], click)
-    assert isinstance(made, tuple)
-    assert made[0].json()["domain"] == "a.example"
-    assert apply(found["add_domain"], click.with_json({"bot": True})) == ()
-    assert str(apply(found["add_domain"], click.with_json({}))).startswith("no-url: ")
-    assert apply(found["upper"], click.with_value(b"a")) == (click.with_value(b"A"),)
+    answers = apply(namespace["add_domain"], click)
+    assert isinstance(answers, tuple)
+    assert answers[0].json()["domain"] == "a.example"
+    assert apply(namespace["add_domain"], click.with_json({"bot": True})) == ()
+    assert str(apply(namespace["add_domain"], click.with_json({}))).startswith("no-url: ")
+    assert apply(namespace["upper"], click.with_value(b"a")) == (click.with_value(b"A"),)
 
 
 def test_the_script_of_the_page_uses_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run with the loop taken out: names, parameters and fields are the code's."""
-    told: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
 
     def work(settings: Any, _stop: Any, progress: Any, _view: Any) -> None:
-        told.append({"follow": settings.follow, "dlq": settings.dead_letter, "group": settings.group})
+        runs.append({"follow": settings.follow, "dlq": settings.dead_letter, "group": settings.group})
         progress.outcome(Outcome(0, 0, 3, Status.COMMITTED, enriched=2, rejected=1, written=2, reasons={"no-url": 1}))
 
     monkeypatch.setattr("brew.pipeline.work", work)
-    exec(compile(EXAMPLES[2], "script.py", "exec"), (found := {}))  # type: ignore[var-annotated]
+    exec(compile(EXAMPLES[2], "script.py", "exec"), (namespace := {}))  # type: ignore[var-annotated]
     names = {"dlq": "clicks.enriched.dlq", "group": "brew-clicks.enriched"}
-    assert told == [{"follow": False, **names}, {"follow": True, **names}]
-    assert (found["result"].transformed, found["result"].reasons) == (2, {"no-url": 1})
+    assert runs == [{"follow": False, **names}, {"follow": True, **names}]
+    assert (namespace["result"].transformed, namespace["result"].reasons) == (2, {"no-url": 1})

@@ -22,7 +22,7 @@ def test_what_a_group_names_is_there(member: str) -> None:
 def test_scenarios_and_integration_tests_come_by_turns_and_short_ones_behind_them() -> None:
     """In any number of either: half of both stand in the first half."""
     names = ["integration"] * 40 + ["scenarios"] * 10 + ["unit"] * 100
-    items = [SimpleNamespace(path=Path(TESTS, name, "test_x.py"), number=at) for at, name in enumerate(names)]
+    items = [SimpleNamespace(path=Path(TESTS, name, "test_x.py"), number=number) for number, name in enumerate(names)]
     by_turns(items, TESTS)  # type: ignore[arg-type]
     folders = [item.path.parent.name for item in items]
     assert sorted(item.number for item in items) == list(range(len(names)))

@@ -30,14 +30,14 @@ PEERS = ("loop", "streams", "franz")
 
 
 def _options(command: list[str]) -> dict[str, str]:
-    return {word: command[at + 1] for at, word in enumerate(command[:-1]) if word.startswith("--")}
+    return {word: command[index + 1] for index, word in enumerate(command[:-1]) if word.startswith("--")}
 
 
 @pytest.mark.parametrize("name", [name for name in CONTENDERS if not name.startswith("spark-sink")])
 def test_every_contender_works_on_the_same_topics(name: str) -> None:
-    given = _options(CONTENDERS[name].command(PLACE, Setup(), False))
+    options = _options(CONTENDERS[name].command(PLACE, Setup(), False))
     wanted = {"--bootstrap": "b:1", "--input": "in", "--output": "out", "--dead-letter": "dead", "--group": "group"}
-    assert {option: given[option] for option in wanted} == wanted
+    assert {option: options[option] for option in wanted} == wanted
 
 
 def test_our_sink_differs_from_sparks_own_in_who_writes_alone() -> None:
@@ -78,9 +78,9 @@ def test_flink_has_one_state_directory_for_all_starts_and_no_membership() -> Non
 
 
 def test_the_untuned_peer_has_none_of_our_java_options_and_the_tuned_one_all() -> None:
-    given = "-Dsome=thing -XX:+UseSerialGC -XX:Tier4InvocationThreshold=100000 -Xshare:auto"
-    assert contenders.java_options(given, tuned=False) == "-Dsome=thing -Xshare:auto"
-    assert contenders.java_options(given, tuned=True) == given
+    options = "-Dsome=thing -XX:+UseSerialGC -XX:Tier4InvocationThreshold=100000 -Xshare:auto"
+    assert contenders.java_options(options, tuned=False) == "-Dsome=thing -Xshare:auto"
+    assert contenders.java_options(options, tuned=True) == options
 
 
 @pytest.mark.parametrize("name", ["streams", "flink"])
@@ -111,8 +111,8 @@ def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest
 )
 @pytest.mark.parametrize("key", [b"gold-1", b"tin-1", None])
 def test_the_loop_enriches_as_the_pipeline_does(key: bytes | None, value: bytes | None) -> None:
-    ours = enricher(Limits())(key, value)
-    assert loop.enrich(key, value) == (ours.reason if isinstance(ours, Reject) else ours)
+    expected = enricher(Limits())(key, value)
+    assert loop.enrich(key, value) == (expected.reason if isinstance(expected, Reject) else expected)
 
 
 def test_the_loop_has_one_transactional_producer_and_reads_committed() -> None:
@@ -128,17 +128,17 @@ def test_the_loop_has_one_transactional_producer_and_reads_committed() -> None:
 @pytest.mark.parametrize(("name", "rule"), [("direct", "--strict"), ("franz", "--no-strict")])
 def test_every_output_is_proven_and_no_order_is_missing(monkeypatch: pytest.MonkeyPatch, name: str, rule: str) -> None:
     """A fast wrong run is no result; only ours has to use a producer epoch once."""
-    asked: list[str] = []
+    called: list[str] = []
 
     def program(*arguments: str, **_more: object) -> str:
-        asked.extend(arguments)
+        called.extend(arguments)
         return '{"verdict": "proven"}'
 
     monkeypatch.setattr(measure, "program", program)
     assert measure.verified(None, CONTENDERS[name], PLACE, 1000) == "proven"  # type: ignore[arg-type]
-    assert asked[:2] == ["proof", "verify"]
-    assert {rule, "--settled"} <= set(asked)
-    assert _options(asked)["--need"] == "outputs=1000"
+    assert called[:2] == ["proof", "verify"]
+    assert {rule, "--settled"} <= set(called)
+    assert _options(called)["--need"] == "outputs=1000"
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_a_pair_can_be_run_alone_and_the_default_is_ours_beside_the_peers(monkey
 
     Peers are those that users would pick: Spark's own sink, a hand-written loop, Kafka Streams and franz-go.
     """
-    given = ["--orders", "4_000_000,1000000", "--contenders", "direct,franz", "--repeat", "3", "--paired"]
-    _, _, plan = _plan(monkeypatch, *given)
+    arguments = ["--orders", "4_000_000,1000000", "--contenders", "direct,franz", "--repeat", "3", "--paired"]
+    _, _, plan = _plan(monkeypatch, *arguments)
     assert (plan.names, plan.counts) == (["direct", "franz"], [1_000_000, 4_000_000])
     assert (plan.repeat, plan.paired) == (3, True)
     _, _, plan = _plan(monkeypatch, "--orders", "0")
@@ -217,7 +217,7 @@ def test_a_pair_can_be_run_alone_and_the_default_is_ours_beside_the_peers(monkey
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "expected"),
     [
         (["--contenders", "direct,storm"], "storm: give one or more of direct, pipeline"),
         (["--orders", "many"], "give numbers of orders"),
@@ -225,8 +225,8 @@ def test_a_pair_can_be_run_alone_and_the_default_is_ours_beside_the_peers(monkey
         (["--contenders", "franz", "--paired"], "name at least two"),
     ],
 )
-def test_a_wrong_option_is_told(monkeypatch: pytest.MonkeyPatch, given: list[str], told: str) -> None:
-    code, output, plan = _plan(monkeypatch, *given)
+def test_a_wrong_option_is_told(monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: str) -> None:
+    code, output, plan = _plan(monkeypatch, *arguments)
     assert code != 0
-    assert told in " ".join(output.split())
+    assert expected in " ".join(output.split())
     assert plan is None

@@ -32,7 +32,7 @@ from brew.journal import Entry, Phase, Step
 
 
 @pytest.mark.parametrize(
-    ("sights", "found"),
+    ("samples", "expected"),
     [
         ([(12.0, 100), (13.0, 250), (14.0, 301)], Throughput(2.0, 4.0, 100.0, 75.0)),
         ([(12.0, 300)], Throughput(2.0, 2.0, 150.0, 150.0)),
@@ -40,10 +40,10 @@ from brew.journal import Entry, Phase, Step
     ],
 )
 def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate(
-    sights: list[tuple[float, int]], found: Throughput | None
+    samples: list[tuple[float, int]], expected: Throughput | None
 ) -> None:
     """100 at 12 s and 300 at 14 s are 200 records in 2 s; what a single look saw has its overall rate, nothing none."""
-    assert throughput([VisibilitySample(*sight) for sight in sights], 10.0, 300) == found
+    assert throughput([VisibilitySample(*sample) for sample in samples], 10.0, 300) == expected
 
 
 def _run(contender: str, records: int, number: int, rate: float, cpu_s: float = 10.0) -> Run:
@@ -56,12 +56,8 @@ def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) ->
     runs = [_run("direct", 1000, n, rate) for n, rate in enumerate((180.0, 250.0, 900.0), 1)]
     runs += [_run("franz", 1000, n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
     killed = [Restart("franz", 1000, 1, 200, 50, 4.0, 9.0, 0, "proven")]
-    followed = [
-        Latency("direct", n, 1000, 999.0, 20.0, 4.0, 30.0 + n, 90.0, 99.0, 0.2, 300.0, "proven") for n in (1, 2)
-    ]
-    results = Results(
-        "make bench", {"cores": "2"}, {"direct": "ours", "franz": "Go"}, ["direct"], runs, killed, followed
-    )
+    delays = [Latency("direct", n, 1000, 999.0, 20.0, 4.0, 30.0 + n, 90.0, 99.0, 0.2, 300.0, "proven") for n in (1, 2)]
+    results = Results("make bench", {"cores": "2"}, {"direct": "ours", "franz": "Go"}, ["direct"], runs, killed, delays)
     assert lines(results, 1000)[0] == ["measure", "direct", "franz", "direct / franz"]
     assert lines(results, 1000)[1][1:] == ["250", "100", "2.50 (2.00-8.18)"]
     write(results, tmp_path / "RESULTS.md")
@@ -90,9 +86,9 @@ def test_killing_a_tree_leaves_none_of_it(tmp_path: Path) -> None:
     script = "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True).wait()"
     with Tree([sys.executable, "-c", script], tmp_path) as tree:
         until(lambda: len(tree.processes()) == 2, "two processes", 10)
-        found = tree.processes()
+        processes = tree.processes()
         tree.kill()
-    assert not [p for p in found if _lives(p)]
+    assert not [p for p in processes if _lives(p)]
 
 
 def test_the_standby_is_the_one_that_says_so_whichever_was_started_first(tmp_path: Path) -> None:
@@ -121,16 +117,14 @@ def _lives(process: psutil.Process) -> bool:
 
 def test_a_tree_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     """The launcher's input ends, as when the benchmark is killed: the command is killed too."""
-    launcher = subprocess.Popen(
-        [sys.executable, str(ROOT / "benchmarks/measured.py"), str(tmp_path / "usage.json"), "sleep", "60"],
-        stdin=subprocess.PIPE,
-    )
+    command = [sys.executable, str(ROOT / "benchmarks/measured.py"), str(tmp_path / "usage.json"), "sleep", "60"]
+    launcher = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert launcher.stdin is not None
-    found = until(psutil.Process(launcher.pid).children, "the command", 10)
+    processes = until(psutil.Process(launcher.pid).children, "the command", 10)
     launcher.stdin.close()
     launcher.wait(10)
-    await_ends([p.pid for p in found], Deadline(10))  # a kill is not yet a death
-    assert not [p for p in found if _lives(p)]
+    await_ends([p.pid for p in processes], Deadline(10))  # a kill is not yet a death
+    assert not [p for p in processes if _lives(p)]
 
 
 def test_a_failed_command_is_refused_with_its_last_words(tmp_path: Path) -> None:
@@ -178,9 +172,9 @@ def test_everybody_is_first_as_often_as_last(repeat: int, paired: bool, planned:
 
 def test_a_ratio_is_taken_round_by_round() -> None:
     """A machine that was half as fast in round 2 halves both; rounds of one alone, and a peer's 0, don't count."""
-    found = ratio({1: 200.0, 2: 100.0, 3: 330.0, 9: 5.0, 10: 1.0}, {1: 100.0, 2: 50.0, 3: 110.0, 8: 7.0, 10: 0.0})
-    assert found == Spread(2.0, 2.0, 3.0, 3)
-    assert found.text(".2f") == "2.00 (2.00-3.00)"
+    spread = ratio({1: 200.0, 2: 100.0, 3: 330.0, 9: 5.0, 10: 1.0}, {1: 100.0, 2: 50.0, 3: 110.0, 8: 7.0, 10: 0.0})
+    assert spread == Spread(2.0, 2.0, 3.0, 3)
+    assert spread.text(".2f") == "2.00 (2.00-3.00)"
     assert ratio({1: 1.0}, {2: 1.0}) is None
     assert Spread.of([1.5]) == (one := Spread(1.5, 1.5, 1.5, 1))
     assert one.text(".1f") == "1.5", "a range of one value would look like a measured one"
@@ -210,8 +204,6 @@ def test_delays_leave_the_warm_up_out_and_nothing_else() -> None:
 
 
 _SVG = "{http://www.w3.org/2000/svg}"
-
-
 RESULTS = Results(
     "run.py",
     {"cores": "2"},
@@ -291,7 +283,7 @@ def test_a_page_is_put_together_from_several_files_with_rounds_of_their_own(tmp_
     assert both.ratio("direct", "franz", 1000, lambda run: run.records_per_s) is None
     assert exit_code_of(together, "results", [str(one), str(two), "--out", str(page)]) == 0
     text = page.read_text()
-    assert all(told in text for told in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
+    assert all(part in text for part in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
     assert load([tmp_path / "page.json"]) == load([one, two])
     assert (tmp_path / "page.svg").read_text() == draw(load([one, two]))
 
@@ -304,12 +296,12 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
         load([file])
 
 
-def fence(at: float, pid: int = 7) -> Entry:
-    return Entry(at, "writer", pid, Step.FENCE, Phase.INTENT, {})
+def fence(time_s: float, pid: int = 7) -> Entry:
+    return Entry(time_s, "writer", pid, Step.FENCE, Phase.INTENT, {})
 
 
-def outcome(at: float, pid: int = 7) -> Entry:
-    return Entry(at, "writer", pid, Step.OUTCOME, Phase.DONE, {})
+def outcome(time_s: float, pid: int = 7) -> Entry:
+    return Entry(time_s, "writer", pid, Step.OUTCOME, Phase.DONE, {})
 
 
 @pytest.mark.parametrize(
@@ -357,9 +349,9 @@ def test_the_largest_log_is_told_and_the_smallest_shows_what_grows() -> None:
     """Medians, so that one disturbed run of three decides nothing."""
     small = [_checked(100, 9.0, 50.0), _checked(100, 9.0, 50.0), _checked(100, 1.0, 99.0)]
     large = [_checked(400, 5.0, 60.0), _checked(400, 4.0, 60.0), _checked(400, 1.0, 99.0)]
-    told = summed([*large, *small])
-    assert (told["records"], told["records_per_s"], told["peak_mib"]) == (800, 4.0, 60.0)
-    assert (told["times_the_records"], told["times_the_memory"]) == (4.0, 1.2)
+    summary = summed([*large, *small])
+    assert (summary["records"], summary["records_per_s"], summary["peak_mib"]) == (800, 4.0, 60.0)
+    assert (summary["times_the_records"], summary["times_the_memory"]) == (4.0, 1.2)
 
 
 @pytest.mark.parametrize("text", ["", "many", "0", "5,5", "5,-1"])

@@ -52,18 +52,18 @@ MAKERS: dict[str, Callable[..., Message]] = {
 }
 
 
-def written(table: Table, log: str) -> str:
+def applied(table: Table, log: str) -> str:
     """
     Apply a log of records such as `5 beat a 0 10: refreshed`, and return it with the effects that they had.
 
     That is: 5 ms after the start, a heartbeat of a, whose token is 0 and position 10.
     """
-    told = []
+    effects = []
     for record in log.split(", "):
-        at, kind, *words = record.partition(":")[0].split()
-        given = [int(word) if word.lstrip("-").isdigit() else word for word in words]
-        told.append(" ".join([at, kind, *words]) + f": {fold(table, (int(at), MAKERS[kind](*given)))[0]}")
-    return ", ".join(told)
+        time, kind, *words = record.partition(":")[0].split()
+        arguments = [int(word) if word.lstrip("-").isdigit() else word for word in words]
+        effects.append(" ".join([time, kind, *words]) + f": {fold(table, (int(time), MAKERS[kind](*arguments)))[0]}")
+    return ", ".join(effects)
 
 
 def owner_in(table: Table) -> str:
@@ -135,10 +135,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("told", CASES.values(), ids=CASES)
-def test_each_record_has_one_effect_and_leaves_one_owner(told: str, table: Table) -> None:
-    log, _, owner = told.partition(" -> ")
-    assert (written(table, log), owner_in(table)) == (log, owner)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_record_has_one_effect_and_leaves_one_owner(case: str, table: Table) -> None:
+    log, _, owner = case.partition(" -> ")
+    assert (applied(table, log), owner_in(table)) == (log, owner)
 
 
 def test_the_writes_of_an_owner_that_was_replaced_are_late(table: Table) -> None:
@@ -157,7 +157,7 @@ def test_without_turning_back_a_clock_that_was_ahead_would_hold_a_partition(monk
 
 def test_members_are_forgotten_when_they_leave_or_another_one_comes_after_they_are_stale(table: Table) -> None:
     """A thousand restarts under fresh names leave no thousand members; one that leaves takes only itself."""
-    fold(table, *((at * 2001, present(f"m{at}")) for at in range(1000)))
+    fold(table, *((number * 2001, present(f"m{number}")) for number in range(1000)))
     assert set(table.members[GROUP, TOPIC]) == {"m999"}
     fold(table, (2_000_000, release("m999", -1, partition=None)))
     assert table.members == {}
@@ -182,7 +182,7 @@ def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytes
 
 @pytest.mark.parametrize(("until", "paused"), [(0, set()), (1, {GROUP})])
 def test_a_pause_that_ends_at_the_records_own_time_is_none(until: int, paused: set[str], table: Table) -> None:
-    written(table, f"0 pause {until}")
+    applied(table, f"0 pause {until}")
     assert set(table.pauses) == paused
 
 
@@ -201,7 +201,7 @@ def test_a_pause_that_ends_at_the_records_own_time_is_none(until: int, paused: s
     ids=lambda one: f"{len(one)} records" if isinstance(one, list) else "",
 )
 def test_a_snapshot_is_due_by_records_and_by_time(times: list[int], due: bool, table: Table) -> None:
-    fold(table, *((at, claim("a")) for at in times))
+    fold(table, *((time, claim("a")) for time in times))
     assert table.snapshot_due is due
 
 
@@ -230,7 +230,7 @@ ADOPTED = "0 beat a 40 7: adopted, 1 claim b: held, 2 beat a 40 8: refreshed"
 def test_a_log_whose_begin_is_gone_adopts_owners_by_their_heartbeats(log: str, owner: str) -> None:
     """Their claims were deleted; one that another owner has replaced since is still late."""
     table = Table(begin=100)
-    assert (written(table, log), owner_in(table)) == (log, owner)
+    assert (applied(table, log), owner_in(table)) == (log, owner)
 
 
 def test_a_table_from_the_middle_of_a_log_is_partial_until_the_longest_interval_has_passed_twice() -> None:
@@ -264,32 +264,32 @@ def test_a_token_is_good_for_its_owner_only(table: Table) -> None:
 
 def test_the_brokers_clock_goes_on_from_the_newest_record_of_a_partition() -> None:
     """By what has passed here since; one that was never heard of stands at 0."""
-    here = [5.0]
-    clock = claims_state.BrokerClock(lambda: here[0])
+    seconds = [5.0]
+    clock = claims_state.BrokerClock(lambda: seconds[0])
     assert clock.now_ms(0) == 0
     clock.observe(0, START_MS)
-    here[0] += 2.5
+    seconds[0] += 2.5
     assert (clock.now_ms(0), clock.now_ms(1)) == (START_MS + 2500, 0)
 
 
 def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() -> None:
     """Owners with their age, the members that any partition has heard, and a pause up to its last millisecond."""
-    view, here = ClaimsView([Table(), Table(), Table()]), [0.0]
-    clock = claims_state.BrokerClock(lambda: here[0])
+    view, seconds = ClaimsView([Table(), Table(), Table()]), [0.0]
+    clock = claims_state.BrokerClock(lambda: seconds[0])
     home = coordinating_partition(TOPIC, 0, 3)
     later = [table for table in range(3) if table != home]
     fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
     fold(view.tables[later[0]], (0, beat("b", -1, partition=None)), (0, ReleaseGroup("admin", GROUP, START_MS + 500)))
     for partition in range(3):
         clock.observe(partition, START_MS + 1)
-    here[0] = 0.498
+    seconds[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
         0: claims_state.OwnedPartition("a", 0, Status.FRESH, 498, 7),
         1: claims_state.OwnedPartition(None, -1, Status.STALE, 0, -1),
     }
     assert view.members(GROUP, TOPIC, clock) == ["b", "z"]
     assert view.paused_by(GROUP, clock) == "admin"
-    here[0] = 0.499
+    seconds[0] = 0.499
     assert view.paused_by(GROUP, clock) is None
 
 
@@ -309,15 +309,14 @@ _message: st.SearchStrategy[Message] = st.one_of(
 )
 
 # Steps of the brokers' clock: mostly ahead by little, sometimes by more than two intervals, sometimes back.
-_step = st.one_of(
-    st.integers(0, 900), st.sampled_from([0, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1, -700, -70_000, 70_000])
-)
+_jump = st.sampled_from([0, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1, -700, -70_000, 70_000])
+_step = st.one_of(st.integers(0, 900), _jump)
 Steps = list[tuple[int, Message, bool]]
 _log = st.lists(st.tuples(_step, _message, st.booleans()), max_size=60)
 _quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def _aimed(table: Table, message: Message, right: bool) -> Message:
+def _with_current_token(table: Table, message: Message, right: bool) -> Message:
     """Half of the writes name the current token, as members do; the others whatever came up."""
     if (
         right
@@ -335,8 +334,8 @@ def _written(steps: Steps) -> Shared:
     shared, table = Shared(), Table()
     for step, message, right in steps:
         shared.now_ms = max(START_MS, shared.now_ms + step)
-        aimed = _aimed(table, message, right)
-        table.apply(shared.write(aimed).offset, shared.now_ms, aimed)
+        written = _with_current_token(table, message, right)
+        table.apply(shared.write(written).offset, shared.now_ms, written)
     return shared
 
 
@@ -355,8 +354,8 @@ def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: St
         message = decode(entry.value)
         if isinstance(message, (Heartbeat, ReleasingPartition, ClaimingMessages)) and message.partition is not None:
             named = before.get((GROUP, TOPIC, message.partition))
-            rests = named is not None and (named.client_id, named.token) == (message.client_id, message.token)
-            assert rests or answer is RecordEffect.LATE
+            is_owners = named is not None and (named.client_id, named.token) == (message.client_id, message.token)
+            assert is_owners or answer is RecordEffect.LATE
         for place, current in view.tables[0].owners.items():
             old = before.get(place)
             if old is None or (old.client_id, old.token) != (current.client_id, current.token):
@@ -385,20 +384,20 @@ def test_a_newcomer_with_a_snapshot_gets_the_same_world(steps: Steps, data: st.D
     until = data.draw(st.integers(0, len(entries)))
     for entry in entries[:until]:
         ClaimsView([table]).apply(entry)
-    at = data.draw(st.integers(until, len(entries)))
+    position = data.draw(st.integers(until, len(entries)))
     key, value = encode(claims_state.snapshot_of(table, "writer"))
-    time_ms = entries[at - 1].time_ms if at else START_MS
-    for later in range(at, len(entries)):
+    time_ms = entries[position - 1].time_ms if position else START_MS
+    for later in range(position, len(entries)):
         entries[later] = entries[later]._replace(offset=later + 1)
     # Offsets behind it have moved, so some tokens name something else now: both worlds see that.
-    entries.insert(at, Entry(0, at, time_ms, key, value))
-    whole = ClaimsView([Table()])
+    entries.insert(position, Entry(0, position, time_ms, key, value))
+    everything = ClaimsView([Table()])
     for entry in entries:
-        whole.apply(entry)
+        everything.apply(entry)
     del entries[: data.draw(st.integers(0, until))]
-    came = read_to_end(MemoryLog(shared), Deadline(5))
-    assert _facts(came.tables[0]) == _facts(whole.tables[0])
-    assert not came.partial
+    newcomer = read_to_end(MemoryLog(shared), Deadline(5))
+    assert _facts(newcomer.tables[0]) == _facts(everything.tables[0])
+    assert not newcomer.partial
 
 
 @_quick
@@ -413,9 +412,8 @@ def test_compaction_takes_nothing_that_counts(steps: Steps, every: int) -> None:
         table = ClaimsView([Table()])
         for entry in shared.entries[0][:every]:
             table.apply(entry)
-        assert _facts(claims_state.table_from(claims_state.snapshot_of(table.tables[0], "x"))) == _facts(
-            table.tables[0]
-        )
+        snapshot = claims_state.snapshot_of(table.tables[0], "x")
+        assert _facts(claims_state.table_from(snapshot)) == _facts(table.tables[0])
 
 
 @pytest.mark.parametrize("broken", ["no-token", "held-is-ignored"])

@@ -46,7 +46,7 @@ class Recorder:
     def close(self, deadline: Deadline) -> None: ...
 
 
-class StubKeeper:
+class FakeHeartbeater:
     """Holds what it is told, grants what it is told, and notes what it hears."""
 
     grants = True
@@ -89,7 +89,7 @@ def context(heard: list[Mapping[int, int]]) -> HandlerContext:
     return HandlerContext(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
 
 
-LEASE = context([])
+CONTEXT = context([])
 
 
 def assignments() -> list[AssignedPartition]:
@@ -102,16 +102,16 @@ Calls = list[tuple[str, Any]]
 def flow_of(kind: type[AtLeastOnce | AtMostOnce], inner: type[Recorder] = Recorder) -> tuple[Any, Any, Any, Calls]:
     """A flow that has been assigned both partitions; its handler, its keeper, and all calls."""
     calls: Calls = []
-    keeper, handler = StubKeeper(calls), inner(calls)
-    flow = kind(handler, cast("Heartbeater", keeper))
+    heartbeater, handler = FakeHeartbeater(calls), inner(calls)
+    flow = kind(handler, cast("Heartbeater", heartbeater))
     flow.assigned(assignments(), Deadline(5))
-    return flow, handler, keeper, calls
+    return flow, handler, heartbeater, calls
 
 
 def test_at_least_once_works_first_and_tells_then() -> None:
     """From the log's position where it has one, else from the committed offset; handed over where it ended."""
     flow, _, _, calls = flow_of(AtLeastOnce)
-    flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    flow.handle([PartitionBatch(0, 100, 120, [])], CONTEXT)
     flow.revoked([0, 1], Deadline(5))
     assert calls == [
         ("assigned", [100, 50]),
@@ -138,33 +138,33 @@ def test_what_was_only_begun_is_not_told() -> None:
 def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
     """What is done lies below what was claimed, and what was claimed is never worked on again."""
     flow, inner, _, calls = flow_of(AtMostOnce, Behind)
-    flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    flow.handle([PartitionBatch(0, 100, 120, [])], CONTEXT)
     inner.done = {0: 110}
-    flow.tick(LEASE)
+    flow.tick(CONTEXT)
     flow.assigned(assignments(), Deadline(5))
     assert calls[-1] == ("assigned", [120, 50])
 
 
 def test_at_most_once_claims_before_it_works() -> None:
     """Slice by slice, so that a crash drops no more than it must; what could not be claimed is not worked on."""
-    flow, _, keeper, calls = flow_of(AtMostOnce)
-    flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], LEASE)
+    flow, _, heartbeater, calls = flow_of(AtMostOnce)
+    flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], CONTEXT)
     assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
-    keeper.grants = False
+    heartbeater.grants = False
     with pytest.raises(NotOwned, match="could not be claimed"):
-        flow.handle([PartitionBatch(0, 120, 130, [])], LEASE)
+        flow.handle([PartitionBatch(0, 120, 130, [])], CONTEXT)
     assert calls[5:] == [("claim", (0, 7, 130))]
 
 
 def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     """Silent for two intervals, or claimed again since under another token."""
-    flow, _, keeper, calls = flow_of(AtLeastOnce)
-    keeper.holdings[0] = Holding(9, 100, 1e9)
+    flow, _, heartbeater, calls = flow_of(AtLeastOnce)
+    heartbeater.holdings[0] = Holding(9, 100, 1e9)
     with pytest.raises(NotOwned):
-        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
-    del keeper.holdings[0]
+        flow.handle([PartitionBatch(0, 100, 120, [])], CONTEXT)
+    del heartbeater.holdings[0]
     with pytest.raises(NotOwned):
-        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+        flow.handle([PartitionBatch(0, 100, 120, [])], CONTEXT)
     with pytest.raises(RetryLater):
         flow.assigned(assignments(), Deadline(5))
     assert [name for name, _ in calls] == ["assigned"]
@@ -178,16 +178,16 @@ def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
 
 
 @contextmanager
-def keeping(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[Heartbeater]:
+def started_heartbeater(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[Heartbeater]:
     """Partitions 0 and 1, kept with intervals of a second of the test's clock."""
     says = healthy or [True]
     membership = Membership("a", GROUP, "orders", (0, 1), 1.0)
-    with Heartbeater(lambda: MemoryLog(shared), membership, healthy=lambda: says[0], now=shared.now) as keeper:
-        until(lambda: len(keeper.held()) == 2, "both partitions")
-        yield keeper
+    with Heartbeater(lambda: MemoryLog(shared), membership, healthy=lambda: says[0], now=shared.now) as heartbeater:
+        until(lambda: len(heartbeater.held()) == 2, "both partitions")
+        yield heartbeater
 
 
-def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
+def released_positions(shared: Shared) -> dict[int, tuple[str | None, int]]:
     """Owner and position of each partition, as the log has them."""
     view = ClaimsView([Table()])
     for entry in shared.entries[0]:
@@ -197,42 +197,42 @@ def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
 
 def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_intervals_later() -> None:
     shared, healthy = Shared(), [True]
-    with keeping(shared, healthy=healthy) as keeper:
+    with started_heartbeater(shared, healthy=healthy) as heartbeater:
         healthy[0] = False
-        until(lambda: keeper.last_error == "the work hangs", "its silence")
-        written, sure = len(shared.entries[0]), min(one.confirmed_until for one in keeper.held().values())
+        until(lambda: heartbeater.last_error == "the work hangs", "its silence")
+        written, sure = len(shared.entries[0]), min(one.confirmed_until for one in heartbeater.held().values())
         shared.now_ms = round(sure * 1000) - 1
-        assert sorted(keeper.held()) == [0, 1]
+        assert sorted(heartbeater.held()) == [0, 1]
         shared.now_ms += 1
-        assert keeper.held() == {}
+        assert heartbeater.held() == {}
         assert len(shared.entries[0]) == written
 
 
 def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
-    with keeping(shared) as keeper:
-        held = keeper.held()
-        keeper.progress({0: replace(held[0], position=70)})
-        keeper.progress({1: replace(held[1], position=71), 0: replace(held[0], position=75)})
-    assert told(shared) == {0: (None, 75), 1: (None, 71)}
-    assert keeper.held() == {}
+    with started_heartbeater(shared) as heartbeater:
+        held = heartbeater.held()
+        heartbeater.progress({0: replace(held[0], position=70)})
+        heartbeater.progress({1: replace(held[1], position=71), 0: replace(held[0], position=75)})
+    assert released_positions(shared) == {0: (None, 75), 1: (None, 71)}
+    assert heartbeater.held() == {}
 
 
 def test_a_position_told_under_an_earlier_claim_is_not_told_again(shared: Shared) -> None:
     """The partition was given back and claimed anew: its next owner's work is not set back, nor ahead."""
-    with keeping(shared) as keeper:
-        old = keeper.held()[0]
-        keeper.progress({0: replace(old, position=99)})
-        keeper.release_partitions({0: replace(old, position=40)})
-        until(lambda: 0 in keeper.held() and keeper.held()[0].token != old.token, "another claim")
-        assert keeper.held()[0].position == 40
-    assert told(shared)[0] == (None, 40)
+    with started_heartbeater(shared) as heartbeater:
+        old = heartbeater.held()[0]
+        heartbeater.progress({0: replace(old, position=99)})
+        heartbeater.release_partitions({0: replace(old, position=40)})
+        until(lambda: 0 in heartbeater.held() and heartbeater.held()[0].token != old.token, "another claim")
+        assert heartbeater.held()[0].position == 40
+    assert released_positions(shared)[0] == (None, 40)
 
 
 def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
-    with keeping(shared) as keeper:
+    with started_heartbeater(shared) as heartbeater:
         shared.entries[0] = list[Entry]()
         shared.now_ms += 600
         with pytest.raises(Refused, match="recreated or emptied"):
-            until(lambda: keeper.held() is None, "the failure")
-        keeper.release_partitions({})
-    assert told(shared) == {}, "what came too late counts for nothing"
+            until(lambda: heartbeater.held() is None, "the failure")
+        heartbeater.release_partitions({})
+    assert released_positions(shared) == {}, "what came too late counts for nothing"

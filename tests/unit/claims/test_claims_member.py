@@ -23,9 +23,9 @@ EIGHT = tuple(range(8))
 def owner(partitions: tuple[int, ...] = (0,)) -> tuple[Shared, Member]:
     """A log, and the member `a` that has claimed these partitions there."""
     shared = Shared()
-    made = member(shared, "a", partitions)
-    assert made.claim(partitions, patience()) == list(partitions)
-    return shared, made
+    owning_member = member(shared, "a", partitions)
+    assert owning_member.claim(partitions, patience()) == list(partitions)
+    return shared, owning_member
 
 
 def test_a_member_alone_takes_all_and_beats_twice_per_interval(shared: Shared) -> None:
@@ -89,9 +89,11 @@ def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took(s
 class SlowLog(MemoryLog):
     """The answer to every append comes 1.5 s after the record's own time."""
 
+    delay_ms = 1500
+
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         done = super().append(items, deadline)
-        self._shared.now_ms += 1500
+        self._shared.now_ms += self.delay_ms
         return done
 
 
@@ -390,10 +392,7 @@ def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() ->
     class Late(SlowLog):
         """The answer to a claim of messages, and to the heartbeat behind it, takes longer than two intervals."""
 
-        def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
-            done = super().append(items, deadline)
-            self._shared.now_ms += 600
-            return done
+        delay_ms = 2100
 
     fresh = Shared()
     slow = member(fresh, "a", (0,), log=SlowLog)

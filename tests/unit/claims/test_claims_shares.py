@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 
 
-def world(owners: str) -> dict[int, OwnedPartition]:
+def owned_partitions(owners: str) -> dict[int, OwnedPartition]:
     """`a b! c? -`: partition 0 is a's, 1 was b's and is stale, of c nobody knows, 3 is nobody's."""
     state = {"!": Status.STALE, "?": Status.UNKNOWN}
     names = [None if one == "-" else one for one in owners.split()]
@@ -55,7 +55,7 @@ def test_a_member_claims_what_is_due_to_it_and_gives_back_what_others_lack(
 ) -> None:
     """A paused one claims nothing and gives all back; who does not share claims all that is free and keeps it."""
     settings = {"paused": "paused" in how, "share": "alone" not in how}
-    assert {me: plan_claims(world(owners), list(members), me, **settings) for me in plans} == plans
+    assert {me: plan_claims(owned_partitions(owners), list(members), me, **settings) for me in plans} == plans
 
 
 def test_what_does_not_divide_stays_with_those_that_hold_the_most() -> None:
@@ -75,11 +75,11 @@ def test_partitions_that_come_to_the_topic_are_shared_too(shared: Shared) -> Non
 
 def test_members_that_share_and_members_that_take_all_refuse_each_other(shared: Shared) -> None:
     """Neither sees the other's claims; once those are stale or given back, either way is open."""
-    whole = member(shared, "a", (WHOLE_TOPIC,))
-    pass_by(shared, 0.2, whole)
+    exclusive = member(shared, "a", (WHOLE_TOPIC,))
+    pass_by(shared, 0.2, exclusive)
     with pytest.raises(Refused, match=r"'a' of group .* as a whole, and 'b' would take it divided"):
         member(shared, "b", (0, 1))
-    whole.leave(Deadline(5))
+    exclusive.leave(Deadline(5))
     part = member(shared, "b", (0, 1))
     pass_by(shared, 0.2, part)
     with pytest.raises(Refused, match="divided, and 'c' would take it as a whole"):
@@ -97,10 +97,10 @@ def folded(shared: Shared, until: int | None = None) -> Table:
     return view.tables[0]
 
 
-def snapshot(shared: Shared, until: int, told: int | None = None) -> None:
-    """A snapshot of the records below ``until``; ``told`` says that it holds another end."""
-    made = snapshot_of(folded(shared, until), "x")
-    shared.append(Item(0, *encode(made if told is None else made._replace(until=told))))
+def snapshot(shared: Shared, until: int, until_told: int | None = None) -> None:
+    """A snapshot of the records below ``until``; ``until_told``: it says that it ends there."""
+    message = snapshot_of(folded(shared, until), "x")
+    shared.append(Item(0, *encode(message if until_told is None else message._replace(until=until_told))))
 
 
 def arrived(shared: Shared) -> Table:
@@ -122,8 +122,8 @@ def test_records_between_a_snapshot_and_the_window_are_read(monkeypatch: pytest.
 
 def test_what_a_snapshot_holds_is_not_applied_again(shared: Shared) -> None:
     """The clock would go back with it, and owners would be stale before their time."""
-    for at, message in enumerate((claim("a"), release("a", 0), claim("b"))):
-        shared.now_ms += 100 * at
+    for number, message in enumerate((claim("a"), release("a", 0), claim("b"))):
+        shared.now_ms += 100 * number
         shared.write(message)
     snapshot(shared, until=3)
     table = arrived(shared)
@@ -134,7 +134,7 @@ def test_what_a_snapshot_holds_is_not_applied_again(shared: Shared) -> None:
 def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int, shared: Shared) -> None:
     """Its own offset is the last end that it can hold; with a later one records would be passed over."""
     shared.write(claim("a"))
-    snapshot(shared, until=1, told=1 + beyond)
+    snapshot(shared, until=1, until_told=1 + beyond)
     shared.write(claim("b", 1))
     assert arrived(shared).owners == folded(shared).owners
     assert len(arrived(shared).owners) == 2

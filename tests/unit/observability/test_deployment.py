@@ -34,7 +34,6 @@ VALUES = {
     "phase": {"fence", "locate", "begin", "produce", "send-offsets", "commit"},
     "application": {"pipeline", "downstream ledger", "downstream receive", "downstream call", "downstream totals"},
 }
-
 RULE_GROUPS = yaml.safe_load((DEPLOY / "alerts/brew.rules.yaml").read_text())["groups"]
 RULES = [rule for group in RULE_GROUPS for rule in group["rules"]]
 DASHBOARD = json.loads((DEPLOY / "grafana/brew.json").read_text())
@@ -66,10 +65,10 @@ def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
 def wrong_in(expression: str) -> list[str]:
     """What an expression asks for that no program tells."""
     known = stored_names() | dict.fromkeys(PROCESS, ())
-    asked = list(selectors(promql_parser.parse(expression)))
-    wrong = [] if asked else ["it asks for nothing"]
+    asked_for = list(selectors(promql_parser.parse(expression)))
+    wrong = [] if asked_for else ["it asks for nothing"]
     labels: set[str] = set()
-    for one in asked:
+    for one in asked_for:
         if one.name not in known:
             wrong.append(f"no metric {one.name}")
             continue
@@ -152,18 +151,19 @@ def test_the_dashboard_has_a_place_for_each_panel() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert at["x"] + at["w"] <= 24
+        grid = panel["gridPos"]
+        right, bottom = grid["x"] + grid["w"], grid["y"] + grid["h"]
+        cells = {(x, y) for x in range(grid["x"], right) for y in range(grid["y"], bottom)}
+        assert right <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
         assert panel["type"] == "row" or panel["description"]
 
 
 def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
-    asked = {one.name for _, expression in queries() for one in selectors(promql_parser.parse(expression))}
-    told, used = ({re.sub(r"_(bucket|sum|count)$", "", name) for name in names} for names in (stored_names(), asked))
-    assert told - used == {"brew_started", "brew_consumer_position"}
+    shown = {one.name for _, expression in queries() for one in selectors(promql_parser.parse(expression))}
+    stored, used = ({re.sub(r"_(bucket|sum|count)$", "", name) for name in names} for names in (stored_names(), shown))
+    assert stored - used == {"brew_started", "brew_consumer_position"}
 
 
 KUBERNETES = "1.31"
@@ -212,8 +212,8 @@ def spark_application() -> dict[str, Any]:
 def pods_of(document: dict[str, Any]) -> dict[str, Any] | None:
     """The pod template in a manifest."""
     spec = document.get("spec", {})
-    found: dict[str, Any] | None = spec.get("driver", {}).get("template") or spec.get("template")
-    return found
+    template: dict[str, Any] | None = spec.get("driver", {}).get("template") or spec.get("template")
+    return template
 
 
 PODS = [one for one in MANIFESTS if pods_of(one.values[0])]
@@ -267,9 +267,9 @@ def test_each_pod_is_probed_where_the_program_answers(document: dict[str, Any]) 
     paths = {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
     for probe, path in paths.items():
         assert container[probe]["httpGet"] == {"path": path, "port": "probes"}
-    told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
-    assert (told["PROBE_HOST"], told["PROBE_PORT"]) == ("0.0.0.0", str(PORT))
-    assert set(told) <= {one.envvar for one in run_command.params}, "a name that no program reads sets nothing"
+    settings = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
+    assert (settings["PROBE_HOST"], settings["PROBE_PORT"]) == ("0.0.0.0", str(PORT))
+    assert set(settings) <= {one.envvar for one in run_command.params}, "a name that no program reads sets nothing"
 
 
 @pytest.mark.parametrize("document", PODS)

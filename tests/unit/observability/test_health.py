@@ -51,10 +51,9 @@ def test_each_state_holds_to_its_very_edge(now: float, times: dict[str, object],
 
 
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
-    found = state_and_reason(
-        dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3"), BOUNDS, 1201
-    )
-    assert found.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
+    times = dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3")
+    verdict = state_and_reason(times, BOUNDS, 1201)
+    assert verdict.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
 
 # The program as a whole.
@@ -68,16 +67,16 @@ def partition(number: int, of: PartitionState) -> PartitionStatus:
 def test_one_ill_partition_among_many_is_enough_and_is_named(of: PartitionState) -> None:
     """A check of the process as a whole misses the one partition that is stuck."""
     many = [*(partition(n, PartitionState.IDLE) for n in range(7)), partition(7, of)]
-    found = live(Program(Phase.WORKING, 1000), many, BOUNDS, 1000)
-    assert found.ok is (of not in UNHEALTHY)
-    if not found.ok:
-        assert found.reason == f"orders[7] is {of}: reason 7"
+    verdict = live(Program(Phase.WORKING, 1000), many, BOUNDS, 1000)
+    assert verdict.ok is (of not in UNHEALTHY)
+    if not verdict.ok:
+        assert verdict.reason == f"orders[7] is {of}: reason 7"
 
 
 def test_many_ill_partitions_are_told_in_a_line() -> None:
-    found = live(Program(Phase.WORKING, 0), [partition(n, PartitionState.STUCK) for n in range(64)], BOUNDS, 0)
-    assert found.reason.count("is stuck") == 3
-    assert found.reason.endswith("and 61 more")
+    verdict = live(Program(Phase.WORKING, 0), [partition(n, PartitionState.STUCK) for n in range(64)], BOUNDS, 0)
+    assert verdict.reason.count("is stuck") == 3
+    assert verdict.reason.endswith("and 61 more")
 
 
 @pytest.mark.parametrize("phase", [Phase.WORKING, Phase.STANDING_BY])

@@ -84,8 +84,8 @@ def test_each_ending_is_told_as_itself(scene: Scene) -> None:
     for times, ending in enumerate(Ending, 1):
         for _ in range(times):
             scene.end(ending)
-    told = scene.partition().transactions
-    assert {ending: getattr(told, ending) for ending in Ending} == {one: n for n, one in enumerate(Ending, 1)}
+    transactions = scene.partition().transactions
+    assert {ending: getattr(transactions, ending) for ending in Ending} == {one: n for n, one in enumerate(Ending, 1)}
 
 
 def test_an_open_transaction_has_an_age(scene: Scene) -> None:

@@ -33,15 +33,15 @@ NOTHING_GIVEN = dict.fromkeys(("probe_port", "polling_ttl", "consuming_ttl")) | 
 @pytest.fixture
 def recorder() -> Recorder:
     subject = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
-    made = Recorder(subject, Bounds(300, 300, 180))
-    made.phase(Phase.WORKING)
-    made.surveyed(("orders", 0), 0, 10, 12)
-    made.skipped(3)
+    recorder = Recorder(subject, Bounds(300, 300, 180))
+    recorder.phase(Phase.WORKING)
+    recorder.surveyed(("orders", 0), 0, 10, 12)
+    recorder.skipped(3)
     steps = dict.fromkeys(STEPS, 0.004)
     for ending in Ending:
         end = Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why")
-        made.ended(replace(end, malformed_profiles=0))
-    return made
+        recorder.ended(replace(end, malformed_profiles=0))
+    return recorder
 
 
 def samples(recorder: Recorder) -> list[Sample]:
@@ -79,59 +79,58 @@ def test_each_page_answers(probes: Probes) -> None:
 def test_an_ill_program_answers_503_with_the_reason(recorder: Recorder, probes: Probes) -> None:
     recorder.fatal("input-lost: orders[0]")
     code, _, body = ask(probes, "/livez")
-    found = json.loads(body)
-    assert (code, found["ok"], found["reason"]) == (503, False, "unrecoverable: input-lost: orders[0]")
+    document = json.loads(body)
+    assert (code, document["ok"], document["reason"]) == (503, False, "unrecoverable: input-lost: orders[0]")
     ill = {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
-    assert found["ill"] == [ill]
+    assert document["ill"] == [ill]
     assert (ask(probes, "/readyz")[0], ask(probes, "/startupz")[0]) == (503, 200)
     fresh = Recorder(Subject("downstream ledger", "g", Topics("orders"), "localhost:1"), Bounds(1, 1, 1))
     assert [respond(page, fresh).code for page in ("/startupz", "/readyz", "/livez")] == [503, 503, 200]
 
 
 def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
-    found = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(recorder)}
+    values = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(recorder)}
     place = (("partition", "0"), ("topic", "orders"))
     for ending in Ending:
-        assert found["brew_txn_total", ("outcome", ending.value), *place] == 1
-    assert found["brew_records_total", *place] == 10
-    assert found["brew_dlq_total", ("reason", "not-json")] == 2
-    assert (found["brew_fenced_total",], found["brew_live",], found["brew_ready",]) == (1, 1, 1)
-    assert (found["brew_lso_lag", *place], found["brew_consumer_position", *place]) == (2, 10)
-    assert (found["brew_consumer_lag", *place], found["brew_consumer_lag_seconds", *place]) == (0, 0)
+        assert values["brew_txn_total", ("outcome", ending.value), *place] == 1
+    assert values["brew_records_total", *place] == 10
+    assert values["brew_dlq_total", ("reason", "not-json")] == 2
+    assert (values["brew_fenced_total",], values["brew_live",], values["brew_ready",]) == (1, 1, 1)
+    assert (values["brew_lso_lag", *place], values["brew_consumer_position", *place]) == (2, 10)
+    assert (values["brew_consumer_lag", *place], values["brew_consumer_lag_seconds", *place]) == (0, 0)
     for step in STEPS:
-        assert found["brew_txn_phase_seconds_count", ("phase", step)] == 5
-        assert found["brew_txn_phase_seconds_bucket", ("le", "0.005"), ("phase", step)] == 5
-        assert found["brew_txn_phase_seconds_bucket", ("le", "0.002"), ("phase", step)] == 0
-    assert found["brew_txn_seconds_sum",] == pytest.approx(2.5)
-    assert (found["brew_duplicates_total",], found["brew_txn_open",]) == (3, 0)
+        assert values["brew_txn_phase_seconds_count", ("phase", step)] == 5
+        assert values["brew_txn_phase_seconds_bucket", ("le", "0.005"), ("phase", step)] == 5
+        assert values["brew_txn_phase_seconds_bucket", ("le", "0.002"), ("phase", step)] == 0
+    assert values["brew_txn_seconds_sum",] == pytest.approx(2.5)
+    assert (values["brew_duplicates_total",], values["brew_txn_open",]) == (3, 0)
     buckets = [one.value for one in samples(recorder) if one.name == "brew_txn_seconds_bucket"]
     assert buckets == sorted(buckets), "they are cumulative, or quantiles come out as nonsense"
     assert len(buckets) == len(BUCKETS_S) + 1
 
 
 def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Recorder) -> None:
-
-    def told() -> float:
+    def open_transactions() -> float:
         return next(one.value for one in samples(recorder) if one.name == "brew_txn_open")
 
     recorder.surveyed(("orders", 0), 10, 30, 30)
     recorder.surveyed(("orders", 1), 0, 10, 10)
-    assert told() == 0
+    assert open_transactions() == 0
     recorder.begun(("orders", 0))
     recorder.begun(("orders", 1))
-    assert told() == 2
+    assert open_transactions() == 2
     recorder.ended(Ended("orders", 0, Ending.ABORTED, 10, 20))
-    assert told() == 1
+    assert open_transactions() == 1
     recorder.begun(("orders", 1))
-    assert told() == 1, "its id has one open transaction at most"
+    assert open_transactions() == 1, "its id has one open transaction at most"
     recorder.released([("orders", 1)])
-    assert told() == 0
+    assert open_transactions() == 0
 
 
 def test_every_metric_that_is_described_is_told_and_no_other(recorder: Recorder) -> None:
-    told = {one.name: set(one.labels) - {"le"} for one in samples(recorder) if one.name.startswith("brew")}
+    exported = {one.name: set(one.labels) - {"le"} for one in samples(recorder) if one.name.startswith("brew")}
     described = {name: set(labels) - {"le"} for name, labels in stored_names().items()}
-    assert told == described
+    assert exported == described
 
 
 def test_answers_are_quick_with_many_partitions(recorder: Recorder) -> None:
@@ -194,15 +193,15 @@ def test_an_address_of_another_machine_is_refused_where_a_port_was_asked_for(
 def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
     assert probe_settings(NOTHING_GIVEN, follow=False, longest_work_s=1) is None
     assert probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1) == ProbeSettings("127.0.0.1", PORT)
-    asked = probe_settings({**NOTHING_GIVEN, "probe_port": 8080}, follow=False, longest_work_s=1)
-    assert asked == ProbeSettings("127.0.0.1", 8080, asked=True)
+    settings = probe_settings({**NOTHING_GIVEN, "probe_port": 8080}, follow=False, longest_work_s=1)
+    assert settings == ProbeSettings("127.0.0.1", 8080, asked=True)
     assert probe_settings({**NOTHING_GIVEN, "no_probes": True, "probe_port": 1}, follow=True, longest_work_s=1) is None
 
 
 @pytest.mark.parametrize(("longest", "ttl"), [(120, 300), (240, 300), (241, 301), (1800, 1860)])
 def test_the_default_time_makes_room_for_the_longest_work(longest: float, ttl: float) -> None:
-    made = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
-    assert made == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
+    settings = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
+    assert settings == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
 
 
 @pytest.mark.parametrize("setting", ["polling_ttl", "consuming_ttl"])
@@ -246,11 +245,11 @@ class Brokers:
 
     holders: dict[str, tuple[int, int]] = field(default_factory=dict)
     silent: bool = False
-    asked: list[Sequence[str]] = field(default_factory=list)
+    requests: list[Sequence[str]] = field(default_factory=list)
     now: float = 100.0
 
-    def ask(self, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
-        self.asked.append(names)
+    def describe(self, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
+        self.requests.append(names)
         assert 0 < deadline.remaining_s() <= 2
         if self.silent:
             raise DeadlineExceeded("describe transactions: 2 s are over")
@@ -266,9 +265,9 @@ class Scene:
     def last(self, partition: int, page: str = "/status?producers") -> LastTransaction:
         reply = respond(page, self.recorder, self.producers)
         assert reply.code == 200
-        found = from_json(reply.body).partitions[partition].last_transaction
-        assert found is not None
-        return found
+        transaction = from_json(reply.body).partitions[partition].last_transaction
+        assert transaction is not None
+        return transaction
 
 
 @pytest.fixture
@@ -278,7 +277,7 @@ def scene() -> Scene:
     for partition in (0, 1):
         name = f"g:orders:{partition}"
         recorder.ended(Ended("orders", partition, Ending.COMMITTED, 0, 5, transactional_id=name))
-    return Scene(brokers, recorder, Producers(brokers.ask, lambda: brokers.now))
+    return Scene(brokers, recorder, Producers(brokers.describe, lambda: brokers.now))
 
 
 def test_who_asks_for_producers_gets_them_and_nobody_else_waits_for_brokers(scene: Scene) -> None:
@@ -287,22 +286,22 @@ def test_who_asks_for_producers_gets_them_and_nobody_else_waits_for_brokers(scen
     assert "/status?producers" in (plain.producer_unknown or "")
     for page in ("/livez", "/readyz", "/metrics", "/status?other=producers"):
         respond(page, scene.recorder, scene.producers)
-    assert scene.brokers.asked == []
-    told = scene.last(0)
-    assert (told.producer_id, told.epoch, told.producer_unknown) == (7, 3, None)
-    assert scene.brokers.asked == [["g:orders:0", "g:orders:1"]]
+    assert scene.brokers.requests == []
+    transaction = scene.last(0)
+    assert (transaction.producer_id, transaction.epoch, transaction.producer_unknown) == (7, 3, None)
+    assert scene.brokers.requests == [["g:orders:0", "g:orders:1"]]
 
 
 def test_an_id_that_no_coordinator_knows_or_tells_is_null_with_its_reason(scene: Scene) -> None:
     """The rest of the document is there."""
-    told = scene.last(1, "/status?producers=1")
-    assert (told.producer_id, told.epoch) == (None, None)
-    assert "does not know the id" in (told.producer_unknown or "")
+    transaction = scene.last(1, "/status?producers=1")
+    assert (transaction.producer_id, transaction.epoch) == (None, None)
+    assert "does not know the id" in (transaction.producer_unknown or "")
     scene.brokers.silent = True
     scene.brokers.now += 1
-    told = scene.last(0)
-    assert (told.producer_id, told.epoch, told.records) == (None, None, 0)
-    assert told.producer_unknown == "the brokers did not report it: describe transactions: 2 s are over"
+    transaction = scene.last(0)
+    assert (transaction.producer_id, transaction.epoch, transaction.records) == (None, None, 0)
+    assert transaction.producer_unknown == "the brokers did not report it: describe transactions: 2 s are over"
 
 
 @pytest.mark.parametrize("silent", [True, False])
@@ -313,16 +312,16 @@ def test_an_answer_is_kept_for_a_second_and_a_failure_too(scene: Scene, silent: 
         scene.last(0)
     scene.brokers.now += 0.999
     scene.last(0)
-    assert len(scene.brokers.asked) == 1
+    assert len(scene.brokers.requests) == 1
     scene.brokers.now += 0.001
     scene.brokers.silent, scene.brokers.holders = False, {"g:orders:0": (7, 4)}
     assert scene.last(0).epoch == 4
-    assert len(scene.brokers.asked) == 2
+    assert len(scene.brokers.requests) == 2
 
 
 def test_a_program_without_transactions_asks_nobody() -> None:
     brokers = Brokers()
     recorder = Recorder(Subject("downstream ledger", "g", Topics("out"), "localhost:1"), Bounds(300, 300, 180))
     recorder.surveyed(("out", 0), 0, 10, 10)
-    reply = respond("/status?producers", recorder, Producers(brokers.ask))
-    assert (json.loads(reply.body)["partitions"][0]["last_transaction"], brokers.asked) == (None, [])
+    reply = respond("/status?producers", recorder, Producers(brokers.describe))
+    assert (json.loads(reply.body)["partitions"][0]["last_transaction"], brokers.requests) == (None, [])

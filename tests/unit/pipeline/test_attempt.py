@@ -39,7 +39,6 @@ OFFERED = OffsetRange("in", 0, 5, 8)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
 OFFER = AttemptSpec(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
 ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, None], [1, 2])
-
 TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
 VALUE = b'{"customer_id":"c-1"}'
@@ -59,11 +58,11 @@ class Kafka(FakeTransaction):
         self.closed += 1
 
 
-class World:
+class Fakes:
     """A broker, the transactions that were made on it, and what the watchdog watched."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.broker, self.made = Broker(), list[Kafka]()
+        self.broker, self.transactions = Broker(), list[Kafka]()
         self.fail: tuple[str, Exception] | None = None
         self.watched, self.inside = list[tuple[str, float]](), False
         monkeypatch.setattr(attempts, "KafkaTransaction", self._make)
@@ -71,8 +70,8 @@ class World:
 
     def _make(self, settings: TransactionSettings, topic: str, partition: int) -> Kafka:
         assert (settings, topic, partition in {0, 4}, self.inside) == (JOB.transaction, "in", True, True)
-        self.made.append(Kafka(self.broker, self.fail))
-        return self.made[-1]
+        self.transactions.append(Kafka(self.broker, self.fail))
+        return self.transactions[-1]
 
     @contextmanager
     def _watched(self, what: str, limit_s: float) -> Iterator[None]:
@@ -83,25 +82,25 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return Fakes(monkeypatch)
 
 
-def test_a_range_is_written_and_its_transaction_closed(world: World) -> None:
+def test_a_range_is_written_and_its_transaction_closed(fakes: Fakes) -> None:
     """The outcome tells when the attempt began and how long it took; the steps are parts of it."""
     before, began = time.time(), time.monotonic()
     outcome = attempt(TRACED_SPEC, [ROWS], JOB)
     took = time.monotonic() - began
     assert (outcome.status, outcome.enriched, outcome.rejected) == (Status.COMMITTED, 1, 1)
     assert (outcome.partition, outcome.start, outcome.until, outcome.position) == (4, 5, 8, -1)
-    assert ([one.key for one in world.broker.visible()], world.made[0].closed) == ([b"gold-1", None], True)
+    assert ([one.key for one in fakes.broker.visible()], fakes.transactions[0].closed) == ([b"gold-1", None], True)
     assert before <= outcome.began_at <= time.time()
     assert 0 < outcome.seconds <= took
     assert {"fence", "locate", "commit"} <= outcome.steps.keys()
     assert 0 < sum(outcome.steps.values()) <= took
     # The transaction has its own time-out as deadline; the whole is watched for twice that, as its waits end within it.
-    assert [kafka.budget_s for kafka in world.made] == [30.0]
-    assert world.watched == [(str(TRACED_SPEC.offered), 60.0)]
+    assert [kafka.budget_s for kafka in fakes.transactions] == [30.0]
+    assert fakes.watched == [(str(TRACED_SPEC.offered), 60.0)]
 
 
 @pytest.mark.parametrize(
@@ -115,14 +114,14 @@ def test_a_range_is_written_and_its_transaction_closed(world: World) -> None:
 )
 @pytest.mark.parametrize("step", ["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"])
 def test_whatever_a_step_raises_becomes_an_outcome_and_nothing_is_visible(
-    world: World, step: str, error: Exception, status: Status, detail: str
+    fakes: Fakes, step: str, error: Exception, status: Status, detail: str
 ) -> None:
     """The driver plans again from Kafka's answer; what a rival did is told apart from what went wrong."""
-    world.fail = (step, error)
+    fakes.fail = (step, error)
     outcome = attempt(OFFER, [ROWS], JOB)
     assert (outcome.status, outcome.detail) == (status, detail)
     assert (outcome.partition, outcome.start, outcome.until) == (0, 5, 8)
-    assert (world.broker.visible(), world.made[0].closed) == ([], True)
+    assert (fakes.broker.visible(), fakes.transactions[0].closed) == ([], True)
 
 
 def deep(error: Exception, levels: int = 8) -> None:
@@ -137,7 +136,7 @@ def frames(detail: str) -> list[str]:
     return re.findall(r", in (\w+)\n", detail)
 
 
-def test_a_bug_fails_one_range_with_its_place(world: World) -> None:
+def test_a_bug_fails_one_range_with_its_place(fakes: Fakes) -> None:
     """The last four frames; the other partitions of the process go on."""
 
     def batches() -> Iterator[Rows]:
@@ -149,17 +148,17 @@ def test_a_bug_fails_one_range_with_its_place(world: World) -> None:
     assert outcome.detail.startswith("Traceback (most recent call last):\n  File ")
     assert outcome.detail.endswith("\nRuntimeError: a reader's bug\n")
     assert frames(outcome.detail) == ["deep"] * 4
-    assert (world.broker.visible(), world.made[0].closed) == ([], True)
+    assert (fakes.broker.visible(), fakes.transactions[0].closed) == ([], True)
 
 
 @pytest.mark.parametrize("first_time", [True, False])
-def test_without_a_position_only_a_first_time_writes(world: World, first_time: bool) -> None:
+def test_without_a_position_only_a_first_time_writes(fakes: Fakes, first_time: bool) -> None:
     outcome = attempt(replace(OFFER, first_time=first_time), [ROWS], JOB)
     assert outcome.status is (Status.COMMITTED if first_time else Status.OFFSET_GAP)
-    assert len(world.broker.log) == (2 if first_time else 0)
+    assert len(fakes.broker.log) == (2 if first_time else 0)
 
 
-def test_a_range_that_is_still_read_is_committed_as_far_as_it_was_read(world: World) -> None:
+def test_a_range_that_is_still_read_is_committed_as_far_as_it_was_read(fakes: Fakes) -> None:
     """The default reader's: the offered end is that of its first records."""
     entered = list[bool]()
 
@@ -169,47 +168,44 @@ def test_a_range_that_is_still_read_is_committed_as_far_as_it_was_read(world: Wo
 
     offer = replace(OFFER, offered=OffsetRange("in", 0, 5, 6), reached=lambda: 9, waiting=waiting)
     outcome = attempt(offer, [ROWS], JOB)
-    assert (outcome.until, world.broker.committed) == (9, Committed(9, ""))
+    assert (outcome.until, fakes.broker.committed) == (9, Committed(9, ""))
     assert entered, "it is entered around each wait for acknowledgements"
 
 
 @pytest.mark.parametrize("point", CrashPoint)
-def test_a_crash_on_purpose_leaves_its_transaction_open_and_tells_what_it_left(world: World, point: CrashPoint) -> None:
+def test_a_crash_on_purpose_leaves_its_transaction_open_and_tells_what_it_left(fakes: Fakes, point: CrashPoint) -> None:
     """As after a kill; behind the report it is closed, as it is when a process dies after its commit."""
     outcome = attempt(replace(OFFER, crash=PlannedCrash(point, CrashMode.PIPELINE)), [ROWS], JOB)
     assert outcome.status is Status.CRASHED
-    assert world.made[0].closed == (point is CrashPoint.BEFORE_REPORT)
+    assert fakes.transactions[0].closed == (point is CrashPoint.BEFORE_REPORT)
     written = {CrashPoint.AFTER_FENCE: (0, 0), CrashPoint.MID_PRODUCE: (1, 0)}.get(point, (1, 1))
     assert (outcome.enriched, outcome.rejected) == written
 
 
-def test_a_crash_before_the_report_strikes_only_what_was_committed_and_is_given_what_it_wrote(world: World) -> None:
+def test_a_crash_before_the_report_strikes_only_what_was_committed_and_is_given_what_it_wrote(fakes: Fakes) -> None:
     """With the closed transaction; a range that somebody else did has nothing to report."""
-    given: list[tuple[object, ...]] = []
+    strikes: list[tuple[object, ...]] = []
 
     class Recorded(PlannedCrash):
         def at(self, point: CrashPoint, tally: Tally, transaction: Any) -> None:
-            given.append((point, tally.enriched, tally.rejected, getattr(transaction, "closed", None)))
+            strikes.append((point, tally.enriched, tally.rejected, getattr(transaction, "closed", None)))
 
     attempt(replace(OFFER, crash=Recorded(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)), [ROWS], JOB)
-    assert given[-1] == (CrashPoint.BEFORE_REPORT, 1, 1, 1)
-    world.broker.committed = Committed(8, "")
+    assert strikes[-1] == (CrashPoint.BEFORE_REPORT, 1, 1, 1)
+    fakes.broker.committed = Committed(8, "")
     crash = PlannedCrash(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)
     assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(("traced", "traces"), [(False, []), (True, [TRACE.decode()])])
 def test_an_outcome_names_the_traces_of_its_records_where_somebody_asked(traced: bool, traces: list[str]) -> None:
     assert attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, traced=traced)).traces == traces
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fakes")
 def test_a_producer_that_cannot_be_made_is_an_outcome_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise Fatal("no such setting")
-
-    monkeypatch.setattr(attempts, "KafkaTransaction", refuse)
+    monkeypatch.setattr(attempts, "KafkaTransaction", Mock(side_effect=Fatal("no such setting")))
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], JOB)
     assert (outcome.status, outcome.detail) == (Status.FAILED, "Fatal: no such setting")
     assert (outcome.steps, outcome.traces) == ({}, [])
@@ -218,7 +214,7 @@ def test_a_producer_that_cannot_be_made_is_an_outcome_without_steps(monkeypatch:
 PLACE = {"topic": "in", "partition": 4, "start": 5, "until": 8, "group": "group", "transactional_id": "group:in:4"}
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fakes")
 def test_the_journal_has_every_step_and_the_outcome_with_the_range_and_the_group(tmp_path: Path) -> None:
     attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
     lines = list(entries(tmp_path))
@@ -227,13 +223,13 @@ def test_the_journal_has_every_step_and_the_outcome_with_the_range_and_the_group
     assert all(PLACE.items() <= one.fields.items() for one in lines)
     located = [one.fields["position"] for one in lines if (one.step, one.phase) == (Step.LOCATE, Phase.DONE)]
     assert located == [-1], "there is no position"
-    told = {"status": "committed", "position": -1, "detail": "", "enriched": 1, "rejected": 1}
-    assert lines[-1].fields == PLACE | told
+    outcome = {"status": "committed", "position": -1, "detail": "", "enriched": 1, "rejected": 1}
+    assert lines[-1].fields == PLACE | outcome
 
 
 @pytest.mark.parametrize("error", [Fatal("no profiles"), Refused("no topic"), DeadlineExceeded("late"), KeyError("x")])
 def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
     """Nothing was fenced, and other ranges go on; the journal tells the outcome all the same."""
 
@@ -246,40 +242,40 @@ def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], job)
     expected = outcome.detail if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
     assert outcome == Outcome(4, 5, 8, Status.FAILED, detail=expected)
-    assert world.made == []
+    assert fakes.transactions == []
     if isinstance(error, KeyError):
         assert outcome.detail.startswith("Traceback")
         assert outcome.detail.endswith("KeyError: 'x'\n")
         assert frames(outcome.detail) == ["deep"] * 4, "the place where it was raised, and what called that"
     (line,) = entries(tmp_path)
     assert line.step is Step.OUTCOME
-    told = {"status": "failed", "position": -1, "detail": expected, "enriched": 0, "rejected": 0}
-    assert line.fields == PLACE | told
+    fields = {"status": "failed", "position": -1, "detail": expected, "enriched": 0, "rejected": 0}
+    assert line.fields == PLACE | fields
 
 
-def test_each_record_says_which_profile_it_was_made_with(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_record_says_which_profile_it_was_made_with(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the transaction's time-out."""
     table = Table()
     table.take("profiles", 0, 7, b"c-1", profile("c-1", "silver"))
-    asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(profiles, "ready", lambda *given: asked.append(given) or table)
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(profiles, "ready", lambda *arguments: calls.append(arguments) or table)
     settings = ProfilesSettings()
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(OrderEnrichment(Limits(), settings)))
     assert outcome.status is Status.COMMITTED
-    assert asked == [(settings, Connection("nowhere:1"), "group", 30.0)]
-    good, dead = world.broker.visible()
+    assert calls == [(settings, Connection("nowhere:1"), "group", 30.0)]
+    good, dead = fakes.broker.visible()
     assert b'"loyalty_tier":"silver"' in (good.value or b"")
     assert dict(good.headers)[PROFILE_OFFSET] == b"0/7"
     assert PROFILE_OFFSET not in dict(dead.headers)
 
 
-def test_a_limit_of_the_job_is_the_one_that_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_the_job_is_the_one_that_counts(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiles, "ready", lambda *_: Table())
     for source in (None, ProfilesSettings()):
-        world.broker.committed = None
+        fakes.broker.committed = None
         outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(OrderEnrichment(Limits(max_bytes=5), source)))
         assert (outcome.rejected, outcome.reasons) == (2, {"too-large": 1, "not-json": 1})
-    assert world.broker.committed == Committed(8, "")
+    assert fakes.broker.committed == Committed(8, "")
 
 
 class Function:
@@ -301,39 +297,39 @@ class Function:
         return self._answers
 
 
-def with_function(made: Any, **more: Any) -> Job:
-    return replace(JOB, transformation=made, **more)
+def with_function(function: Any, **more: Any) -> Job:
+    return replace(JOB, transformation=function, **more)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_transformation_that_cant_go_on_is_an_outcome_of_its_own(world: World, tmp_path: Path, at_once: bool) -> None:
+def test_a_transformation_that_cant_go_on_is_an_outcome_of_its_own(fakes: Fakes, tmp_path: Path, at_once: bool) -> None:
     """The run ends with exit 3: no retry changes what the function raised."""
-    made = Function(error=TransformFailed("f raised KeyError"), at_once=at_once)
-    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made, journal=str(tmp_path)))
+    function = Function(error=TransformFailed("f raised KeyError"), at_once=at_once)
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(function, journal=str(tmp_path)))
     visible = "" if at_once else "; nothing of in[4] offsets [5, 8) is visible"
     assert (outcome.status, outcome.detail) == (Status.TRANSFORM_FAILED, f"f raised KeyError{visible}")
-    assert (outcome.partition, outcome.start, outcome.until, world.broker.visible()) == (4, 5, 8, [])
+    assert (outcome.partition, outcome.start, outcome.until, fakes.broker.visible()) == (4, 5, 8, [])
     assert [*entries(tmp_path)][-1].fields["status"] == "transform-failed"
 
 
-def test_what_a_function_dropped_and_wrote_is_told_also_by_a_crash(world: World) -> None:
-    made = Function((Record(value=b"1"), Record(value=b"2")), ())
-    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(made))
+def test_what_a_function_dropped_and_wrote_is_told_also_by_a_crash(fakes: Fakes) -> None:
+    function = Function((Record(value=b"1"), Record(value=b"2")), ())
+    outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(function))
     assert (outcome.enriched, outcome.rejected, outcome.dropped, outcome.written) == (1, 0, 1, 2)
     assert (outcome.malformed_profiles, outcome.status) == (3, Status.COMMITTED)
     for point in (CrashPoint.AFTER_FLUSH, CrashPoint.BEFORE_REPORT):
-        world.broker.committed = None
+        fakes.broker.committed = None
         crash = PlannedCrash(point, CrashMode.PIPELINE)
-        outcome = attempt(replace(TRACED_SPEC, crash=crash), [TRACED_ROWS], with_function(made))
+        outcome = attempt(replace(TRACED_SPEC, crash=crash), [TRACED_ROWS], with_function(function))
         assert (outcome.status, outcome.enriched, outcome.dropped, outcome.written) == (Status.CRASHED, 1, 1, 2)
-    world.broker.committed = None
+    fakes.broker.committed = None
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], with_function(Function(Reject("no"), Reject("no"))))
     assert (outcome.reasons, outcome.examples) == ({"no": 2}, {"no": 5})
 
 
-def test_a_failed_attempt_tells_its_times_and_what_its_step_failed_with(world: World, tmp_path: Path) -> None:
+def test_a_failed_attempt_tells_its_times_and_what_its_step_failed_with(fakes: Fakes, tmp_path: Path) -> None:
     """In the line of the step; what follows it is the abort."""
-    world.fail = ("flush", Fatal("gone"))
+    fakes.fail = ("flush", Fatal("gone"))
     outcome = attempt(TRACED_SPEC, [TRACED_ROWS], replace(JOB, journal=str(tmp_path)))
     assert 0 < outcome.seconds < 30
     assert {"fence", "produce", "abort"} <= outcome.steps.keys()
@@ -358,10 +354,10 @@ def test_what_times_or_journals_a_transaction_passes_every_call_on(kind: str, tm
         *[("make_room", deadline), ("await_acks", deadline), ("flush", deadline), ("send_offsets", 9, "m", deadline)],
         *[("commit", deadline), ("commit_without_waiting",), ("abort", deadline)],
     ]
-    answers = {name: getattr(kafka, name)(*given) for name, *given in calls}
-    assert [(name, *given) for name, given, _ in inner.mock_calls] == calls
-    told = {name: answer for name, answer in answers.items() if answer is not None}
-    assert told == {name: getattr(inner, name).return_value for name in ("produce", "mapped", "locate")}
+    answers = {name: getattr(kafka, name)(*arguments) for name, *arguments in calls}
+    assert [(name, *arguments) for name, arguments, _ in inner.mock_calls] == calls
+    returned = {name: answer for name, answer in answers.items() if answer is not None}
+    assert returned == {name: getattr(inner, name).return_value for name in ("produce", "mapped", "locate")}
     if kind == "timed":
         assert list(kafka.steps) == ["fence", "locate", "begin", "produce", "send-offsets", "commit", "abort"]
         return
@@ -389,8 +385,8 @@ def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
     """A bound, or a span would have 250,000 links. Of each batch before it is passed on; other forms are no trace."""
     traces = [b"00-%032x-%016x-01" % (n, n) for n in range(MAX_LINKS + 1)]
     none = [("traceparent", b"x"), ("traceparent", b"\xff" * 55), ("traceparent", None)]
-    odd = [None, [*none, ("other", traces[5]), ("Traceparent", traces[6])], [("traceparent", traces[0])]]
-    first = [*odd, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
+    headers = [None, [*none, ("other", traces[5]), ("Traceparent", traces[6])], [("traceparent", traces[0])]]
+    first = [*headers, [("traceparent", traces[1] + b"-more")], [("traceparent", traces[0])]]
     batches = [TRACED_ROWS._replace(headers=one) for one in (first, [[("traceparent", one)] for one in traces[2:]])]
     links = TraceLinks()
     passed = []

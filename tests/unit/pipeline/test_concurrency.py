@@ -38,7 +38,7 @@ class Workers:
             assert self.leave.acquire(timeout=WAIT_S)
             self._count(-1)
 
-    def come(self, count: int) -> bool:
+    def arrived(self, count: int) -> bool:
         return all(self.inside.acquire(timeout=WAIT_S) for _ in range(count))
 
     def end(self) -> None:
@@ -57,10 +57,10 @@ def started(target: Callable[..., None], *arguments: object) -> threading.Thread
 
 def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
     workers = Workers(ConcurrencyLimit(limit=3, max_turn_s=WAIT_S), 8)
-    assert workers.come(3)
+    assert workers.arrived(3)
     for _ in range(5):
         workers.leave.release()
-        assert workers.come(1)
+        assert workers.arrived(1)
     workers.end()
     assert workers.most == 3
 
@@ -68,7 +68,7 @@ def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
 def test_a_turn_that_lasts_too_long_keeps_nobody() -> None:
     workers = Workers(ConcurrencyLimit(limit=1, max_turn_s=0.05), 4)
     # None is ever let go: they all work only because the turns before theirs have lasted too long.
-    assert workers.come(4)
+    assert workers.arrived(4)
     workers.end()
 
 
@@ -78,7 +78,7 @@ def test_a_turn_is_given_back_when_its_work_fails() -> None:
         with pytest.raises(ZeroDivisionError), turns.turn():
             1 / 0  # noqa: B018 - work that fails
     workers = Workers(turns, 1)
-    assert workers.come(1)
+    assert workers.arrived(1)
     workers.end()
 
 
@@ -89,8 +89,8 @@ def suspended(turns: ConcurrencyLimit, turn: object) -> Iterator[None]:
     turns.resume_turn(turn)
 
 
-@pytest.mark.parametrize("aside", [ConcurrencyLimit.released, suspended])
-def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again(aside: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("while_waiting", [ConcurrencyLimit.released, suspended])
+def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again(while_waiting: Callable[..., Any]) -> None:
     turns, inside = ConcurrencyLimit(1, 60.0), threading.Event()
 
     def other() -> None:
@@ -100,7 +100,7 @@ def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again(aside: Calla
     with turns.turn() as turn:
         first = started(other)
         assert not inside.is_set()
-        with aside(turns, turn):
+        with while_waiting(turns, turn):
             first.join(WAIT_S)
             assert inside.is_set()
         inside.clear()

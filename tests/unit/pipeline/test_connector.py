@@ -24,8 +24,6 @@ from brew.spark.worker import _exclude_modules_from_collection
 from pipeline.transformation import OrderEnrichment
 
 SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
-
-
 LARGE = replace(SMALL, read_bytes=100 * SMALL_RECORD_BYTES)
 FAILURES = [Outcome(0, 100, 200, one) for one in (Status.FAILED, Status.FENCED, Status.CRASHED, Status.OFFSET_GAP)]
 
@@ -55,10 +53,8 @@ _headers = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])),
 @given(_headers)
 def test_any_headers_survive_in_order(headers: list[tuple[str, bytes | None]]) -> None:
     """Repeated names, empty and null values, any bytes; to_json leaves null values out."""
-    written = [
-        {"key": name} if value is None else {"key": name, "value": base64.b64encode(value).decode()}
-        for name, value in headers
-    ]
+    encoded = [(name, None if value is None else base64.b64encode(value).decode()) for name, value in headers]
+    written = [{"key": name} if value is None else {"key": name, "value": value} for name, value in encoded]
     assert headers_of(json.dumps(written, ensure_ascii=False).encode()) == headers
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 from harness.pipeline import Here, until
@@ -32,13 +33,13 @@ def parsed(*options: str) -> PipelineSettings:
     return settings_of(run_command.make_context("run", ["--master", "none", *options]).params)
 
 
-def settings(*options: str) -> PipelineSettings:
+def stand_by_settings(*options: str) -> PipelineSettings:
     return parsed("--stand-by", *options)
 
 
 @dataclass
-class _Seat:
-    """A seat that the test gives and takes; ``log`` is what was done with it, and around it."""
+class FakeLeadership:
+    """A leadership that the test gives and takes; ``log`` is what was done with it, and around it."""
 
     log: list[str] = field(default_factory=list)
     held: bool = True
@@ -68,8 +69,8 @@ class _Seat:
 
 
 @dataclass
-class _Carrier:
-    """A worker that runs until its run is stopped, or not even then; and what carries it."""
+class FakeWorkers:
+    """A worker that runs until its run is stopped, or not even then; and the Spark workers that it runs on."""
 
     log: list[str]
     stubborn: bool = False
@@ -94,28 +95,29 @@ class _Carrier:
 
 
 @dataclass
-class _Scene:
+class Scene:
     driver: coordination.Driver
-    seat: _Seat
-    runner: _Carrier
+    leadership: FakeLeadership
+    workers: FakeWorkers
     view: Here
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
-    """A driver whose work is a `_Carrier`'s."""
-    given = settings()
-    transaction = TransactionSettings(given.connection, given.group, 60.0)
-    seat, view = _Seat(), Here()
-    runner = _Carrier(seat.log)
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A driver whose workers are `FakeWorkers`."""
+    settings = stand_by_settings()
+    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
+    leadership, view = FakeLeadership(), Here()
+    workers = FakeWorkers(leadership.log)
 
-    def employ(_ground: PreflightResult, shared: RunContext, _kept: object) -> tuple[Any, Sequence[Any]]:
-        runner.shared = shared
-        return runner, [runner]
+    def create_workers(_preflight: PreflightResult, shared: RunContext, _warm: object) -> tuple[Any, Sequence[Any]]:
+        workers.shared = shared
+        return workers, [workers]
 
-    monkeypatch.setattr(coordination, "create_workers", employ)
-    ground = PreflightResult({}, None, given, 1, transaction, 0)
-    return _Scene(coordination.Driver(ground, None, threading.Event(), view.progress, view, "me"), seat, runner, view)
+    monkeypatch.setattr(coordination, "create_workers", create_workers)
+    preflight = PreflightResult({}, None, settings, 1, transaction, 0)
+    driver = coordination.Driver(preflight, None, threading.Event(), view.progress, view, "me")
+    return Scene(driver, leadership, workers, view)
 
 
 def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -126,118 +128,115 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 @pytest.mark.parametrize(("how", "done"), [("lost", False), ("gave up", False), ("told to stop", True)])
-def test_a_driver_leaves_its_seat_before_it_closes_what_worked(scene: _Scene, how: str, done: bool) -> None:
+def test_a_driver_leaves_its_seat_before_it_closes_what_worked(scene: Scene, how: str, done: bool) -> None:
     """The next one may begin meanwhile. One that lost its seat, or whose seat knows no more, waits for another turn."""
-    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.runner.began.wait(5)
+    thread, answers = in_background(lambda: scene.driver.work(scene.leadership))
+    assert scene.workers.began.wait(5)
     if how == "lost":
-        scene.seat.owner, scene.seat.held = "other", False
+        scene.leadership.owner, scene.leadership.held = "other", False
     elif how == "gave up":
-        scene.seat.failure = Refused("made again")
+        scene.leadership.failure = Refused("made again")
     else:
         scene.driver.stop.set()
     thread.join(5)
-    assert (answers, scene.seat.log) == ([done], ["left", "closed"])
+    assert (answers, scene.leadership.log) == ([done], ["left", "closed"])
     assert how != "lost" or scene.view.notes[-1] == "me gave way to other, and stands by"
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_only_who_was_not_replaced_fences(scene: _Scene, monkeypatch: pytest.MonkeyPatch, *, replaced: bool) -> None:
+def test_only_who_was_not_replaced_fences(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, replaced: bool) -> None:
     """A fence of one that was replaced would abort the transactions of the one who works."""
     fenced: list[str] = []
     fence = SimpleNamespace(fence=lambda _deadline: fenced.append("fenced"), close=lambda: None)
     monkeypatch.setattr(run, "KafkaTransaction", lambda *_: fence)
     monkeypatch.setattr(run, "_FINISH_S", 0.05)
     monkeypatch.setattr(run, "_FENCE_S", 0.05)
-    scene.runner.stubborn = True
-    thread, _ = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.runner.began.wait(5)
+    scene.workers.stubborn = True
+    thread, _ = in_background(lambda: scene.driver.work(scene.leadership))
+    assert scene.workers.began.wait(5)
     if replaced:
-        scene.seat.held = False
+        scene.leadership.held = False
     else:
         scene.driver.stop.set()
     thread.join(5)
-    assert "interrupted" in scene.seat.log
+    assert "interrupted" in scene.leadership.log
     assert fenced == ([] if replaced else ["fenced"])
 
 
-def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> None:
+def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: Scene) -> None:
     """A refusal of one driver is no reason for the others to wait for two intervals."""
-    scene.runner.error = Refused("input-lost")
+    scene.workers.error = Refused("input-lost")
     with pytest.raises(Refused, match="input-lost"):
-        scene.driver.work(scene.seat)
-    assert scene.seat.log == ["left", "closed"]
+        scene.driver.work(scene.leadership)
+    assert scene.leadership.log == ["left", "closed"]
 
 
-def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_on_purpose_does_not_leave_the_seat(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: object) -> None:
-        scene.seat.log.append("dead")
+        scene.leadership.log.append("dead")
         raise GeneratorExit  # no driver catches it
 
     def crash() -> None:
-        scene.runner.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
-        scene.runner.shared.stop.set()
+        scene.workers.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
+        scene.workers.shared.stop.set()
 
     monkeypatch.setattr(coordination, "crash_on_purpose", die)
-    monkeypatch.setattr(scene.runner, "run", crash)
+    monkeypatch.setattr(scene.workers, "run", crash)
     with pytest.raises(GeneratorExit):
-        scene.driver.work(scene.seat)
-    assert scene.seat.log[0] == "dead"
+        scene.driver.work(scene.leadership)
+    assert scene.leadership.log[0] == "dead"
 
 
-def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: _Scene) -> None:
+def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> None:
     """And again when the one who works changes; once it is warm, a take-over needs no time of Spark's."""
     warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
     scene.driver.warm_spark = warmth
-    scene.seat.held, scene.seat.owner = False, "first"
-    thread, answers = in_background(lambda: scene.driver.wait(scene.seat))
+    scene.leadership.held, scene.leadership.owner = False, "first"
+    thread, answers = in_background(lambda: scene.driver.wait(scene.leadership))
     until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
-    scene.seat.owner = "second"
+    scene.leadership.owner = "second"
     until(lambda: len(scene.view.notes) == 2, "the second note")
     warmth.warm = True
     until(lambda: len(scene.view.notes) == 3, "the third note")
-    scene.seat.held = True
+    scene.leadership.held = True
     thread.join(5)
     assert answers == [True]
     assert scene.view.notes[1:] == ["me stands by, second works", "me is warm", "me works, after second"]
 
 
 def test_turns_are_taken_until_the_work_is_done() -> None:
-    seat, turns = _Seat(), iter([False, False, True])
-    patience = GiveUpPolicy(settings())
-    coordination.alternate(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
-    assert seat.log == ["opened", "left"] * 3
+    leadership, turns = FakeLeadership(), iter([False, False, True])
+    patience, stop = GiveUpPolicy(stand_by_settings()), threading.Event()
+    coordination.alternate(lambda: leadership, lambda _: True, lambda _: next(turns), stop, patience, Here())
+    assert leadership.log == ["opened", "left"] * 3
 
 
 def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_lasts() -> None:
     """Errors of the work itself are not mistaken for that."""
-    seat, view, tries = _Seat(), Here(), iter([DeadlineExceeded("no answer"), None])
+    leadership, view, tries = FakeLeadership(), Here(), iter([DeadlineExceeded("no answer"), None])
 
-    def open_seat() -> _Seat:
+    def open_leadership() -> FakeLeadership:
         if error := next(tries):
             raise error
-        return seat
+        return leadership
 
-    patience, stop = GiveUpPolicy(settings()), threading.Event()
-    coordination.alternate(open_seat, lambda _: True, lambda _: True, stop, patience, view)
+    patience, stop = GiveUpPolicy(stand_by_settings()), threading.Event()
+    coordination.alternate(open_leadership, lambda _: True, lambda _: True, stop, patience, view)
     assert "out of reach" in view.notes[0]
-    assert seat.log == ["opened", "left"]
-
-    def fails(_seat: coordination.Leadership) -> bool:
-        raise DeadlineExceeded("the work's own")
-
+    assert leadership.log == ["opened", "left"]
+    fails = Mock(side_effect=DeadlineExceeded("the work's own"))
     with pytest.raises(DeadlineExceeded, match="the work's own"):
-        coordination.alternate(lambda: seat, lambda _: True, fails, stop, patience, view)
+        coordination.alternate(lambda: leadership, lambda _: True, fails, stop, patience, view)
 
 
 @pytest.mark.parametrize("mode", ["stand_by", "share"])
 def test_the_options_reach_the_settings_and_spark_submit(mode: str) -> None:
     option = f"--{mode.replace('_', '-')}"
-    given = parsed(option, "--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
-    chosen = getattr(given, mode)
+    settings = parsed(option, "--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
+    chosen = getattr(settings, mode)
     assert (chosen.interval_s, chosen.client_id, chosen.name, chosen.claims) == (1.5, "driver-1", "driver-1", "c")
     expected = {"stand_by": None, "share": None}
-    for words, wanted in ((same_options(given), expected | {mode: chosen}), ([], expected)):
+    for words, wanted in ((same_options(settings), expected | {mode: chosen}), ([], expected)):
         assert {one: getattr(parsed(*words), one) for one in expected} == wanted
     with pytest.raises(UsageError, match=r"--stand-by.*--share"):
         parsed("--share", "--stand-by")
@@ -248,16 +247,16 @@ def test_the_options_reach_the_settings_and_spark_submit(mode: str) -> None:
 )
 def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
     with pytest.raises(UsageError, match=option):
-        settings(option, value)
+        stand_by_settings(option, value)
 
 
 def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
     """Tasks of a driver that sleeps would else go on beside those of the next one."""
-    given = settings("--claim-interval", "2")
-    assert given.leased_within(given.stand_by).direct.lease_s == 4.0
+    settings = stand_by_settings("--claim-interval", "2")
+    assert settings.leased_within(settings.stand_by).direct.lease_s == 4.0
 
 
-class Keeper:
+class FakeHeartbeater:
     """Holds what the test says."""
 
     def __init__(self) -> None:
@@ -283,14 +282,14 @@ class Keeper:
         self.holdings = {p: one for p, one in self.holdings.items() if p not in done}
 
 
-Played = tuple[Keeper, ClaimedOwnership, list[str]]
+Owned = tuple[FakeHeartbeater, ClaimedOwnership, list[str]]
 
 
 @pytest.fixture
-def played() -> Played:
+def owned_partitions() -> Owned:
     notes: list[str] = []
-    keeper: Any = Keeper()
-    return keeper, ClaimedOwnership(keeper, notes.append), notes
+    heartbeater: Any = FakeHeartbeater()
+    return heartbeater, ClaimedOwnership(heartbeater, notes.append), notes
 
 
 def idle(_partition: int) -> bool:
@@ -301,32 +300,32 @@ def busy(_partition: int) -> bool:
     return False
 
 
-def inside(found: Container[int]) -> list[int]:
-    return [partition for partition in range(8) if partition in found]
+def inside(partitions: Container[int]) -> list[int]:
+    return [partition for partition in range(8) if partition in partitions]
 
 
-def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(played: Played) -> None:
+def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(owned_partitions: Owned) -> None:
     """What others are due is begun no more, and given back once it is idle; lost and claimed anew is another one."""
-    keeper, owned, notes = played
+    heartbeater, owned, notes = owned_partitions
     assert inside(owned.refresh(idle)) == []
-    keeper.holds(p0=1, p1=2, p2=3, p6=4)
+    heartbeater.holds(p0=1, p1=2, p2=3, p6=4)
     assert inside(owned.refresh(idle)) == inside(owned.refresh(idle)) == [0, 1, 2, 6]
-    keeper.holds(p0=1, p1=2)
+    heartbeater.holds(p0=1, p1=2)
     assert inside(owned.refresh(idle)) == [0, 1]
     assert notes == ["me works on 4 of 8 partitions: 0-2, 6", "me works on 2 of 8 partitions: 0-1; lost 2, 6"]
-    keeper.wanted = frozenset({1})
-    assert (inside(owned.refresh(busy)), keeper.given) == ([0], [])
-    assert (inside(owned.refresh(idle)), keeper.given) == ([0], [1])
+    heartbeater.wanted = frozenset({1})
+    assert (inside(owned.refresh(busy)), heartbeater.given) == ([0], [])
+    assert (inside(owned.refresh(idle)), heartbeater.given) == ([0], [1])
     assert notes[-1] == "me works on 1 of 8 partitions: 0; gave back 1"
-    keeper.holds(p0=9)
+    heartbeater.holds(p0=9)
     assert inside(owned.refresh(idle)) == [0]
     assert notes[-1].endswith("lost 0")
 
 
-def test_a_keeper_that_gave_up_ends_the_work(played: Played) -> None:
+def test_a_keeper_that_gave_up_ends_the_work(owned_partitions: Owned) -> None:
     """`turn` raises; what is asked on the way out does not."""
-    keeper, owned, _ = played
-    keeper.failure = Refused("made again")
+    heartbeater, owned, _ = owned_partitions
+    heartbeater.failure = Refused("made again")
     with pytest.raises(Refused, match="made again"):
         owned.refresh(idle)
     assert inside(owned.current_partitions()) == []
@@ -354,9 +353,9 @@ def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: p
         patience.blocked((), {1: 4})
 
 
-def test_lanes_turn_at_once(played: Played) -> None:
-    keeper, owned, notes = played
-    keeper.holds(p0=1, p1=2)
+def test_lanes_turn_at_once(owned_partitions: Owned) -> None:
+    heartbeater, owned, notes = owned_partitions
+    heartbeater.holds(p0=1, p1=2)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: owned.refresh(busy), range(200)))
     assert notes == ["me works on 2 of 8 partitions: 0-1"]
@@ -365,7 +364,7 @@ def test_lanes_turn_at_once(played: Played) -> None:
 def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -> None:
     """Two drivers that start at once on three brokers: one of them has just made it."""
 
-    class Late(Keeper):
+    class Late(FakeHeartbeater):
         tries = 0
 
         def __enter__(self) -> None:
@@ -373,12 +372,11 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
             if self.tries == 1:
                 raise Fatal("bounds of the claims topic: unknown topic")
 
-    keeper: Any = Late()
-    view, given = Here(), parsed("--share")
-    transaction = TransactionSettings(given.connection, given.group, 60.0)
-    shared = run.create_context(
-        PreflightResult({}, None, given, 1, transaction, 0), threading.Event(), view.progress, view
-    )
-    assert coordination._joined(keeper, shared)
-    assert keeper.tries == 2
+    heartbeater: Any = Late()
+    view, settings = Here(), parsed("--share")
+    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
+    preflight = PreflightResult({}, None, settings, 1, transaction, 0)
+    shared = run.create_context(preflight, threading.Event(), view.progress, view)
+    assert coordination._joined(heartbeater, shared)
+    assert heartbeater.tries == 2
     assert view.notes[0].startswith("the claims topic is out of reach, trying again: bounds")

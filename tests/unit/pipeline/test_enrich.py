@@ -76,13 +76,10 @@ def test_a_record_that_is_no_order_is_rejected_with_its_reason(value: bytes | No
 _numbers = st.one_of(
     st.integers().map(str),
     st.decimals(allow_nan=False, allow_infinity=False).map(lambda d: format(d, "E").replace("E+", "e")),
-    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**6), max_value=10**6).map(
-        lambda d: format(d, "f")
-    ),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**6), max_value=10**6).map("{:f}".format),
 )
-_texts = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.from_regex(r'[0-9eE.,:"\\\[]{5,40}')
-)
+_characters = st.characters(exclude_categories=["Cs"])
+_texts = st.one_of(st.text(_characters, max_size=30), st.from_regex(r'[0-9eE.,:"\\\[]{5,40}'))
 
 
 @given(
@@ -102,7 +99,7 @@ def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.sampled_from(
+_names = st.text(_characters, max_size=4) | st.sampled_from(
     ["a", "loyalty_tier", "loyalty_discount", '":', '" :', "x ", " y", "\\", "\n"]
 )
 _values = st.recursive(
@@ -179,9 +176,9 @@ def test_the_usual_order_keeps_its_very_text() -> None:
 
 def test_a_value_that_is_not_utf_8_is_called_that() -> None:
     """With the byte and its place, and not "surrogates not allowed", which is the parser's own business."""
-    found = ENRICH(b"gold-1", b'{"customer_id":"c-\xff"}')
-    assert isinstance(found, Reject)
-    assert found.message.startswith("not UTF-8: byte 0xff at 18 of 21")
+    answer = ENRICH(b"gold-1", b'{"customer_id":"c-\xff"}')
+    assert isinstance(answer, Reject)
+    assert answer.message.startswith("not UTF-8: byte 0xff at 18 of 21")
 
 
 _SIZE = 1_000_000
@@ -225,8 +222,8 @@ def test_the_regex_that_was_here_before_is_slow() -> None:
 def test_depth_is_held_before_the_parser_sees_it(levels: int, opener: bytes, closer: bytes) -> None:
     inner = levels - 1
     value = b'{"customer_id":"c","x":' + opener * inner + b"1" + closer * inner + b"}"
-    found = enricher(Limits(max_depth=100))(b"gold-1", value)
-    assert (isinstance(found, Reject) and found.reason is Reason.TOO_DEEP) is (levels > 100)
+    answer = enricher(Limits(max_depth=100))(b"gold-1", value)
+    assert (isinstance(answer, Reject) and answer.reason is Reason.TOO_DEEP) is (levels > 100)
 
 
 def test_brackets_in_strings_are_no_depth_and_strings_end_where_json_says() -> None:
@@ -237,9 +234,9 @@ def test_brackets_in_strings_are_no_depth_and_strings_end_where_json_says() -> N
 
 
 def test_the_same_depth_as_a_scanner_by_hand() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     for _ in range(3000):
-        value = bytes(dice.choices(b'[]{}"\\a1,:', k=dice.randrange(30)))
+        value = bytes(rng.choices(b'[]{}"\\a1,:', k=rng.randrange(30)))
         assert depth(value) == _by_hand(value), value
 
 

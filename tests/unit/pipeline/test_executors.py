@@ -8,6 +8,7 @@ import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_play import worker_settings
@@ -59,20 +60,19 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_RESTART_PAUSE_S", 0.01)
 
 
-def idle_crew(context: Any, server: Any = None, *, borrowed: bool = False) -> SparkWorkers:
-    settings: Any = None
+def spark_workers(context: Any, server: Any = None, settings: Any = None, *, borrowed: bool = False) -> SparkWorkers:
     return SparkWorkers(context, server, settings, borrowed=borrowed)
 
 
-def crew_of(context: Any) -> SparkWorkers:
-    workers = idle_crew(context)
+def opened_workers(context: Any) -> SparkWorkers:
+    workers = spark_workers(context)
     workers.open(2)
     return workers
 
 
 def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
     context = Context(0, 1)
-    workers = crew_of(context)
+    workers = opened_workers(context)
     for job in workers._jobs.values():
         job.join(10)
     with pytest.raises(Refused, match="no way to the driver"):
@@ -80,26 +80,26 @@ def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "expected"),
     [
         ("ModuleNotFoundError: No module named 'pyarrow'", f"'pyarrow'; PYSPARK_PYTHON names .* {sys.executable}"),
         ("KeyError: 'x'", "KeyError: 'x'$"),
     ],
 )
-def test_what_a_tasks_python_raised_is_the_cause(raised: str, told: str) -> None:
+def test_what_a_tasks_python_raised_is_the_cause(raised: str, expected: str) -> None:
     text = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         "Caused by: org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker: "
         f'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n\n    load()\n{raised}\n'
         " SQLSTATE: 38000\n\tat org.apache.spark.Executor.run(Executor.scala:1)\n"
     )
-    assert re.match(f".*{told}", cause(RuntimeError(text)))
+    assert re.match(f".*{expected}", cause(RuntimeError(text)))
 
 
 def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
     """The executor that was lost may come back an hour later."""
     context = Context(1)
-    workers = crew_of(context)
+    workers = opened_workers(context)
     workers._jobs[1].join(10)
     workers.check()
     context.broken.clear()
@@ -110,7 +110,7 @@ def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
     context.over.set()
 
 
-class Dead(Context):
+class DeadContext(Context):
     """Spark's context as it is once its JVM was killed."""
 
     @property
@@ -124,8 +124,8 @@ class Dead(Context):
         raise Py4JError(f"An error occurred while calling o42.cancelJobsWithTag {tag}")
 
 
-class Closed:
-    """The server of a workers that is sent away."""
+class FakeServer:
+    """The server that workers close when they end."""
 
     closed = False
 
@@ -135,9 +135,9 @@ class Closed:
 
 def test_a_jvm_that_dies_between_two_looks_is_told_in_one_sentence() -> None:
     """Its sockets close a moment before it has ended, so a look at the process alone comes too early."""
-    context = Dead()
+    context = DeadContext()
     with subprocess.Popen([sys.executable, "-c", "input(); exit(7)"], stdin=subprocess.PIPE) as context.proc:
-        workers = idle_crew(context)
+        workers = spark_workers(context)
         workers.check()
         context.proc.stdin.write(b"\n")
         context.proc.stdin.flush()
@@ -147,7 +147,7 @@ def test_a_jvm_that_dies_between_two_looks_is_told_in_one_sentence() -> None:
 
 def test_a_jvm_that_answers_nothing_is_refused_with_its_words_and_its_job_can_be_interrupted() -> None:
     """What comes after it, the fencing of what is still open, must not be left out."""
-    workers = idle_crew(Dead(), Closed())
+    workers = spark_workers(DeadContext(), FakeServer())
     with pytest.raises(Refused, match=r"does not answer: An error occurred while calling o42\.sc"):
         workers.slots()
     workers.interrupt()
@@ -157,10 +157,10 @@ def test_a_jvm_that_answers_nothing_is_refused_with_its_words_and_its_job_can_be
 def test_a_slot_is_tried_five_times_in_a_row_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures far apart do not add up: a run of weeks loses more executors than that."""
     context = Context(0)
-    idle_crew(context)._run_repeatedly(0)
+    spark_workers(context)._run_repeatedly(0)
     assert context.tried[0] == 5
     context, rounds = Context(), iter([False, False, False, False, True] * 3)
-    workers = idle_crew(context)
+    workers = spark_workers(context)
 
     def count(_job: object) -> int:
         good = next(rounds, None)
@@ -178,7 +178,7 @@ def test_a_slot_is_tried_five_times_in_a_row_and_no_more(monkeypatch: pytest.Mon
 
 def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
     context = Context()
-    workers = crew_of(context)
+    workers = opened_workers(context)
     assert context.healed.wait(10)
     workers.stop_restarts()
     context.over.set()
@@ -191,32 +191,30 @@ def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_job_ends_with_its_spark_unless_that_is_kept(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
     """A worker without a connection ends by itself; Spark goes after that. An interrupted one cancels what runs."""
-    server, ended, cancelled = Closed(), list[bool](), list[object]()
+    server, ended, cancelled = FakeServer(), list[bool](), list[object]()
     monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
     monkeypatch.setattr(executors.session, "cancel_all", cancelled.append)
-    idle_crew(Context(), server, borrowed=kept).close()
+    spark_workers(Context(), server, borrowed=kept).close()
     assert (server.closed, ended, cancelled) == (True, [] if kept else [True], [])
-    context, server = Context(), Closed()
-    idle_crew(context, server).interrupt()
+    context, server = Context(), FakeServer()
+    spark_workers(context, server).interrupt()
     assert (cancelled, server.closed) == ([context], True)
 
 
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
 def test_a_crash_strikes_a_task_once(monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
-    given = list[Any]()
-    monkeypatch.setattr(
-        executors, "run_lease_worker", lambda settings, slot: given.append((settings.crash.probability, slot))
-    )
+    run = Mock()
+    monkeypatch.setattr(executors, "run_lease_worker", run)
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     settings = worker_settings(crash=CrashSettings(probability=1.0))
     assert list(executors._run_in_task(settings, 4, [])) == []
-    assert given == [(probability, 4)]
+    assert [(given.crash.probability, slot) for (given, slot), _ in run.call_args_list] == [(probability, 4)]
 
 
-class LoneLine:
-    """`hold` of the workers without Spark: ends as often as the test has it."""
+class FakeLeaseWorker:
+    """The lease worker of a run without Spark: ends as often as the test has it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -224,7 +222,7 @@ class LoneLine:
         self.error: Exception | None = None
         monkeypatch.setattr(executors, "run_lease_worker", self)
 
-    def __call__(self, _terms: object, slot: int) -> None:
+    def __call__(self, _settings: object, slot: int) -> None:
         assert slot == 0
         self.calls += 1
         self.begun.release()
@@ -233,46 +231,45 @@ class LoneLine:
         assert self.over.acquire(timeout=20)
 
 
-def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LocalWorker, LoneLine, Closed]:
-    held, server = LoneLine(monkeypatch), Closed()
-    connections: Any = server
+def local_worker(monkeypatch: pytest.MonkeyPatch) -> tuple[LocalWorker, FakeLeaseWorker, FakeServer]:
+    lease_worker, server = FakeLeaseWorker(monkeypatch), FakeServer()
     settings: Any = SimpleNamespace(transformation=OrderEnrichment(Limits()))
-    return LocalWorker(connections, settings), held, server
+    return LocalWorker(server, settings), lease_worker, server
 
 
 def test_without_spark_one_worker_starts_when_there_is_work_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers, held, server = lone(monkeypatch)
+    workers, lease_worker, server = local_worker(monkeypatch)
     workers.open(0)
-    assert (held.begun.acquire(timeout=0.05), workers.slots()) == (False, 1)
+    assert (lease_worker.begun.acquire(timeout=0.05), workers.slots()) == (False, 1)
     for _ in range(2):
         workers.open(1)
-    assert held.begun.acquire(timeout=20)
-    assert not held.begun.acquire(timeout=0.05), "one of them"
-    held.over.release()
-    assert held.begun.acquire(timeout=20), "the driver was slow for longer than the lease"
+    assert lease_worker.begun.acquire(timeout=20)
+    assert not lease_worker.begun.acquire(timeout=0.05), "one of them"
+    lease_worker.over.release()
+    assert lease_worker.begun.acquire(timeout=20), "the driver was slow for longer than the lease"
     workers.check()
     workers.stop_restarts()
-    held.over.release()
+    lease_worker.over.release()
     workers.close()
-    assert (held.calls, server.closed) == (2, True)
+    assert (lease_worker.calls, server.closed) == (2, True)
     assert not workers._thread.is_alive()
 
 
 def test_without_spark_a_worker_that_fails_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers, held, _ = lone(monkeypatch)
-    held.error = Refused("the driver can't be reached from its task")
+    workers, lease_worker, _ = local_worker(monkeypatch)
+    lease_worker.error = Refused("the driver can't be reached from its task")
     workers.open(1)
     workers._thread.join(20)
     with pytest.raises(Refused, match="can't be reached"):
         workers.check()
-    assert held.calls == 1
+    assert lease_worker.calls == 1
 
 
 def test_without_spark_an_interrupted_job_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers, held, server = lone(monkeypatch)
+    workers, lease_worker, server = local_worker(monkeypatch)
     workers.open(1)
-    assert held.begun.acquire(timeout=20)
+    assert lease_worker.begun.acquire(timeout=20)
     workers.interrupt()
     assert server.closed
-    held.over.release()
+    lease_worker.over.release()
     workers.close()

@@ -11,7 +11,7 @@ import pytest
 from harness.lease_play import Cluster, Mine, Play, both, grants, heard, shared_out
 from harness.waiting import until
 
-from brew.driver import leases as directing
+from brew.driver import leases
 from brew.driver.run_context import RunProgress
 from brew.errors import Fatal, Refused
 from brew.outcome import Outcome, Status
@@ -25,17 +25,17 @@ Plays = Callable[..., Play]
 @pytest.fixture
 def plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plays]:
     """Plays that end with the test; ``survey_s``, ``startup_s``: its interval, and its wait for the first workers."""
-    made: list[Play] = []
+    plays_made: list[Play] = []
 
     def play(*cluster: Any, survey_s: float | None = None, startup_s: float | None = None, **more: Any) -> Play:
         for name, seconds in (("_SURVEY_INTERVAL_S", survey_s), ("_STARTUP_WAIT_S", startup_s)):
             if seconds is not None:
-                monkeypatch.setattr(directing, name, seconds)
-        made.append(Play(monkeypatch, *cluster, **more))
-        return made[-1]
+                monkeypatch.setattr(leases, name, seconds)
+        plays_made.append(Play(monkeypatch, *cluster, **more))
+        return plays_made[-1]
 
     yield play
-    for one in made:
+    for one in plays_made:
         one.workers.closed = True
         one.stop.set()
         assert one.ended()
@@ -48,33 +48,33 @@ def play(plays: Plays) -> Play:
 
 
 def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
-    one, other, first, second = shared_out(play)
+    worker, other, first, second = shared_out(play)
     assert first.keys() | second.keys() == {0, 1, 2, 3}
     assert {grant.goal for grant in (*first.values(), *second.values())} == {100}
-    for session, held in ((one, first), (other, second)):
+    for session, held in ((worker, first), (other, second)):
         for partition in held:
             play.finishes(session, partition)
-    gone(play, one, other)
+    run_ends(play, worker, other)
     assert (play.shared.running, play.shared.progress.totals.enriched, play.workers.opened) == ({}, 400, 2)
 
 
 def test_a_worker_that_connects_while_the_run_ends_is_ended_too(plays: Plays) -> None:
     """A task that Spark started again may be late; its lease was renewed, and the drain never ended."""
     play = plays(Cluster(100, 100, 40, 100))
-    one = play.worker(0)
-    play.finishes(one, *grants(one, 1))
-    assert heard(one, "end")
-    late = play.worker(1)
-    play.says(one, None)
-    assert heard(late, "end")
-    play.says(late, None)
+    worker = play.worker(0)
+    play.finishes(worker, *grants(worker, 1))
+    assert heard(worker, "end")
+    late_worker = play.worker(1)
+    play.says(worker, None)
+    assert heard(late_worker, "end")
+    play.says(late_worker, None)
     assert play.ended()
 
 
 def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:
-    one, other, lost, _ = shared_out(play)
+    worker, other, lost, _ = shared_out(play)
     play.cluster.last_positions |= dict.fromkeys(lost, 40)
-    play.says(one, None)
+    play.says(worker, None)
     again = grants(other, 2)
     assert again.keys() == lost.keys()
     assert all(grant.exempt_from_crash and grant.start == 40 for grant in again.values())
@@ -82,31 +82,31 @@ def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_onc
 
 def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
     """After a pause, and from where the group stands by then, which an older answer does not change."""
-    one, _, (partition, _), _ = shared_out(play)
-    for found in (Status.AHEAD, Status.ALREADY_DONE):
-        play.says(one, outcome_message(Outcome(partition, 0, 50, found, 60)))
-        play.says(one, released_message(partition, 0))
-        assert grants(one, 1)[partition].start == 60
+    worker, _, (partition, _), _ = shared_out(play)
+    for status in (Status.AHEAD, Status.ALREADY_DONE):
+        play.says(worker, outcome_message(Outcome(partition, 0, 50, status, 60)))
+        play.says(worker, released_message(partition, 0))
+        assert grants(worker, 1)[partition].start == 60
         play.cluster.last_positions.clear()
     play.cluster.committed[partition] = 70
     began = time.monotonic()
-    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
-    play.says(one, released_message(partition, 0))
-    again = grants(one, 1)[partition]
+    play.says(worker, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
+    play.says(worker, released_message(partition, 0))
+    again = grants(worker, 1)[partition]
     assert (again.start, again.exempt_from_crash) == (70, False)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
 
 
 def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:
     """What still runs elsewhere counts for the number that the crash announces."""
-    one, other, (partition, _), _ = shared_out(play)
-    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
-    for session in (one, other):
+    worker, other, (partition, _), _ = shared_out(play)
+    play.says(worker, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
+    for session in (worker, other):
         heard(session, "end")
     assert play.stop.is_set()
     assert [outcome.enriched for outcome in play.shared.crashed] == [50]
     assert len(play.shared.running) == 3
-    for session in (one, other):
+    for session in (worker, other):
         play.says(session, None)
     assert play.ended()
     assert play.shared.running == {}
@@ -114,35 +114,35 @@ def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) ->
 
 def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies by itself as soon as nothing is running."""
-    told: list[Outcome] = []
-    told_at_the_end: dict[int, int] = {}
+    reported: list[Outcome] = []
+    reported_before_end: dict[int, int] = {}
 
     class Running(dict[int, Any]):
         def pop(self, partition: int, *_: Any) -> Any:
-            told_at_the_end.setdefault(partition, len(told))
+            reported_before_end.setdefault(partition, len(reported))
             return super().pop(partition, None)
 
-    one, two = both(play)
-    crashing, other = grants(one, 2)
-    monkeypatch.setattr(play.shared.view, "cycle", lambda _lane, outcomes, _seconds: told.extend(outcomes))
+    worker, idle_worker = both(play)
+    crashing, other = grants(worker, 2)
+    monkeypatch.setattr(play.shared.view, "cycle", lambda _lane, outcomes, _seconds: reported.extend(outcomes))
     monkeypatch.setattr(play.shared, "running", Running(play.shared.running))
-    play.says(one, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
-    play.says(one, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
-    play.says(one, released_message(other, 50))
-    for session in (one, two):
+    play.says(worker, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
+    play.says(worker, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
+    play.says(worker, released_message(other, 50))
+    for session in (worker, idle_worker):
         play.says(session, None)
     assert play.ended()
-    assert {partition: told_at_the_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
+    assert {partition: reported_before_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
 
 
 def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(plays: Plays) -> None:
     play = plays(direct=DirectSettings(lease_s=1.0))
-    one = play.worker(0)
-    held = grants(one, 4)
+    worker = play.worker(0)
+    held = grants(worker, 4)
     other = play.worker(1)
-    released = heard(one, "release")["release"]
+    released = heard(worker, "release")["release"]
     assert released in held
-    play.says(one, released_message(released, 30))
+    play.says(worker, released_message(released, 30))
     play.cluster.committed[released] = play.cluster.last_positions[released] = 30
     assert grants(other, 1)[released].start == 30
 
@@ -157,14 +157,14 @@ def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason_or_when_patie
     assert "no Spark task has reported" in str(play.errors[0])
 
 
-def nothing(session: WorkerSession, seconds: float = 0.3) -> None:
+def hears_nothing(session: WorkerSession, seconds: float = 0.3) -> None:
     """Assert that this worker is told nothing for a while."""
     connection: Any = session.connection
     with pytest.raises(queue.Empty):
         pytest.fail(f"it was told {connection.heard.get(timeout=seconds)}")
 
 
-def gone(play: Play, *sessions: WorkerSession) -> None:
+def run_ends(play: Play, *sessions: WorkerSession) -> None:
     """The run sends its workers away, and ends when they are gone."""
     for session in sessions:
         heard(session, "end")
@@ -175,119 +175,119 @@ def gone(play: Play, *sessions: WorkerSession) -> None:
 
 def test_each_grant_asks_whether_it_may_begin_anew(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permission covers one attempt; a known position that vanished since must not count as the first time."""
-    cluster, asked = Cluster(None, 0, None, 7), list[int]()
+    cluster, checked = Cluster(None, 0, None, 7), list[int]()
     known = cluster.first_attempt
-    monkeypatch.setattr(cluster, "first_attempt", lambda fact: asked.append(fact.partition) or known(fact))
+    monkeypatch.setattr(cluster, "first_attempt", lambda fact: checked.append(fact.partition) or known(fact))
     _, _, first, second = shared_out(plays(cluster))
-    told = [(grant.first_time, grant.start) for _, grant in sorted((first | second).items())]
-    assert told == [(True, 0), (False, 0), (True, 0), (False, 7)]
-    assert sorted(asked) == [0, 1, 2, 3]
+    granted = [(grant.first_time, grant.start) for _, grant in sorted((first | second).items())]
+    assert granted == [(True, 0), (False, 0), (True, 0), (False, 7)]
+    assert sorted(checked) == [0, 1, 2, 3]
 
 
-def one_without_a_position(plays: Plays) -> tuple[Play, WorkerSession]:
+def worker_without_a_position(plays: Plays) -> tuple[Play, WorkerSession]:
     """A worker with the only partition that is not done, and no survey that is due by itself."""
     play = plays(Cluster(None, 100, 100, 100), survey_s=60.0)
-    one = play.worker(0)
-    assert grants(one, 1)[0].first_time
-    return play, one
+    worker = play.worker(0)
+    assert grants(worker, 1)[0].first_time
+    return play, worker
 
 
 def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(plays: Plays) -> None:
     """The old one says: no position yet. Behind a commit whose offset has vanished since, that doubles the output."""
-    play, one = one_without_a_position(plays)
+    play, worker = worker_without_a_position(plays)
     cluster = play.cluster
     cluster.down = Fatal("survey: the brokers don't answer")
-    play.says(one, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
-    play.says(one, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
-    play.says(one, released_message(0, 50))
-    nothing(one, 1.0)
+    play.says(worker, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
+    play.says(worker, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
+    play.says(worker, released_message(0, 50))
+    hears_nothing(worker, 1.0)
     cluster.committed[0], cluster.down = 50, None
-    again = grants(one, 1)[0]
+    again = grants(worker, 1)[0]
     assert (again.first_time, again.start) == (False, 50)
 
 
 def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(plays: Plays) -> None:
-    play, one = one_without_a_position(plays)
+    play, worker = worker_without_a_position(plays)
     other = play.worker(1)
     play.cluster.committed[0] = 30
-    play.says(one, None)
+    play.says(worker, None)
     again = grants(other, 1)[0]
     assert (again.first_time, again.start) == (False, 30)
 
 
 def test_a_following_run_grants_without_an_end(plays: Plays) -> None:
     play = plays(follow=True)
-    one, other, first, second = shared_out(play)
+    worker, other, first, second = shared_out(play)
     assert [grant.goal for grant in (first | second).values()] == [None] * 4
     play.stop.set()
-    gone(play, one, other)
+    run_ends(play, worker, other)
 
 
 def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> None:
     """Spark may start a task again before its dead connection is noticed; nobody else would grant what it held."""
-    one, other, held, _ = shared_out(play)
+    worker, other, held, _ = shared_out(play)
     successor = play.worker(0)
     again = grants(successor, 2)
     assert again.keys() == held.keys()
     assert all(grant.exempt_from_crash for grant in again.values())
     # What the dead one still says counts no more, least of all that it is gone.
     partition = next(iter(held))
-    play.says(one, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
-    play.says(one, released_message(partition, 100))
-    play.says(one, None)
-    nothing(successor)
+    play.says(worker, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
+    play.says(worker, released_message(partition, 100))
+    play.says(worker, None)
+    hears_nothing(successor)
     assert (play.shared.progress.totals.enriched, len(play.shared.running)) == (0, 4)
     play.stop.set()
-    gone(play, successor, other)
+    run_ends(play, successor, other)
 
 
 def test_a_partition_that_could_not_go_on_rests_and_one_that_was_called_back_does_not(play: Play) -> None:
     """Whatever broke it may break it at once again; each time the pause is longer."""
-    one, _, (partition, _), _ = shared_out(play)
+    worker, _, (partition, _), _ = shared_out(play)
     began = time.monotonic()
-    play.says(one, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
-    assert grants(one, 1).keys() == {partition}
+    play.says(worker, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
+    assert grants(worker, 1).keys() == {partition}
     assert time.monotonic() - began >= 0.05
-    play.says(one, released_message(partition, 20))
+    play.says(worker, released_message(partition, 20))
     play.cluster.last_positions[partition] = 20
-    assert grants(one, 1)[partition].start == 20
+    assert grants(worker, 1)[partition].start == 20
     assert not play.shared.progress.totals.enriched
 
 
 def test_no_second_partition_is_called_back_before_the_first_one_was_left(plays: Plays) -> None:
     """And it is told so once: its transaction may take a while, and lags change meanwhile."""
     play = plays(direct=DirectSettings(lease_s=1.0), survey_s=0.05)
-    one = play.worker(0)
-    grants(one, 4)
+    worker = play.worker(0)
+    grants(worker, 4)
     other = play.worker(1)
-    released = heard(one, "release")["release"]
+    released = heard(worker, "release")["release"]
     play.cluster.committed[released] = 99
-    nothing(one, 0.8)
+    hears_nothing(worker, 0.8)
     play.cluster.committed[released] = 0
-    play.says(one, released_message(released, 0))
+    play.says(worker, released_message(released, 0))
     grants(other, 1)
-    assert heard(one, "release")["release"] != released, "four to none: two are to move"
+    assert heard(worker, "release")["release"] != released, "four to none: two are to move"
 
 
 def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over(plays: Plays) -> None:
     """Only what is ours is granted, and what is held is not idle."""
-    mine = Mine(0, 1)
-    play = plays(ownership=mine, survey_s=60.0)
-    one, other = both(play)
-    held = {**dict.fromkeys(grants(one, 1), one), **dict.fromkeys(grants(other, 1), other)}
+    ownership = Mine(0, 1)
+    play = plays(ownership=ownership, survey_s=60.0)
+    worker, other = both(play)
+    held = {**dict.fromkeys(grants(worker, 1), worker), **dict.fromkeys(grants(other, 1), other)}
     assert held.keys() == {0, 1}
     play.cluster.committed[2] = 33
-    mine.partitions = {1, 2}
+    ownership.partitions = {1, 2}
     assert heard(held[0], "release")["release"] == 0
     assert grants(held[0], 1)[2].start == 33, "where its last owner left it"
-    mine.partitions = {2}
+    ownership.partitions = {2}
     assert heard(held[1], "release")["release"] == 1
-    nothing(held[0])
-    assert mine.idle[0] is False
+    hears_nothing(held[0])
+    assert ownership.idle[0] is False
     play.says(held[0], released_message(0, 10))
-    until(lambda: mine.idle[0], "it may be handed over")
-    nothing(held[0])
-    nothing(held[1])
+    until(lambda: ownership.idle[0], "it may be handed over")
+    hears_nothing(held[0])
+    hears_nothing(held[1])
 
 
 @pytest.mark.parametrize("committed_here", [True, False])
@@ -295,28 +295,28 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(plays: Pl
     """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
     cluster = Cluster(60, 60, 60, 60)
     play = plays(cluster, follow=True, survey_s=0.05)
-    one, other, first, second = shared_out(play)
-    held = dict.fromkeys(first, one) | dict.fromkeys(second, other)
+    worker, other, first, second = shared_out(play)
+    held = dict.fromkeys(first, worker) | dict.fromkeys(second, other)
     if committed_here:
         cluster.committed[0] = 80
         play.says(held[0], outcome_message(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
     looks = len(cluster.looks)
     until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
-    nothing(held[0])
+    hears_nothing(held[0])
     cluster.committed[0] = cluster.last_positions[0] = 20
     assert heard(held[0], "release")["release"] == 0
     play.says(held[0], released_message(0, 80 if committed_here else 60))
     assert grants(held[0], 1)[0].start == 20
-    nothing(one)
-    nothing(other)
+    hears_nothing(worker)
+    hears_nothing(other)
 
 
 def test_too_many_rejected_end_the_run_after_everyone_was_called_back(plays: Plays) -> None:
     play = plays(max_rejected=0.5)
-    one, other, (partition, _), _ = shared_out(play)
-    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
-    play.says(one, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
-    for session in (one, other):
+    worker, other, (partition, _), _ = shared_out(play)
+    play.says(worker, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
+    play.says(worker, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
+    for session in (worker, other):
         heard(session, "end")
         assert play.workers.dismissed, "or a slot would be started again"
         play.says(session, None)
@@ -328,10 +328,10 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(plays: Pla
 def test_the_first_worker_waits_for_the_others(plays: Plays) -> None:
     """Or it would get all, and give half of them back one after another."""
     play = plays(startup_s=60.0)
-    one = play.worker(0)
-    nothing(one)
+    worker = play.worker(0)
+    hears_nothing(worker)
     other = play.worker(1)
-    assert (len(grants(one, 2)), len(grants(other, 2))) == (2, 2)
+    assert (len(grants(worker, 2)), len(grants(other, 2))) == (2, 2)
 
 
 @pytest.mark.parametrize(("slots", "share"), [(1, 4), (2, 2), (3, 2), (4, 1)])
@@ -346,8 +346,8 @@ def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(plays: Plays
 def test_no_more_slots_are_opened_than_there_is_work_for(plays: Plays) -> None:
     """A Spark task that holds nothing keeps a core from others."""
     play = plays(Cluster(100, 100, 40, 100))
-    one = play.worker(0)
-    assert grants(one, 1).keys() == {2}
+    worker = play.worker(0)
+    assert grants(worker, 1).keys() == {2}
     assert play.workers.opened == 1
 
 
@@ -359,18 +359,18 @@ def test_a_run_is_not_drained_before_all_partitions_were_seen(plays: Plays) -> N
     until(lambda: len(cluster.looks) > 5, "some looks")
     assert play.thread.is_alive()
     cluster.withheld = set()
-    one = play.worker(0)
-    assert grants(one, 1).keys() == {3}
+    worker = play.worker(0)
+    assert grants(worker, 1).keys() == {3}
 
 
 def test_brokers_that_do_not_answer_are_asked_less_and_less(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, told = Cluster(), list[str]()
+    cluster, messages = Cluster(), list[str]()
     cluster.down = Fatal("survey: nobody is there")
-    monkeypatch.setattr(RunProgress, "unanswered", lambda _board, why: told.append(why))
+    monkeypatch.setattr(RunProgress, "unanswered", lambda _board, why: messages.append(why))
     play = plays(cluster, patience_s=1.0)
     assert play.ended()
     assert "survey: survey: nobody is there" in str(play.errors[0])
-    assert told == ["survey: nobody is there"] * len(cluster.looks)
+    assert messages == ["survey: nobody is there"] * len(cluster.looks)
     assert len(cluster.looks) < 20
 
 
@@ -386,6 +386,6 @@ def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on(plays: Pla
 def test_a_transaction_is_told_when_it_begins(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(play.shared.progress, "begun", begun.put)
-    one, _, (partition, _), _ = shared_out(play)
-    play.says(one, {"begun": partition})
+    worker, _, (partition, _), _ = shared_out(play)
+    play.says(worker, {"begun": partition})
     assert begun.get(timeout=5) == partition

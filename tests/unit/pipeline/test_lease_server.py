@@ -29,9 +29,8 @@ from brew.readers.direct.messages import (
     released_message,
 )
 
-GRANT = Grant(
-    3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, exempt_from_crash=True
-)
+TARGETS = Targets("out", "dead", -1, 3, "topic-id=x", 1000)
+GRANT = Grant(3, 70, TARGETS, goal=90, first_time=True, exempt_from_crash=True)
 OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")
 
 
@@ -42,8 +41,8 @@ def opened(silence_s: float) -> Iterator[LeaseServer]:
         yield server
     finally:
         server.close()
-        while _lines:
-            _lines.pop().close()
+        while _connections:
+            _connections.pop().close()
 
 
 @pytest.fixture
@@ -53,12 +52,12 @@ def server() -> Iterator[LeaseServer]:
         yield server
 
 
-_lines: list[MessageConnection] = []
+_connections: list[MessageConnection] = []
 
 
 def connection(server: LeaseServer) -> MessageConnection:
-    _lines.append(MessageConnection.to("127.0.0.1", server.port, 5.0, Deadline(5)))
-    return _lines[-1]
+    _connections.append(MessageConnection.to("127.0.0.1", server.port, 5.0, Deadline(5)))
+    return _connections[-1]
 
 
 def hello(server: LeaseServer, slot: int = 2) -> MessageConnection:
@@ -71,11 +70,11 @@ def hello(server: LeaseServer, slot: int = 2) -> MessageConnection:
 def test_grants_and_outcomes_arrive_as_they_were(server: LeaseServer) -> None:
     caller = hello(server)
     caller.send(outcome_message(OUTCOME))
-    said = server.received.get(timeout=5)
-    assert parse_outcome(said.message or {}) == OUTCOME
-    said.session.connection.send({**grant_message(GRANT), "share": 4})
+    received = server.received.get(timeout=5)
+    assert parse_outcome(received.message or {}) == OUTCOME
+    received.session.connection.send({**grant_message(GRANT), "share": 4})
     heard = caller.receive() or {}
-    assert (parse_grant(heard), heard["share"], said.session.slot) == (GRANT, 4, 2)
+    assert (parse_grant(heard), heard["share"], received.session.slot) == (GRANT, 4, 2)
     assert parse_grant(released_message(3, 80, "why")) is None
     assert parse_outcome(released_message(3, 80)) is None
 
@@ -116,8 +115,8 @@ def test_strangers_are_hung_up_on(server: LeaseServer, words: bytes) -> None:
 def test_a_closed_server_hangs_up_on_everyone(server: LeaseServer) -> None:
     caller, *_ = [hello(server, slot) for slot in range(3)]
     server.close()
-    said = [server.received.get(timeout=5) for _ in range(3)]
-    assert {(one.session.slot, one.message) for one in said} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
+    received = [server.received.get(timeout=5) for _ in range(3)]
+    assert {(one.session.slot, one.message) for one in received} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
     assert caller.receive() is None
     assert not caller.send({"alive": True}) or caller.receive() is None
     with pytest.raises(OSError, match="refused"):
@@ -125,8 +124,8 @@ def test_a_closed_server_hangs_up_on_everyone(server: LeaseServer) -> None:
 
 
 def test_a_driver_that_falls_silent_ends_the_lease() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        caller = MessageConnection.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        caller = MessageConnection.to("127.0.0.1", silent_server.getsockname()[1], 0.2, Deadline(5))
         assert caller.receive() is None
         caller.close()
 
@@ -138,11 +137,11 @@ Tcp = tuple[MessageConnection, socket.socket]
 def tcp() -> Iterator[Tcp]:
     """A connection, and the other end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = socket.create_connection(server.getsockname(), 5)
-        theirs, _ = server.accept()
-    caller = MessageConnection(ours, 5.0)
-    with contextlib.closing(theirs):
-        yield caller, theirs
+        connection = socket.create_connection(server.getsockname(), 5)
+        driver_end, _ = server.accept()
+    caller = MessageConnection(connection, 5.0)
+    with contextlib.closing(driver_end):
+        yield caller, driver_end
         caller.close()
 
 
@@ -244,8 +243,8 @@ def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.Monkey
     monkeypatch.setattr(lease_server, "_HELLO_S", 0.2)
     with opened(3.0) as server:
         caller = hello(server)
-        with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
-            assert mute.recv(10) == b""
+        with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as silent_client:
+            assert silent_client.recv(10) == b""
         with pytest.raises(queue.Empty):
             server.received.get(timeout=0.6)
         assert caller.send({"alive": True})

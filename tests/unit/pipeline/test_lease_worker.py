@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_play import worker_settings
@@ -42,28 +43,28 @@ class Work:
     now: int = 0
     most: int = 0
 
-    def __call__(self, given: Grant, _terms: Any, share: int, begun: Any, report: Any, stop: Any, session: Any) -> int:
+    def __call__(self, grant: Grant, _options: Any, share: int, begun: Any, report: Any, stop: Any, limits: Any) -> int:
         self.now += 1
         self.most = max(self.most, self.now)
         self.shares.append(share)
         begun()
         self.begun.release()
         try:
-            act = self.acts.get(given.partition)
+            act = self.acts.get(grant.partition)
             if act is not None:
-                return act(report, stop, session)
+                return act(report, stop, limits)
             assert stop.wait(WAIT_S), "nobody told it to stop"
-            self.stopped.append(given.partition)
-            return given.start + 7
+            self.stopped.append(grant.partition)
+            return grant.start + 7
         finally:
             self.now -= 1
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    made = Work()
-    monkeypatch.setattr(worker, "transact_partition", made)
-    return made
+    fake = Work()
+    monkeypatch.setattr(worker, "transact_partition", fake)
+    return fake
 
 
 class Driver:
@@ -89,8 +90,8 @@ class Driver:
 @contextlib.contextmanager
 def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = worker_settings(server.getsockname()[1], direct=DirectSettings(lease_s), watched=watched)
-        task = threading.Thread(target=worker.run_lease_worker, args=[given, 3], daemon=True)
+        settings = worker_settings(server.getsockname()[1], direct=DirectSettings(lease_s), watched=watched)
+        task = threading.Thread(target=worker.run_lease_worker, args=[settings, 3], daemon=True)
         task.start()
         driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
         try:
@@ -135,7 +136,7 @@ def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work
 def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, goodbye: str) -> None:
     stopping, go = threading.Event(), threading.Event()
 
-    def act(_report: object, stop: threading.Event, _desk: object) -> int:
+    def act(_report: object, stop: threading.Event, _limits: object) -> int:
         assert stop.wait(WAIT_S)
         stopping.set()
         assert go.wait(WAIT_S)
@@ -187,7 +188,7 @@ def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> No
     """A grant that comes too early, say from a driver that is wrong, begins nothing beside what still runs."""
     go = threading.Event()
 
-    def act(_report: object, _stop: threading.Event, _desk: object) -> int:
+    def act(_report: object, _stop: threading.Event, _limits: object) -> int:
         assert go.wait(WAIT_S)
         return 101
 
@@ -244,15 +245,12 @@ def test_who_waits_for_its_turn_leaves_when_it_is_called_back(work: Work, monkey
     ],
 )
 def test_a_partition_that_fails_is_left_with_its_reason_alone(work: Work, error: Exception, why: str) -> None:
-    def act(*_: object) -> int:
-        raise error
-
-    work.acts[0] = act
+    work.acts[0] = Mock(side_effect=error)
     with leased() as driver:
         driver.grants(grant(1), grant(0))
-        told = driver.hears()["released"]
-        assert (told["partition"], told["position"]) == (0, 100)
-        assert told["why"].rstrip().endswith(why)
+        released = driver.hears()["released"]
+        assert (released["partition"], released["position"]) == (0, 100)
+        assert released["why"].rstrip().endswith(why)
         assert work.stopped == []
 
 
@@ -281,15 +279,15 @@ def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: 
     with leased(watched=watched) as driver:
         begin(driver, work, grant(5))
         driver.connection.send({"release": 5})
-        told = [{"begun": 5}, left(5)] if watched else [left(5)]
-        assert [driver.hears() for _ in told] == told
+        messages = [{"begun": 5}, left(5)] if watched else [left(5)]
+        assert [driver.hears() for _ in messages] == messages
 
 
 def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = worker_settings(server.getsockname()[1])
+        settings = worker_settings(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
-        worker.run_lease_worker(given, 0)
+        worker.run_lease_worker(settings, 0)
 
 
 def test_behind_a_lease_a_process_collects_garbage_as_often_as_before() -> None:

@@ -50,8 +50,8 @@ def test_more_rejected_than_allowed_end_the_run_once(share: float, before: list,
 
 
 def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, offset: int = 7) -> Outcome:
-    told = {reason.value: count}
-    return Outcome(partition, 0, 1, Status.COMMITTED, rejected=count, reasons=told, examples={reason.value: offset})
+    reasons = {reason.value: count}
+    return Outcome(partition, 0, 1, Status.COMMITTED, rejected=count, reasons=reasons, examples={reason.value: offset})
 
 
 def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() -> None:
@@ -112,9 +112,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic", lambda: made.now)
-    return made
+    fake = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: fake.now)
+    return fake
 
 
 DENIED = "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
@@ -141,21 +141,21 @@ def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(cloc
     policy = clock.policy()
     denied = Outcome(1, 0, 1, Status.FAILED, 0, detail=DENIED)
 
-    def deny(*, at: float) -> None:
+    def deny(*, seconds: float) -> None:
         """While the others commit."""
-        clock.now = 1000.0 + at
+        clock.now = 1000.0 + seconds
         policy.progressed()
         policy.check_denial(outcome(10, 0))
         policy.check_denial(denied)
 
-    deny(at=0.0)
-    deny(at=10.0)
+    deny(seconds=0.0)
+    deny(seconds=10.0)
     policy.check_denial(outcome(1, 0, 1))  # it was granted again
-    deny(at=20.0)
-    deny(at=30.0)
-    told = r"no progress in partition 1 for 10 s .*after an authorization failure"
-    with pytest.raises(Refused, match=told) as caught:
-        deny(at=30.1)
+    deny(seconds=20.0)
+    deny(seconds=30.0)
+    expected = r"no progress in partition 1 for 10 s .*after an authorization failure"
+    with pytest.raises(Refused, match=expected) as caught:
+        deny(seconds=30.1)
     assert DENIED in str(caught.value)
 
 

@@ -14,8 +14,7 @@ from harness.lease_play import run_context
 from brew.attempt import AttemptSpec, Job
 from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
-from brew.driver import micro_batches as laning
-from brew.driver import work_planner
+from brew.driver import micro_batches, work_planner
 from brew.driver.micro_batches import MicroBatchLane
 from brew.errors import Refused, Retriable
 from brew.names import READ_COMMITTED
@@ -29,15 +28,15 @@ from pipeline.transformation import OrderEnrichment
 END = 100
 
 
-class Scout:
+class FakeSurvey:
     """Two partitions of 100 offsets, and where the group stands."""
 
     def __init__(self) -> None:
         self.committed = {0: 0, 1: 0}
         self.owned: Container[int] = ALL_PARTITIONS
-        self.asked: list[Container[int]] = []
-        self.heeded: list[Outcome] = []
-        self.first: set[int] = set()
+        self.owned_at_reads: list[Container[int]] = []
+        self.outcomes: list[Outcome] = []
+        self.first_attempts: set[int] = set()
         self.failures: list[Exception] = []
         self.complete, self.closed, self.renewed = True, False, 0
 
@@ -45,7 +44,7 @@ class Scout:
         self.renewed += 1
 
     def read(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
-        self.asked.append(self.owned)
+        self.owned_at_reads.append(self.owned)
         if self.failures:
             raise self.failures.pop(0)
         picked = mine(SimpleNamespace(partitions=len(self.committed)))
@@ -53,13 +52,13 @@ class Scout:
         return [PartitionFacts("in", p, "id", Committed(self.committed[p], ""), log) for p in picked], self.complete
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
-        return fact.partition in self.first
+        return fact.partition in self.first_attempts
 
     def targets(self, _fact: PartitionFacts) -> Targets:
         return Targets("out", "dead", -1, -1, "topic-id=id")
 
     def apply_outcome(self, outcome: Outcome) -> None:
-        self.heeded.append(outcome)
+        self.outcomes.append(outcome)
         if outcome.status is Status.COMMITTED:
             self.committed[outcome.partition] = outcome.until
 
@@ -99,15 +98,15 @@ class Run:
     """One lane over both partitions; ``visible`` is what a second reader finds in a range."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, index: int = 0, **settings: Any) -> None:
-        self.survey, self.engine = Scout(), Engine()
+        self.survey, self.engine = FakeSurvey(), Engine()
         self.visible: list[int] = []
         self.scanned: list[tuple[dict[int, tuple[int, int]], str]] = []
         self.advanced: list[tuple[AttemptSpec, list[Any]]] = []
         monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.survey)
-        monkeypatch.setattr(laning, "scan", self._scan)
-        monkeypatch.setattr(laning, "attempt", self._attempt)
-        given = {"lanes": 1, "poll_interval_s": 0.001, **settings}
-        self.settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", **given)
+        monkeypatch.setattr(micro_batches, "scan", self._scan)
+        monkeypatch.setattr(micro_batches, "attempt", self._attempt)
+        defaults = {"lanes": 1, "poll_interval_s": 0.001, **settings}
+        self.settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", **defaults)
         self.shared = run_context(self.settings, goals={0: END, 1: END})
         self.lane = MicroBatchLane(self.shared, self.engine, index, OrderEnrichment(Limits()))
 
@@ -140,7 +139,7 @@ def test_a_range_without_a_row_is_passed_only_when_a_second_reader_sees_none_eit
     run.visible = [7]
     run.engine.rounds = [silent]
     run.drain()
-    failed = run.survey.heeded[0]
+    failed = run.survey.outcomes[0]
     assert (failed.status, failed.detail) == (Status.FAILED, "Spark reported no row, yet offset 7 is visible")
     assert run.advanced == []
     assert run.scanned[0] == ({0: (0, END)}, READ_COMMITTED)
@@ -159,47 +158,47 @@ def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(monkey
 
 def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: Run) -> None:
     """What was committed is not offered a second time, and the survey hears of every end."""
-    run.survey.first = {1}
+    run.survey.first_attempts = {1}
     run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
     # What it does not allow is not offered as a first time: a position that vanished since must not count as that.
     assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
-    told = sorted((one.partition, one.status.value) for one in run.survey.heeded)
-    assert told == [(0, "committed"), (0, "failed"), (1, "committed")]
+    outcomes = sorted((one.partition, one.status.value) for one in run.survey.outcomes)
+    assert outcomes == [(0, "committed"), (0, "failed"), (1, "committed")]
     assert run.shared.running == {}
     assert run.survey.closed
 
 
 def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_an_older_one(run: Run) -> None:
     run.engine.rounds = [ended(Status.FAILED)]
-    looks = run.survey.read
+    original = run.survey.read
     down = [Retriable("no answer")]
 
-    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+    def read(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         if run.engine.offered and down:
             run.survey.committed = {0: 40, 1: END}
             raise down.pop()
-        return looks(mine)
+        return original(mine)
 
-    run.survey.read = look  # type: ignore[method-assign]
+    run.survey.read = read  # type: ignore[method-assign]
     run.drain()
     assert run.engine.offered[1:] == [{0: OffsetRange("in", 0, 40, END)}]
     assert run.survey.renewed == 1, "clients that lost the brokers for good are looked for"
 
 
 def test_a_drain_does_not_end_over_partitions_that_have_to_be_asked_about_again(run: Run) -> None:
-    """What the scout holds back is missing among the facts, and is not done."""
+    """What the survey holds back is missing among the facts, and is not done."""
     run.survey.committed, run.survey.complete = {0: END, 1: END}, False
     original = run.survey.read
 
-    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
-        run.survey.complete = len(run.survey.asked) == 2
+    def read(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+        run.survey.complete = len(run.survey.owned_at_reads) == 2
         return original(mine)
 
-    run.survey.read = look  # type: ignore[method-assign]
+    run.survey.read = read  # type: ignore[method-assign]
     run.drain()
-    assert len(run.survey.asked) == 3
+    assert len(run.survey.owned_at_reads) == 3
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -222,7 +221,7 @@ def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_fo
     run.engine.rounds.append(rival)
     run.drain()
     assert [set(offered) for offered in run.engine.offered] == [{0, 1}, {1}]
-    assert run.survey.asked == [{0, 1}, {1}, {1}]
+    assert run.survey.owned_at_reads == [{0, 1}, {1}, {1}]
 
 
 def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +235,7 @@ def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(monk
 def test_a_crash_on_purpose_ends_the_lane_with_nothing_planned_behind_it(run: Run) -> None:
     run.engine.rounds = [ended(Status.CRASHED)]
     run.lane.run()
-    assert (run.shared.stop.is_set(), len(run.engine.offered), run.survey.heeded) == (True, 1, [])
+    assert (run.shared.stop.is_set(), len(run.engine.offered), run.survey.outcomes) == (True, 1, [])
     assert {one.partition for one in run.shared.crashed} == {0, 1}
     assert run.shared.running == {}
 

@@ -62,7 +62,7 @@ class Brokers:
         self.isolations.add(isolation)
         if topic == "in":
             ((start, until),) = ranges.values()
-            yield [record(at, key=self.source[at]) for at in range(start, until) if at in self.source]
+            yield [record(offset, key=self.source[offset]) for offset in range(start, until) if offset in self.source]
             return
         self.did.append(("scan", topic, dict(ranges)))
         yield from self.output.get(topic, ())
@@ -148,11 +148,11 @@ def test_restore_keeps_a_position_that_came_meanwhile(brokers: Brokers, monkeypa
     """Another run has committed between the look and the fence: its position is the later one."""
     brokers.output = {"out": [[record(3)]]}
     fences = iter([{}, {0: 20}])
-    make = brokers.transaction
+    original = brokers.transaction
 
-    def transaction(*given: Any) -> Any:
+    def transaction(*arguments: Any) -> Any:
         brokers.commits_at_fence = next(fences)
-        return make(*given)
+        return original(*arguments)
 
     monkeypatch.setattr(missing_offsets, "KafkaTransaction", transaction)
     assert resolve(RESTORE, fact()) == set()
@@ -180,9 +180,9 @@ def test_a_second_look_counts_what_came_out_behind_the_first(brokers: Brokers) -
 def test_a_fence_goes_before_the_look_at_what_is_out(brokers: Brokers) -> None:
     brokers.output = {"out": [[record(3, topic="another")]]}
     resolve(SETTINGS, fact(0), fact(1))
-    last_fence = max(at for at, did in enumerate(brokers.did) if did[0] == "fence")
-    ends = [at for at, did in enumerate(brokers.did) if did[0] == "ends" and at > last_fence]
-    scans = [at for at, did in enumerate(brokers.did) if did[0] == "scan"]
+    last_fence = max(index for index, did in enumerate(brokers.did) if did[0] == "fence")
+    ends = [index for index, did in enumerate(brokers.did) if did[0] == "ends" and index > last_fence]
+    scans = [index for index, did in enumerate(brokers.did) if did[0] == "scan"]
     assert last_fence < min(ends) < min(scans)
     fences = [did for did in brokers.did if did[0] in {"fence", "closed"}]
     assert fences == [("fence", 0), ("closed", 0), ("fence", 1), ("closed", 1)]
@@ -223,15 +223,15 @@ def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_
 
 def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_meanwhile() -> None:
     """Somebody else may have worked on it, and have lost its position: what is out of it lies behind those ends."""
-    settling, asked = OutputWait(Deadline(30)), []
+    settling, calls = OutputWait(Deadline(30)), []
 
-    def ask() -> missing_offsets.Logs:
-        asked.append(len(asked))
-        return {"out": {0: LogOffsets(0, len(asked), len(asked))}}
+    def read_ends() -> missing_offsets.Logs:
+        calls.append(len(calls))
+        return {"out": {0: LogOffsets(0, len(calls), len(calls))}}
 
     for wanted, times in [({0, 1}, 1), ({0, 1}, 1), ({0}, 1), ({0, 1}, 2), ({0, 1, 2}, 3)]:
-        settling.ends(wanted, ask)
-        assert len(asked) == times, wanted
+        settling.ends(wanted, read_ends)
+        assert len(calls) == times, wanted
 
 
 @pytest.mark.parametrize(

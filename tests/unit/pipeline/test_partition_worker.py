@@ -18,7 +18,7 @@ from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows, Targets
-from brew.readers.direct import worker as tenure
+from brew.readers.direct import worker
 from brew.readers.direct.messages import Grant, WorkerSettings
 from brew.readers.direct.worker import CHUNK, ConcurrencyLimit, SharedLimits, TransactionInput
 from brew.settings import CrashSettings, Limits, ProfilesSettings
@@ -26,17 +26,17 @@ from brew.transaction_sizing import TransactionSize
 from pipeline.transformation import OrderEnrichment
 
 START = 100
-TERMS = worker_settings()
+SETTINGS = worker_settings()
 GRANT = Grant(0, START, Targets("out", "dlq", 0, 0))
-PACE = TransactionSize.at_most(1000, 60.0)
+SIZE = TransactionSize.at_most(1000, 60.0)
 WAIT_S = 20.0
 
 
 class FakeTail:
-    """Has one record, or none where ``empty``. Tells when it was opened and asked."""
+    """Has one record, or none where ``empty``. Tells when it was opened and read."""
 
     opened: threading.Semaphore
-    asked: threading.Event
+    taken: threading.Event
     empty = False
 
     def __init__(self, *_: object) -> None:
@@ -44,7 +44,7 @@ class FakeTail:
         self.opened.release()
 
     def take(self, *_: object) -> FetchedRecords | None:
-        self.asked.set()
+        self.taken.set()
         self._left -= 1
         return FetchedRecords([], START + 1, 0) if self._left >= 0 else None
 
@@ -54,47 +54,47 @@ class FakeTail:
 @pytest.fixture
 def tail(monkeypatch: pytest.MonkeyPatch) -> type[FakeTail]:
     class Fresh(FakeTail):
-        opened, asked = threading.Semaphore(0), threading.Event()
+        opened, taken = threading.Semaphore(0), threading.Event()
 
-    monkeypatch.setattr(tenure, "TailReader", Fresh)
-    monkeypatch.setattr(tenure, "attempt", lambda *_: Outcome(0, START, START + 1, Status.COMMITTED))
+    monkeypatch.setattr(worker, "TailReader", Fresh)
+    monkeypatch.setattr(worker, "attempt", lambda *_: Outcome(0, START, START + 1, Status.COMMITTED))
     return Fresh
 
 
 class Held:
     """One partition, held in a thread of its own; whether it has begun, what it reported, and where it ended."""
 
-    def __init__(self, session: SharedLimits, grant: Grant = GRANT) -> None:
+    def __init__(self, limits: SharedLimits, grant: Grant = GRANT) -> None:
         self.begun, self.stop = threading.Event(), threading.Event()
         self.reported, self.position = list[Outcome](), list[int]()
-        self._desk, self._grant = session, grant
+        self._limits, self._grant = limits, grant
         self.thread = threading.Thread(target=self._hold, daemon=True)
         self.thread.start()
 
     def _hold(self) -> None:
-        told = self.begun.set, self.reported.append
-        self.position.append(tenure.transact_partition(self._grant, TERMS, 1, *told, self.stop, self._desk))
+        callbacks = self.begun.set, self.reported.append
+        self.position.append(worker.transact_partition(self._grant, SETTINGS, 1, *callbacks, self.stop, self._limits))
 
     def end(self) -> None:
         self.stop.set()
-        self._desk.reading.wake()
+        self._limits.reading.wake()
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive()
 
 
-def limited(kind: str, pace: TransactionSize = PACE) -> SharedLimits:
+def limited(kind: str, size: TransactionSize = SIZE) -> SharedLimits:
     """Limits of a process in which one partition at a time does this."""
-    session = SharedLimits(pace)
-    setattr(session, kind, ConcurrencyLimit(1, 60.0))
-    return session
+    limits = SharedLimits(size)
+    setattr(limits, kind, ConcurrencyLimit(1, 60.0))
+    return limits
 
 
 def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: type[FakeTail]) -> None:
     """64 partitions that each did one more transaction, one after another, would outlast the grace of a SIGTERM."""
-    session = limited("transactions")
-    with session.transactions.turn():
-        held = Held(session)
-        assert tail.asked.wait(WAIT_S)
+    limits = limited("transactions")
+    with limits.transactions.turn():
+        held = Held(limits)
+        assert tail.taken.wait(WAIT_S)
         held.stop.set()
     held.end()
     assert (held.position, held.reported, held.begun.is_set()) == ([START], [], False)
@@ -102,10 +102,10 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: ty
 
 def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
     """A reader costs threads, and of 64 that are full 60 wait for a turn; it is opened when it is needed."""
-    session, drained = limited("reading"), replace(GRANT, goal=START + 1)
-    with session.reading.turn():
-        waiting, called_back = Held(session, drained), Held(session, drained)
-        following = Held(session)
+    limits, drained = limited("reading"), replace(GRANT, goal=START + 1)
+    with limits.reading.turn():
+        waiting, called_back = Held(limits, drained), Held(limits, drained)
+        following = Held(limits)
         assert tail.opened.acquire(timeout=WAIT_S), "who follows hears of news in every partition"
         called_back.end()
         assert called_back.position == [START]
@@ -117,8 +117,8 @@ def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
 
 def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[FakeTail]) -> None:
     """Upstream's open transaction may hold a partition back for minutes."""
-    session, tail.empty = limited("reading"), True
-    both = [Held(session, replace(GRANT, goal=START + 1)) for _ in range(2)]
+    limits, tail.empty = limited("reading"), True
+    both = [Held(limits, replace(GRANT, goal=START + 1)) for _ in range(2)]
     for _ in both:
         assert tail.opened.acquire(timeout=WAIT_S)
     for held in both:
@@ -127,18 +127,18 @@ def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[Fa
 
 def test_a_size_that_others_have_learned_counts(tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told that it has begun by then: the operator's page counts open transactions."""
-    session, most = limited("transactions", TransactionSize.at_most(100_000, 60.0)), list[int]()
-    stretch = tenure.TransactionInput
+    limits, most = limited("transactions", TransactionSize.at_most(100_000, 60.0)), list[int]()
+    original = worker.TransactionInput
 
     def measured(*args: Any) -> TransactionInput:
         most.append(args[2])
-        return stretch(*args)
+        return original(*args)
 
-    monkeypatch.setattr(tenure, "TransactionInput", measured)
-    with session.transactions.turn():
-        held = Held(session, replace(GRANT, goal=START + 1))
-        assert tail.asked.wait(WAIT_S)
-        session.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
+    monkeypatch.setattr(worker, "TransactionInput", measured)
+    with limits.transactions.turn():
+        held = Held(limits, replace(GRANT, goal=START + 1))
+        assert tail.taken.wait(WAIT_S)
+        limits.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
         assert not held.begun.wait(0.1)
     held.thread.join(WAIT_S)
     assert (most, held.begun.is_set()) == ([40_000], True)
@@ -153,7 +153,7 @@ class Lease:
     """
 
     grant: Grant = GRANT
-    settings: WorkerSettings = TERMS
+    settings: WorkerSettings = SETTINGS
     firsts: tuple[int, ...] = (START + 1,)
     statuses: tuple[Status, ...] = ()
     more: dict[int, int] = field(default_factory=dict)
@@ -163,9 +163,9 @@ class Lease:
 
     def __post_init__(self) -> None:
         self.stop = threading.Event()
-        self.session = SharedLimits(TransactionSize.at_most(self.settings.max_records, 60.0))
+        self.limits = SharedLimits(TransactionSize.at_most(self.settings.max_records, 60.0))
         self.offers, self.reported, self.log = list[AttemptSpec](), list[Outcome](), list[str]()
-        self.asked, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
+        self.takes, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
         self._ends, self._at = iter(self.firsts), self.grant.start
 
     def open(self, *arguments: Any) -> Lease:
@@ -173,7 +173,7 @@ class Lease:
         return self
 
     def take(self, most: int, _most_bytes: int, wait_s: float) -> FetchedRecords | None:
-        self.asked.append((most, wait_s))
+        self.takes.append((most, wait_s))
         if self.unreadable:
             raise Fatal("read of orders[0]: the position is not in the log any more")
         end = next(self._ends, None) if wait_s else self.more.pop(self._at, None)
@@ -204,7 +204,7 @@ class Lease:
     def work(self) -> int:
         """Hold it to the end of the lease; the position then."""
         begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one connection tells it
-        return tenure.transact_partition(self.grant, self.settings, 3, begun, self.report, self.stop, self.session)
+        return worker.transact_partition(self.grant, self.settings, 3, begun, self.report, self.stop, self.limits)
 
     def ranges(self) -> list[tuple[int, int]]:
         return [(one.offered.start, one.offered.until) for one in self.offers]
@@ -219,13 +219,13 @@ Leased = Callable[..., Lease]
 def leased(monkeypatch: pytest.MonkeyPatch) -> Leased:
     """A lease of these fields, whose reader and transactions it plays itself."""
 
-    def made(grant: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, **more: Any) -> Lease:
-        lease = Lease(replace(GRANT, **grant or {}), replace(TERMS, **settings or {}), **more)
-        monkeypatch.setattr(tenure, "TailReader", lease.open)
-        monkeypatch.setattr(tenure, "attempt", lease.attempt)
+    def make(grant: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, **more: Any) -> Lease:
+        lease = Lease(replace(GRANT, **grant or {}), replace(SETTINGS, **settings or {}), **more)
+        monkeypatch.setattr(worker, "TailReader", lease.open)
+        monkeypatch.setattr(worker, "attempt", lease.attempt)
         return lease
 
-    return made
+    return make
 
 
 @pytest.mark.parametrize("status", NOT_DONE)
@@ -281,21 +281,21 @@ def test_who_is_called_back_between_two_transactions_begins_no_other(leased: Lea
     """And does not read on: another worker may have the partition as soon as this one has left it."""
     lease = leased(firsts=THREE, stops_after=2)
     assert lease.work() == START + 2
-    assert (len(lease.offers), [most for most, wait_s in lease.asked if wait_s]) == (2, [1000, 1000])
+    assert (len(lease.offers), [most for most, wait_s in lease.takes if wait_s]) == (2, [1000, 1000])
 
 
 def test_after_a_slow_transaction_the_next_one_takes_less(leased: Leased) -> None:
     """40 s of a 60 s time-out for 1000 offsets: 20 s allow 400 of them, by what is held in reserve."""
     lease = leased(firsts=(START + 1000, START + 1001), seconds=40.0)
     lease.work()
-    assert [most for most, wait_s in lease.asked if wait_s][:2] == [1000, 400]
+    assert [most for most, wait_s in lease.takes if wait_s][:2] == [1000, 400]
 
 
 @pytest.mark.parametrize("most", [CHUNK - 1, CHUNK, CHUNK + 1])
 def test_what_a_transaction_begins_with_is_one_chunk_at_most(leased: Leased, most: int) -> None:
     lease = leased(settings={"max_records": most})
     lease.work()
-    assert lease.asked[0][0] == min(most, CHUNK)
+    assert lease.takes[0][0] == min(most, CHUNK)
 
 
 def test_with_profiles_all_is_read_before_the_transaction_begins(leased: Leased) -> None:
@@ -303,14 +303,14 @@ def test_with_profiles_all_is_read_before_the_transaction_begins(leased: Leased)
     settings = {"max_records": CHUNK + 5, "transformation": OrderEnrichment(Limits(), ProfilesSettings())}
     lease = leased(settings=settings, more={START + 1: START + 9})
     assert lease.work() == START + 1
-    assert (lease.asked[0][0], [one for one in lease.asked if not one[1]]) == (CHUNK + 5, [])
+    assert (lease.takes[0][0], [one for one in lease.takes if not one[1]]) == (CHUNK + 5, [])
 
 
-@pytest.mark.parametrize(("goal", "idle_ms"), [(None, tenure.IDLE_FOLLOWING_MS), (START + 1, IDLE_MS)])
+@pytest.mark.parametrize(("goal", "idle_ms"), [(None, worker.IDLE_FOLLOWING_MS), (START + 1, IDLE_MS)])
 def test_a_drain_asks_more_often_than_who_follows(leased: Leased, goal: int | None, idle_ms: int) -> None:
     lease = leased({"goal": goal})
     lease.work()
-    assert (lease.opened[0][6], lease.asked[0][1] > 0.1) == (idle_ms, goal is None)
+    assert (lease.opened[0][6], lease.takes[0][1] > 0.1) == (idle_ms, goal is None)
 
 
 def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(leased: Leased) -> None:
@@ -323,10 +323,10 @@ def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(leased: Lea
 def test_a_reader_that_has_something_to_do_again_counts_again(leased: Leased, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
     lease, counted = leased({"goal": START + 1}), list[bool]()
-    lease.session.reading = ConcurrencyLimit(1, 60.0)
+    lease.limits.reading = ConcurrencyLimit(1, 60.0)
     pieces = iter([None, FetchedRecords([], START + 1, 1)])
     monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
-    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.session.reading._wait_s() > 0))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.limits.reading._wait_s() > 0))
     assert lease.work() == START + 1
     assert counted == [True]
 
@@ -338,18 +338,18 @@ def test_a_wait_for_acknowledgements_lets_another_produce(leased: Leased, monkey
     def attempt(offer: AttemptSpec, batches: Any, _job: Job) -> Outcome:
         rows = iter(batches)
         next(rows)
-        with offer.waiting() as inside, lease.session.producing.turn():
+        with offer.waiting() as inside, lease.limits.producing.turn():
             entered.append(inside)
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)
 
     lease = leased()
-    lease.session.producing = ConcurrencyLimit(1, 60.0)
-    monkeypatch.setattr(tenure, "attempt", attempt)
+    lease.limits.producing = ConcurrencyLimit(1, 60.0)
+    monkeypatch.setattr(worker, "attempt", attempt)
     monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([log_record(START)], START + 1, 1))
-    worker = threading.Thread(target=lease.work, daemon=True)
-    worker.start()
-    worker.join(WAIT_S)
+    thread = threading.Thread(target=lease.work, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
     assert len(entered) == 1, "it had no turn within the other's wait"
 
 
@@ -366,7 +366,7 @@ def test_a_wait_for_acknowledgements_lets_another_produce(leased: Leased, monkey
 )
 def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, readers: int, ahead_mib: int, rest_ms: int) -> None:
     """A lone busy one among them still gets 20 MiB a second."""
-    ahead, rest = tenure.read_ahead(64 * 1024 * 1024, share, readers)
+    ahead, rest = worker.read_ahead(64 * 1024 * 1024, share, readers)
     assert (ahead, rest) == (ahead_mib * 1024 * 1024, rest_ms)
     assert ahead / rest >= 20 * 1024 * 1024 / 1000
 
@@ -378,8 +378,8 @@ def test_an_exception_that_is_no_error_ends_the_run_like_an_error(monkeypatch: p
     def interrupted(*_: object) -> Outcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tenure, "attempt", interrupted)
-    held = Held(SharedLimits(PACE))
+    monkeypatch.setattr(worker, "attempt", interrupted)
+    held = Held(SharedLimits(SIZE))
     held.thread.join(WAIT_S)
     assert [outcome.status for outcome in held.reported] == [Status.TRANSFORM_FAILED]
     assert "the transformation raised KeyboardInterrupt (test_partition_worker.py, line" in held.reported[0].detail

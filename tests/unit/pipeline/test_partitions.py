@@ -57,19 +57,19 @@ class Cluster:
 
     def resolve(self, _settings: Any, facts: Any, targets: Any, others: Any, _settling: Any) -> set[int]:
         """As `missing.resolve`: refuses where records of a partition are out."""
-        asked = {fact.partition for fact in facts if fact.log.end > fact.log.first}
-        self.resolved.append((asked, {fact.partition for fact in others}, targets))
+        unwritten = {fact.partition for fact in facts if fact.log.end > fact.log.first}
+        self.resolved.append((unwritten, {fact.partition for fact in others}, targets))
         if self.hidden:
             raise missing_offsets.HiddenOutputError("somebody's transaction hides the output")
-        if any(self.output.get(partition) for partition in asked):
+        if any(self.output.get(partition) for partition in unwritten):
             raise Refused("offsets-vanished")
-        return asked
+        return unwritten
 
     def close(self) -> None: ...
 
 
 class Run:
-    """One scout over a cluster that is played."""
+    """One survey of a cluster that is played."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
         self.cluster, self.view = Cluster(**cluster), Here()
@@ -114,7 +114,7 @@ def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_o
         run.survey.apply_outcome(outcome)
     with pytest.raises(Refused, match="offsets-vanished"):
         run.look()
-    assert [asked for asked, *_ in run.cluster.resolved] == [{0}, {0}]
+    assert [partitions for partitions, *_ in run.cluster.resolved] == [{0}, {0}]
 
 
 def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run: Run) -> None:
@@ -236,7 +236,7 @@ def test_who_begins_anew_forgets_where_the_group_stood(run: Run) -> None:
 
 
 def written(run: Run, fact: PartitionFacts) -> Committed:
-    """What the kernel commits beside the offset of a range that it is given by this scout."""
+    """What the kernel commits beside the offset of a range that it is given by this survey."""
     broker = Broker(committed=fact.committed)
     rows = [Rows([fact.position], [b"gold-1"], [b'{"customer_id": "c-1"}'], [None], [0])]
     offered = OffsetRange("in", fact.partition, fact.position, fact.position + 1)
@@ -264,55 +264,55 @@ def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, ou
     assert (targets.output_partition, targets.dead_letter_partition) == (target, target)
 
 
-class Scene:
+class MemberCheck:
     def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
-        self.settings, self.now, self.asked = settings, 100.0, 0
-        self.told: GroupFacts | Unknown = GroupFacts("empty", ())
-        self.every = Interval(5.0, lambda: self.now)
+        self.settings, self.now, self.requests = settings, 100.0, 0
+        self.group: GroupFacts | Unknown = GroupFacts("empty", ())
+        self.interval = Interval(5.0, lambda: self.now)
 
-    def ask(self) -> GroupFacts | Unknown:
-        self.asked += 1
-        return self.told
+    def describe(self) -> GroupFacts | Unknown:
+        self.requests += 1
+        return self.group
 
     def after(self, seconds: float) -> int:
         """How often was asked by then."""
         self.now += seconds
-        check_membership(self.settings, self.every, self.ask)
-        return self.asked
+        check_membership(self.settings, self.interval, self.describe)
+        return self.requests
 
 
 def test_brokers_are_asked_every_few_seconds_and_not_at_once() -> None:
     """The checks before the run have just asked, and a look comes every second. Who was allowed may join."""
-    scene = Scene(replace(SETTINGS, allow=frozenset({"group-members"})))
-    assert [scene.after(s) for s in (0, 4.9, 0.1, 1, 3.9, 0.1)] == [0, 0, 1, 1, 1, 2]
-    scene.told = GroupFacts("stable", ("console@10.0.0.7",))
-    assert [scene.after(5), scene.after(5)] == [3, 4]
+    members = MemberCheck(replace(SETTINGS, allow=frozenset({"group-members"})))
+    assert [members.after(s) for s in (0, 4.9, 0.1, 1, 3.9, 0.1)] == [0, 0, 1, 1, 1, 2]
+    members.group = GroupFacts("stable", ("console@10.0.0.7",))
+    assert [members.after(5), members.after(5)] == [3, 4]
 
 
 def test_who_has_joined_ends_the_run_by_name() -> None:
     """What to do is in the sentence; brokers that do not tell end nothing."""
-    scene = Scene()
-    scene.told = Unknown("timed out")
-    assert scene.after(5) == 1
-    scene.told = GroupFacts("stable", ("console@10.0.0.7",))
+    members = MemberCheck()
+    members.group = Unknown("timed out")
+    assert members.after(5) == 1
+    members.group = GroupFacts("stable", ("console@10.0.0.7",))
     with pytest.raises(Refused, match=r"group-members is 1: console@10\.0\.0\.7.*--allow group-members"):
-        scene.after(5)
+        members.after(5)
 
 
 def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two lanes look a second apart; what one was told counts for both."""
-    scene, asked, away = Scene(), list[float](), Mock()
-    away.groups.now.side_effect = lambda *_: asked.append(scene.now) or GroupFacts("empty", ())
-    away.input_topic.side_effect = Retriable("no more than that")
-    monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: away)
-    shared = run_context(SETTINGS, member_check_due=scene.every)
-    lanes = [PartitionSurvey(shared), PartitionSurvey(shared)]
+    """Two lanes read a second apart; the answer that one of them got counts for both."""
+    members, times, client = MemberCheck(), list[float](), Mock()
+    client.groups.now.side_effect = lambda *_: times.append(members.now) or GroupFacts("empty", ())
+    client.input_topic.side_effect = Retriable("no more than that")
+    monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: client)
+    shared = run_context(SETTINGS, member_check_due=members.interval)
+    surveys = [PartitionSurvey(shared), PartitionSurvey(shared)]
     for _ in range(11):
-        for lane in lanes:
+        for survey in surveys:
             with pytest.raises(Retriable):
-                lane.read(lambda _: [])
-        scene.now += 1
-    assert asked == [105.0, 110.0]
+                survey.read(lambda _: [])
+        members.now += 1
+    assert times == [105.0, 110.0]
 
 
 SOURCE = Topic("in", "id", 2, 1)
@@ -331,11 +331,11 @@ class Brokers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clients: list[Client] = []
-        self.asked: list[tuple[Any, ...]] = []
+        self.requests: list[tuple[Any, ...]] = []
         self.position: dict[int, int | None] = {0: 0, 1: 0}
         self.end = 0
         self.grows = 0
-        self.told: dict[int, dict[int, int | None]] = {}
+        self.stale: dict[int, dict[int, int | None]] = {}
         self.slow: set[str] = set()
         monkeypatch.setattr(partitions, "admin", lambda _connection: "admin")
         monkeypatch.setattr(partitions, "consumer", self._consumer)
@@ -358,22 +358,22 @@ class Brokers:
         chosen = list(partitions)
         self._step()
         assert (topic, reader.closed) == ("in", False)
-        self.asked.append((reader.isolation, reader.number, chosen))
+        self.requests.append((reader.isolation, reader.number, chosen))
         if reader.isolation in self.slow:
             raise DeadlineExceeded("a pending transaction")
-        said = {**self.position, **self.told.get(reader.number, {})}
-        return {p: None if (at := said[p]) is None else Committed(at, "") for p in chosen}
+        positions = {**self.position, **self.stale.get(reader.number, {})}
+        return {p: None if (offset := positions[p]) is None else Committed(offset, "") for p in chosen}
 
     def _log_offsets(self, _admin: Any, _topic: str, partitions: Any, _deadline: Deadline) -> dict[int, LogOffsets]:
         self._step()
-        self.asked.append(("log",))
+        self.requests.append(("log",))
         return dict.fromkeys(partitions, LogOffsets(0, self.end, self.end))
 
     def facts(self, known: dict[int, int]) -> dict[int, int | None]:
-        found = self.surveyor.facts(SOURCE, [0, 1], Deadline(5), known)
-        for fact in found:
+        facts = self.surveyor.facts(SOURCE, [0, 1], Deadline(5), known)
+        for fact in facts:
             check(fact, "g")
-        return {fact.partition: None if fact.committed is None else fact.committed.offset for fact in found}
+        return {fact.partition: None if fact.committed is None else fact.committed.offset for fact in facts}
 
 
 @pytest.fixture
@@ -386,9 +386,9 @@ def test_the_log_is_asked_behind_the_position_so_that_a_busy_group_is_never_ahea
     brokers.grows = 10
     for _ in range(3):
         brokers.facts({})
-    assert [one[0] for one in brokers.asked] == [READ_UNCOMMITTED, "log"] * 3
+    assert [one[0] for one in brokers.requests] == [READ_UNCOMMITTED, "log"] * 3
     brokers.facts({0: 1_000})
-    assert [one[0] for one in brokers.asked[6:]] == [READ_UNCOMMITTED, READ_COMMITTED, READ_UNCOMMITTED, "log"]
+    assert [one[0] for one in brokers.requests[6:]] == [READ_UNCOMMITTED, READ_COMMITTED, READ_UNCOMMITTED, "log"]
 
 
 @pytest.mark.parametrize("hint", [None, 4])
@@ -396,27 +396,27 @@ def test_a_commit_whose_marker_is_on_its_way_is_waited_for(brokers: Brokers, hin
     """To plan from behind it would read its rows twice; without a position at all it would look like a first time."""
     brokers.position, brokers.end = {0: 7, 1: 9}, 9
     assert brokers.facts({0: 7}) == {0: 7, 1: 9}
-    brokers.told = {0: {0: hint}}
+    brokers.stale = {0: {0: hint}}
     assert brokers.facts({0: 7, 1: 9}) == {0: 7, 1: 9}
     # A hint that is not behind is enough: pending offsets are waited for only where this run knows better.
     hinted = [(READ_UNCOMMITTED, 0, [0, 1]), ("log",)]
-    assert brokers.asked == [*hinted, (READ_UNCOMMITTED, 0, [0, 1]), (READ_COMMITTED, 1, [0]), ("log",)]
+    assert brokers.requests == [*hinted, (READ_UNCOMMITTED, 0, [0, 1]), (READ_COMMITTED, 1, [0]), ("log",)]
 
 
 @pytest.mark.parametrize("hint", [None, 4])
 def test_clients_that_tell_the_past_are_left_and_new_ones_kept(brokers: Brokers, hint: int | None) -> None:
     """Those may know a coordinator that is cut off; the next survey does not ask them either."""
     brokers.position, brokers.end = {0: 7, 1: 9}, 9
-    brokers.told = {0: {0: hint}, 1: {0: hint}}
+    brokers.stale = {0: {0: hint}, 1: {0: hint}}
     assert brokers.facts({0: 7}) == {0: 7, 1: 9}
     assert [client.closed for client in brokers.clients] == [True, True, False, False]
     assert brokers.facts({}) == {0: 7, 1: 9}
-    assert brokers.asked[-2] == (READ_UNCOMMITTED, 2, [0, 1])
+    assert brokers.requests[-2] == (READ_UNCOMMITTED, 2, [0, 1])
 
 
 def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
     """A dead producer's offsets stay pending until somebody fences it. Nobody is asked about no partition."""
-    assert brokers.surveyor.facts(SOURCE, [], Deadline(5), {}) == brokers.asked == []
+    assert brokers.surveyor.facts(SOURCE, [], Deadline(5), {}) == brokers.requests == []
     brokers.position, brokers.end, brokers.slow = {0: 4, 1: 9}, 9, {READ_COMMITTED}
     assert brokers.facts({0: 7}) == {0: 4, 1: 9}
     brokers.position, brokers.slow = {0: None, 1: 9}, set()
@@ -424,7 +424,7 @@ def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
 
 
 def test_a_surveyor_closes_the_clients_that_it_has_by_then(brokers: Brokers) -> None:
-    brokers.told, brokers.position = {0: {0: 1}, 1: {0: 1}}, {0: 7, 1: 7}
+    brokers.stale, brokers.position = {0: {0: 1}, 1: {0: 1}}, {0: 7, 1: 7}
     with pytest.raises(Refused, match="offset-ahead"):
         brokers.facts({0: 7})
     brokers.surveyor.close()

@@ -25,7 +25,7 @@ def ranges(*bounds: tuple[int, int]) -> tuple[OffsetRange, ...]:
 
 
 @pytest.mark.parametrize(
-    ("given", "cap", "goals", "plan"),
+    ("facts", "cap", "goals", "plan"),
     [
         pytest.param(fact(10, stable=60), 1000, None, (ranges((10, 60)), (), False), id="to the last stable offset"),
         pytest.param(fact(None, first=7), 1000, None, (ranges((7, 100)), (), False), id="from the log's start"),
@@ -43,10 +43,10 @@ def ranges(*bounds: tuple[int, int]) -> tuple[OffsetRange, ...]:
     ],
 )
 def test_a_range_goes_from_the_position_to_what_may_be_read(
-    given: PartitionFacts, cap: int, goals: dict[int, int] | None, plan: tuple[tuple[OffsetRange, ...], tuple, bool]
+    facts: PartitionFacts, cap: int, goals: dict[int, int] | None, plan: tuple[tuple[OffsetRange, ...], tuple, bool]
 ) -> None:
     """Records behind an open transaction are not planned, and a transaction has to end inside its time-out."""
-    assert plan_ranges([given], cap, goals) == Plan(*plan)
+    assert plan_ranges([facts], cap, goals) == Plan(*plan)
 
 
 def test_a_partition_that_has_reached_its_goal_does_not_end_the_plan() -> None:
@@ -59,7 +59,7 @@ KNOWN = replace(fact(5, metadata=position_metadata(IDENTITY) + "\x00junk"), topi
 
 
 @pytest.mark.parametrize(
-    ("given", "refused"),
+    ("facts", "refused"),
     [
         pytest.param(fact(7, first=7), None, id="at the log's begin"),
         pytest.param(fact(6, first=7), r"input-lost: .*offsets \[6, 7\) are gone.*--to-earliest", id="retention"),
@@ -74,13 +74,13 @@ KNOWN = replace(fact(5, metadata=position_metadata(IDENTITY) + "\x00junk"), topi
         pytest.param(replace(KNOWN, topic_id=f"{IDENTITY[:-1]}w"), "topic-recreated", id="another one with such bytes"),
     ],
 )
-def test_a_position_that_would_lose_or_double_records_is_refused(given: PartitionFacts, refused: str | None) -> None:
+def test_a_position_that_would_lose_or_double_records_is_refused(facts: PartitionFacts, refused: str | None) -> None:
     """With the place, and the command that helps."""
     if refused is None:
-        check(given, "g")
+        check(facts, "g")
         return
     with pytest.raises(Refused, match=refused) as caught:
-        check(given, "g")
+        check(facts, "g")
     assert "group 'g' in in[3] " in str(caught.value)
     assert "--reset-offsets --group g --topic in" in str(caught.value)
 
@@ -94,8 +94,8 @@ def test_a_driver_gets_its_own_partitions_and_knows_where_the_others_stand() -> 
     """Neither ranges nor blocked partitions of others are worked on here; a drain waits while they move."""
     all_of_them = tuple(OffsetRange("in", p, 10 * p, 100) for p in (1, 2, 3))
     for drained in (True, False):
-        ours = Plan(all_of_them, (4, 5), drained).split({1, 3, 5})
-        assert ours == Plan((all_of_them[0], all_of_them[2]), (5,), drained, {2: 20})
+        own_plan = Plan(all_of_them, (4, 5), drained).split({1, 3, 5})
+        assert own_plan == Plan((all_of_them[0], all_of_them[2]), (5,), drained, {2: 20})
 
 
 @pytest.mark.parametrize(

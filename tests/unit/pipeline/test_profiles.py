@@ -31,16 +31,16 @@ from pipeline.submit import same_options
 ORDER = b'{"customer_id":"c-1","x":1}'
 
 
-def table(*records: tuple[int, int, str, bytes | None]) -> Table:
-    made = Table()
+def table_of(*records: tuple[int, int, str, bytes | None]) -> Table:
+    table = Table()
     for partition, offset, customer, value in records:
-        made.take("profiles", partition, offset, customer.encode(), value)
-    return made
+        table.take("profiles", partition, offset, customer.encode(), value)
+    return table
 
 
-def enriched(made: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -> tuple[dict[str, Any], bytes | None]:
+def enriched(table: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -> tuple[dict[str, Any], bytes | None]:
     """The order, enriched, and its header's value."""
-    resolve, evidence = lookup(made)
+    resolve, evidence = lookup(table)
     out = enricher(Limits(), resolve)(key, order)
     assert not isinstance(out, Reject)
     name, value = evidence()
@@ -50,7 +50,7 @@ def enriched(made: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -
 
 def test_the_tier_is_the_profiles_and_the_header_says_which() -> None:
     """The record's key, which says gold, has no say."""
-    order, header = enriched(table((3, 17, "c-1", profile("c-1", "bronze"))))
+    order, header = enriched(table_of((3, 17, "c-1", profile("c-1", "bronze"))))
     assert order == {"customer_id": "c-1", "x": 1, "loyalty_tier": "bronze", "loyalty_discount": DISCOUNTS["bronze"]}
     assert header == b"3/17"
 
@@ -66,29 +66,29 @@ def test_a_check_makes_dead_letters_of_what_the_table_takes_for_no_profile() -> 
         (b"\xff", profile("c-1", "gold")),
         (b"c-1", None),
     ]
-    made = Table()
+    table = Table()
     for offset, (key, value) in enumerate(rows):
-        made.take("profiles", 0, offset, key, value)
+        table.take("profiles", 0, offset, key, value)
     checked = testing.transform(check_profile, [testing.record(value, key=key) for key, value in rows])
-    assert (len(checked.rejected), len(checked.dropped), checked.outputs) == (made.malformed, 2, [])
+    assert (len(checked.rejected), len(checked.dropped), checked.outputs) == (table.malformed, 2, [])
     assert {one.reason for one in checked.rejected} == {NOT_A_PROFILE}
-    for one, complaint in zip(checked.rejected, made.complaints, strict=True):
+    for one, complaint in zip(checked.rejected, table.complaints, strict=True):
         assert one.message in complaint
 
 
 def test_an_update_replaces_and_a_tombstone_removes() -> None:
     """A customer without a profile is standard, and the header says how far was read."""
-    made = table((0, 1, "c-1", profile("c-1", "gold")), (0, 5, "c-1", profile("c-1", "silver")))
-    assert answer(made) == ("silver", b"0/5")
-    made.take("profiles", 0, 6, b"c-1", None)
-    made.read_to({1: 40, 0: 7})
-    order, header = enriched(made)
+    table = table_of((0, 1, "c-1", profile("c-1", "gold")), (0, 5, "c-1", profile("c-1", "silver")))
+    assert tier_and_place(table) == ("silver", b"0/5")
+    table.take("profiles", 0, 6, b"c-1", None)
+    table.read_to({1: 40, 0: 7})
+    order, header = enriched(table)
     assert (order["loyalty_tier"], order["loyalty_discount"], header) == ("standard", 0.0, b"none 7,40")
 
 
 @pytest.mark.parametrize("customer", [b"815", b"8.5", b"true", b'["c-1"]', b'{"c":1}', b"12345678901234567890123"])
 def test_a_customer_id_that_is_no_text_has_no_profile(customer: bytes) -> None:
-    order, header = enriched(table((0, 1, "815", profile("815", "gold"))), b'{"customer_id":' + customer + b"}")
+    order, header = enriched(table_of((0, 1, "815", profile("815", "gold"))), b'{"customer_id":' + customer + b"}")
     assert order["loyalty_tier"] == "standard"
     assert header.startswith(b"none")
 
@@ -106,48 +106,48 @@ def test_a_customer_id_that_is_no_text_has_no_profile(customer: bytes) -> None:
 )
 def test_what_is_no_profile_is_named_and_counted_and_its_customer_has_none(value: bytes, says: str) -> None:
     """The one before does not come back: whoever loads after compaction could not know it."""
-    made = table((0, 1, "c-1", profile("c-1", "gold")), (0, 2, "c-1", value))
-    assert made.malformed == 1
-    assert made.complaints[0].startswith("profiles[0] offset 2: ")
-    assert says in made.complaints[0]
-    assert enriched(made)[0]["loyalty_tier"] == "standard"
+    table = table_of((0, 1, "c-1", profile("c-1", "gold")), (0, 2, "c-1", value))
+    assert table.malformed == 1
+    assert table.complaints[0].startswith("profiles[0] offset 2: ")
+    assert says in table.complaints[0]
+    assert enriched(table)[0]["loyalty_tier"] == "standard"
 
 
 def test_a_key_that_is_no_text_removes_nobody_and_of_a_thousand_malformed_profiles_five_are_named() -> None:
-    made = table((0, 1, "c-1", profile("c-1", "gold")))
-    made.take("profiles", 0, 2, b"\xff\xfe", profile("c-1", "silver"))
-    made.take("profiles", 0, 3, None, profile("c-1", "silver"))
-    assert (made.malformed, len(made.complaints), len(made.entries)) == (2, 2, 1)
-    made = table(*((0, at, f"c-{at}", b"?") for at in range(1000)))
-    assert (made.malformed, len(made.complaints)) == (1000, 5)
+    table = table_of((0, 1, "c-1", profile("c-1", "gold")))
+    table.take("profiles", 0, 2, b"\xff\xfe", profile("c-1", "silver"))
+    table.take("profiles", 0, 3, None, profile("c-1", "silver"))
+    assert (table.malformed, len(table.complaints), len(table.entries)) == (2, 2, 1)
+    table = table_of(*((0, offset, f"c-{offset}", b"?") for offset in range(1000)))
+    assert (table.malformed, len(table.complaints)) == (1000, 5)
 
 
 KINDS = st.sampled_from([*DISCOUNTS, None, "malformed"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), KINDS), max_size=40), st.randoms())
-def test_the_table_is_the_last_record_of_each_customer(written: list[tuple[int, int, str | None]], dice: Any) -> None:
+def test_the_table_is_the_last_record_of_each_customer(written: list[tuple[int, int, str | None]], rng: Any) -> None:
     """A customer's records lie in one partition, in order; partitions arrive in any order."""
     logs: dict[int, list[tuple[int, int, str, bytes | None]]] = {0: [], 1: [], 2: []}
     expected: dict[str, tuple[str, bytes]] = {}
     for partition, number, kind in written:
         customer = f"c-{partition}-{number}"
-        at = len(logs[partition])
+        offset = len(logs[partition])
         value = None if kind is None else b"{}" if kind == "malformed" else profile(customer, kind)
-        logs[partition].append((partition, at, customer, value))
+        logs[partition].append((partition, offset, customer, value))
         expected.pop(customer, None)
         if kind in DISCOUNTS:
-            expected[customer] = str(kind), b"%d/%d" % (partition, at)
-    made = Table()
+            expected[customer] = str(kind), b"%d/%d" % (partition, offset)
+    table = Table()
     left = {p: iter(log) for p, log in logs.items()}
     while left:
-        one = dice.choice(sorted(left))
-        record = next(left[one], None)
+        partition_read = rng.choice(sorted(left))
+        record = next(left[partition_read], None)
         if record is None:
-            del left[one]
+            del left[partition_read]
         else:
-            made.take("profiles", *record[:2], record[2].encode(), record[3])
-    resolve, evidence = lookup(made)
+            table.take("profiles", *record[:2], record[2].encode(), record[3])
+    resolve, evidence = lookup(table)
     for partition in range(3):
         for number in range(5):
             customer = f"c-{partition}-{number}"
@@ -155,13 +155,13 @@ def test_the_table_is_the_last_record_of_each_customer(written: list[tuple[int, 
             known = expected.get(customer)
             assert tier == (known[0] if known else "standard")
             assert evidence()[1] == (known[1] if known else b"none ")
-    assert made.malformed == sum(kind == "malformed" for *_, kind in written)
+    assert table.malformed == sum(kind == "malformed" for *_, kind in written)
 
 
 def test_the_header_stands_between_the_inputs_own_and_the_source() -> None:
     """A rejected record, which no profile touched, has none."""
-    made = table((0, 1, "c-1", profile("c-1", "gold")))
-    resolve, evidence = lookup(made)
+    table = table_of((0, 1, "c-1", profile("c-1", "gold")))
+    resolve, evidence = lookup(table)
     broker, offered = Broker(), OffsetRange("in", 2, 0, 3)
     rows = Rows([0, 1], [b"k", b"k"], [ORDER, b"?"], [[("trace", b"1")], None], [7, 7])
     targets = Targets("out", "dead", 2, 2, "", 10_000)
@@ -179,11 +179,11 @@ class Source:
     def __init__(self, log: list[tuple[bytes, bytes | None]], *, slow: bool = False) -> None:
         self.topic, self.log, self.slow = "profiles", log, slow
         self.positions = {0: 0}
-        self.asked, self.closed = 0, False
+        self.polls, self.closed = 0, False
         self.reading = threading.Event()
 
     def ends(self, _deadline: Deadline) -> dict[int, int]:
-        self.asked += 1
+        self.polls += 1
         return {0: len(self.log)}
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Any]]:
@@ -193,53 +193,53 @@ class Source:
                 raise DeadlineExceeded("left because the run stops")
             deadline.check("read")
         while self.positions[0] < until[0]:
-            at = self.positions[0]
-            self.positions[0] = at + 1
-            yield [log_record(at, 0, *self.log[at])]
+            offset = self.positions[0]
+            self.positions[0] = offset + 1
+            yield [log_record(offset, 0, *self.log[offset])]
 
     def close(self) -> None:
         self.closed = True
 
 
-def holding(source: Source, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> GlobalTable:
+def global_table(source: Source, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> GlobalTable:
     monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: source)
     return GlobalTable(Connection("b:1"), "g", ProfilesSettings(load_timeout_s=timeout_s))
 
 
-def answer(made: Table) -> tuple[str, bytes | None]:
+def tier_and_place(table: Table) -> tuple[str, bytes | None]:
     """The tier of customer c-1, and the place of the profile that says so."""
-    resolve, evidence = lookup(made)
+    resolve, evidence = lookup(table)
     return resolve(None, {"customer_id": "c-1"}), evidence()[1]
 
 
 def test_each_call_has_read_what_was_there_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     log = [(b"c-1", profile("c-1", "gold"))]
-    ours = holding(Source(log), monkeypatch)
-    assert answer(ours.ready(5)) == ("gold", b"0/0")
+    table = global_table(Source(log), monkeypatch)
+    assert tier_and_place(table.ready(5)) == ("gold", b"0/0")
     log.append((b"c-1", profile("c-1", "silver")))
-    assert answer(ours.ready(5)) == ("silver", b"0/1")
+    assert tier_and_place(table.ready(5)) == ("silver", b"0/1")
 
 
 def test_a_load_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """The deadline is the setting's, and the next attempt need not begin anew."""
     source = Source([(b"c-1", profile("c-1", "gold"))], slow=True)
-    ours = holding(source, monkeypatch, 1.0)
+    table = global_table(source, monkeypatch, 1.0)
     with pytest.raises(DeadlineExceeded, match="1 s"):
-        ours.ready(60)
+        table.ready(60)
     source.slow = False
-    assert len(ours.ready(60).entries) == 1
+    assert len(table.ready(60).entries) == 1
     assert not source.closed
     assert "1 customer of profiles held" in capsys.readouterr().err
 
 
 def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source([], slow=True)
-    ours = holding(source, monkeypatch, 60)
+    table = global_table(source, monkeypatch, 60)
     with ThreadPoolExecutor() as threads:
-        load = threads.submit(ours.ready, 60)
+        load = threads.submit(table.ready, 60)
         assert source.reading.wait(5)
         began = time.monotonic()
-        ours.close()
+        table.close()
         with pytest.raises(DeadlineExceeded, match=r"^left because the run stops$"):
             load.result(5)
     assert time.monotonic() - began < 2
@@ -250,24 +250,24 @@ def test_a_topic_that_ends_before_what_was_read_is_loaded_anew(monkeypatch: pyte
     """It was made again, and what is held may be of the old one."""
     log = [(b"c-1", profile("c-1", "gold")), (b"c-2", profile("c-2", "gold"))]
     source = Source(log)
-    ours = holding(source, monkeypatch)
-    ours.ready(5)
+    table = global_table(source, monkeypatch)
+    table.ready(5)
     log[:] = [(b"c-3", profile("c-3", "gold"))]
     with pytest.raises(Fatal, match="made again"):
-        ours.ready(5)
+        table.ready(5)
     assert source.closed
     source.positions = {0: 0}
-    assert list(ours.ready(5).entries) == ["c-3"]
+    assert list(table.ready(5).entries) == ["c-3"]
 
 
 def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source([(b"c-1", profile("c-1", "gold"))])
-    ours = holding(source, monkeypatch)
+    table = global_table(source, monkeypatch)
     with ThreadPoolExecutor(8) as threads:
-        with ours._lock:
-            loads = [threads.submit(ours.ready, 5) for _ in range(8)]
+        with table._lock:
+            loads = [threads.submit(table.ready, 5) for _ in range(8)]
         assert len({id(load.result(5)) for load in loads}) == 1
-    assert source.asked < 8
+    assert source.polls < 8
 
 
 def settings(**more: Any) -> PipelineSettings:
@@ -285,6 +285,6 @@ def test_settings_of_profiles_that_can_not_be_are_refused(topic: str, timeout_s:
 
 def test_a_submitted_run_takes_its_tiers_from_the_same_place() -> None:
     words = same_options(settings(profiles=ProfilesSettings("my.profiles", 30)))
-    said = dict(zip(words[::2], words[1::2], strict=False))
-    assert (said["--tiers"], said["--profiles-topic"], said["--profiles-timeout"]) == ("profiles", "my.profiles", "30")
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    assert options == options | {"--tiers": "profiles", "--profiles-topic": "my.profiles", "--profiles-timeout": "30"}
     assert "--tiers" not in same_options(settings())

@@ -1,4 +1,4 @@
-"""Settings refuse together at construction; dice and pace are pure."""
+"""Settings are refused together at construction; a crash injector is pure."""
 
 from __future__ import annotations
 
@@ -77,21 +77,21 @@ def test_an_unknown_master_is_refused_before_a_jvm_starts(master: str) -> None:
 def test_dice_follow_their_seed_and_probability() -> None:
     ranges = [OffsetRange("in", 0, i, i + 1) for i in range(1000)]
 
-    def throws() -> list[bool]:
-        dice = CrashInjector(CrashSettings(0.3, seed=7))
-        return [dice.next_crash(r) is not None for r in ranges]
+    def crashes() -> list[bool]:
+        injector = CrashInjector(CrashSettings(0.3, seed=7))
+        return [injector.next_crash(r) is not None for r in ranges]
 
-    assert throws() == throws()
-    assert 250 < sum(throws()) < 350
+    assert crashes() == crashes()
+    assert 250 < sum(crashes()) < 350
     assert not any(CrashInjector(CrashSettings(0.0)).next_crash(r) for r in ranges)
     assert all(CrashInjector(CrashSettings(1.0)).next_crash(r) for r in ranges)
 
 
 def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
-    dice = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
+    injector = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
     offered = OffsetRange("in", 0, 5, 9)
-    assert dice.next_crash(offered) is not None
-    assert dice.next_crash(offered) is None
+    assert injector.next_crash(offered) is not None
+    assert injector.next_crash(offered) is None
 
 
 def test_the_crash_line_has_the_agreed_words() -> None:

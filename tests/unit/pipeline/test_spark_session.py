@@ -112,7 +112,7 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("printed", "told"),
+    ("printed", "cause"),
     [
         ("Failed: x\n\tat a\nCaused by: y\n\tat b\nCaused by: no host z\n\tat c\n\t... 11 more", "no host z"),
         ("Unrecognized option: -Z\nError: Could not create the Java Virtual Machine.", "Error: Could not create"),
@@ -120,7 +120,7 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
     ],
 )
 def test_a_jvm_that_ends_at_once_is_told_by_its_innermost_cause(
-    jvm_dir: str, printed: str, told: str, monkeypatch: pytest.MonkeyPatch
+    jvm_dir: str, printed: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the end of a trace, which says how many lines were left out."""
     home = Path(jvm_dir, "home")
@@ -131,7 +131,7 @@ def test_a_jvm_that_ends_at_once_is_told_by_its_innermost_cause(
     settings = SparkSettings("local[2]", jvm_dir)
     conf = conf_of(settings)
     monkeypatch.setattr(logging.getLogger(), "filters", [])
-    with pytest.raises(Refused, match=f"did not start: .*{told}.*; try --verbose"):
+    with pytest.raises(Refused, match=f"did not start: .*{cause}.*; try --verbose"):
         gateway.start(conf, settings)
 
 
@@ -142,7 +142,7 @@ def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
     monkeypatch.setattr(gateway, "launch_gateway", lambda *_: None)
     root, nowhere = logging.getLogger(), str(tmp_path)
     monkeypatch.setattr(root, "filters", [])  # a test before this one may have started Spark in this process
-    for settings, kept in ((SparkSettings(verbose=True), 2), (SparkSettings(jvm_dir=nowhere), 1)):
+    for settings, logged in ((SparkSettings(verbose=True), 2), (SparkSettings(jvm_dir=nowhere), 1)):
         caplog.clear()
         try:
             gateway.start(SparkConf(loadDefaults=False), settings)
@@ -150,16 +150,16 @@ def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
             root.error("something else")
         finally:
             root.removeFilter(gateway._is_not_broken_call)
-        assert len(caplog.records) == kept
+        assert len(caplog.records) == logged
 
 
 def test_spark_ends_before_its_server_of_accumulators_has() -> None:
     """It looks once a second; each run paid up to that at its end. A context without one ends too."""
-    let, asked, ended = threading.Event(), threading.Event(), threading.Event()
+    go, stopping, ended = threading.Event(), threading.Event(), threading.Event()
 
     def shutdown() -> None:
-        asked.set()
-        let.wait(10)
+        stopping.set()
+        go.wait(10)
         ended.set()
 
     for server in (SimpleNamespace(shutdown=shutdown), None):
@@ -170,9 +170,9 @@ def test_spark_ends_before_its_server_of_accumulators_has() -> None:
         )
         session.end(context)
         assert context.stop.called
-    assert asked.wait(10), "left running"
+    assert stopping.wait(10), "left running"
     assert not ended.is_set()
-    let.set()
+    go.set()
     # The names are private: under others the run would wait again, and nobody would see it.
     assert "self._accumulatorServer.shutdown()" in inspect.getsource(SparkContext.stop)
     assert issubclass(AccumulatorTCPServer, socketserver.BaseServer)
@@ -190,11 +190,11 @@ def test_a_submit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeyp
 
 
 Work = Callable[[], None]
-Kept = Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]
+KeepWarm = Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+def keep_warm(monkeypatch: pytest.MonkeyPatch) -> KeepWarm:
     """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
     monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
     monkeypatch.setattr(session, "check_alive", lambda _context: None)
@@ -204,16 +204,16 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     settings = settings_of(run_command.make_context("run", options).params)
 
     def keep(work: Work) -> tuple[WarmSpark, list[str], threading.Thread]:
-        told: list[str] = []
-        warmth = WarmSpark(settings, Compilers.FIRST, told.append)
+        messages: list[str] = []
+        warmth = WarmSpark(settings, Compilers.FIRST, messages.append)
         monkeypatch.setattr(warmth, "_run_small_job", work)
         warmth.keep()
-        return warmth, told, warmth._thread
+        return warmth, messages, warmth._thread
 
     return keep
 
 
-def test_what_may_fail_is_tried_again_without_a_word(kept: Kept) -> None:
+def test_what_may_fail_is_tried_again_without_a_word(keep_warm: KeepWarm) -> None:
     """A broker that is away, a slot that is not free, a JVM that is gone: the driver that waits hears it elsewhere."""
     errors = iter([DeadlineExceeded("a look"), PySparkRuntimeError("no slot"), Py4JNetworkError("gone"), OSError(111)])
     tried = threading.Event()
@@ -223,27 +223,24 @@ def test_what_may_fail_is_tried_again_without_a_word(kept: Kept) -> None:
             raise error
         tried.set()
 
-    warmth, told, _ = kept(work)
+    warmth, messages, _ = keep_warm(work)
     assert tried.wait(20)
     warmth.leave()
-    assert told == []
+    assert messages == []
 
 
-def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(kept: Kept) -> None:
-    def work() -> None:
-        raise TypeError("a bug of ours")
-
-    warmth, told, thread = kept(work)
+def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(keep_warm: KeepWarm) -> None:
+    warmth, messages, thread = keep_warm(Mock(side_effect=TypeError("a bug of ours")))
     thread.join(20)
     warmth.keep()
     assert not thread.is_alive()
-    assert len(told) == 1
-    assert "a bug of ours" in told[0]
-    assert "report this" in told[0]
+    assert len(messages) == 1
+    assert "a bug of ours" in messages[0]
+    assert "report this" in messages[0]
     assert not warmth.warm
 
 
-def test_an_end_under_a_job_is_no_bug(kept: Kept) -> None:
+def test_an_end_under_a_job_is_no_bug(keep_warm: KeepWarm) -> None:
     """The library reaches into a context that was stopped meanwhile."""
     began, go = threading.Event(), threading.Event()
 
@@ -252,18 +249,18 @@ def test_an_end_under_a_job_is_no_bug(kept: Kept) -> None:
         go.wait(20)
         raise AttributeError("'NoneType' object has no attribute 'sc'")
 
-    warmth, told, thread = kept(work)
+    warmth, messages, thread = keep_warm(work)
     assert began.wait(20)
     warmth.leave()
     go.set()
     thread.join(20)
-    assert told == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("touch", ["brew.readers.direct.executors.import_worker", "brew.driver.warm_up._touch"])
 def test_a_worker_that_is_kept_warm_has_imported_what_ends_a_transaction(touch: str) -> None:
     """kafka-python takes 0.15 s; a stand-by that takes over would spend them in its first transaction."""
     module, name = touch.rsplit(".", 1)
-    asked = f"import sys, {module}; list({module}.{name}([])); print('brew.kafka.group_requests' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout == "True\n"
+    script = f"import sys, {module}; list({module}.{name}([])); print('brew.kafka.group_requests' in sys.modules)"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout == "True\n"

@@ -39,7 +39,7 @@ def stream(batches: int, end: bytes) -> bytes:
     return (target.getvalue() if end else sent) + end
 
 
-def worker(told: bytes, *, name: str = "pyspark.worker") -> int:
+def worker(stdin: bytes, *, name: str = "pyspark.worker") -> int:
     """`pyspark.worker.main`, as far as this is about it: how many batches a function gets that checks their end."""
     known: dict[str, Any] = {"__name__": name, "pa": pa, "check": check_all_rows_came}
     exec(
@@ -51,7 +51,7 @@ def worker(told: bytes, *, name: str = "pyspark.worker") -> int:
         known,
     )
     main: Callable[[Any], int] = known["main"]
-    return main(io.BufferedReader(io.BytesIO(told)))  # type: ignore[arg-type]
+    return main(io.BufferedReader(io.BytesIO(stdin)))  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -74,23 +74,23 @@ def test_a_connection_that_ends_between_two_batches_is_not_the_end_of_the_rows(c
 
 def test_a_task_acknowledges_at_once_what_spark_waits_for() -> None:
     """Without it rows came 40 ms later, in each task of Python's."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
         spark, _ = server.accept()
         with spark:
             for _ in range(3):  # a connection with questions and answers: the kernel delays its acknowledgments
                 spark.sendall(b"?")
-                ours.recv(1)
-                ours.sendall(b"!")
+                connection.recv(1)
+                connection.sendall(b"!")
                 spark.recv(1)
-            assert not ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            assert not connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
             known: dict[str, Any] = {"__name__": "pyspark.worker", "tune": tune_worker}
             exec("def main(infile):\n    tune()\n", known)
             try:
-                with os.fdopen(os.dup(ours.fileno()), "rb", 65536) as infile:
+                with os.fdopen(os.dup(connection.fileno()), "rb", 65536) as infile:
                     known["main"](infile)
             finally:
                 gc.unfreeze()
-            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
 
 
 def test_another_pyspark_is_refused_and_rows_that_come_from_no_task_are_their_callers(

@@ -31,9 +31,9 @@ from brew.settings import PipelineSettings
 @pytest.fixture
 def progress() -> ObservedProgress:
     settings = PipelineSettings(Connection("localhost:1"), "in", "out", "dlq", "g")
-    made = ObservedProgress(recorder_of(settings, ProbeSettings()), settings)
-    made.phase(Phase.WORKING)
-    return made
+    observed = ObservedProgress(recorder_of(settings, ProbeSettings()), settings)
+    observed.phase(Phase.WORKING)
+    return observed
 
 
 def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int = 10) -> PartitionFacts:
@@ -57,8 +57,8 @@ def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int =
 )
 def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], ending: Ending) -> None:
     """A commit that failed may have been applied: only the next attempt's locate tells."""
-    told = ended_attempt(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
-    assert (told.ending, told.transactional_id) == (ending, "g:in:3")
+    event = ended_attempt(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
+    assert (event.ending, event.transactional_id) == (ending, "g:in:3")
 
 
 def test_no_status_is_without_an_ending() -> None:
@@ -69,8 +69,8 @@ def test_an_outcome_counts_on_the_terminal_and_for_the_watchers(progress: Observ
     """The table is the same with probes and without; the task tells the timestamp of its last record."""
     progress.survey([fact(0, end=15, stable=15)])
     an_hour_ago = int(time.time() * 1000) - 3_600_000
-    told = {"enriched": 8, "rejected": 2, "reasons": {"not-json": 2}, "newest_ms": an_hour_ago}
-    progress.outcome(Outcome(0, 0, 10, Status.COMMITTED, **told))
+    counts = {"enriched": 8, "rejected": 2, "reasons": {"not-json": 2}, "newest_ms": an_hour_ago}
+    progress.outcome(Outcome(0, 0, 10, Status.COMMITTED, **counts))
     assert (progress.totals.enriched, progress.totals.rejected, progress.partitions[0].position) == (8, 2, 10)
     status = progress.recorder.status()
     assert (status.totals.records, status.totals.dead_letters) == (10, 2)
@@ -79,9 +79,9 @@ def test_an_outcome_counts_on_the_terminal_and_for_the_watchers(progress: Observ
 
 def test_partitions_of_other_drivers_are_not_told(progress: ObservedProgress) -> None:
     """With --share each driver tells of its own, so that sums over all are right; one that stands by has none."""
-    for ours in ({0, 1}, {1, 2}):
-        progress.survey([fact(n) for n in range(4)], ours)
-        assert {one.partition for one in progress.recorder.status().partitions} == ours
+    for own in ({0, 1}, {1, 2}):
+        progress.survey([fact(n) for n in range(4)], own)
+        assert {one.partition for one in progress.recorder.status().partitions} == own
     progress.phase(Phase.STANDING_BY, "other works")
     status = progress.recorder.status()
     assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
@@ -103,8 +103,8 @@ print(*sys.modules.keys() & {"opentelemetry", "prometheus_client"})
 
 def test_a_run_that_nobody_watches_imports_nothing_of_the_watching() -> None:
     """It took a tenth of a second of each start; spans and metrics are no dependency either that has to be there."""
-    told = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert told.stdout == "brew.observability.settings brew.observability.status\n\n"
+    completed = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout == "brew.observability.settings brew.observability.status\n\n"
 
 
 SUBJECT = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
@@ -127,13 +127,14 @@ def spans_of(*attempts: Ended) -> list[ReadableSpan]:
 
 def test_a_transaction_is_a_span_and_its_steps_lie_within_it_one_after_another() -> None:
     """The times are the attempt's own, not those of the report; attributes are those of the conventions, and ours."""
-    *steps, whole = spans_of(attempt())
+    *steps, transaction = spans_of(attempt())
     assert [one.name for one in steps] == list(STEPS)
-    assert (whole.name, whole.start_time, whole.end_time) == ("transact orders", 1_000_500_000_000, 1_001_100_000_000)
-    assert {one.parent.span_id for one in steps} == {whole.context.span_id}
-    assert [one.start_time for one in steps] == [whole.start_time, *(one.end_time for one in steps[:-1])]
-    assert steps[-1].end_time == whole.end_time
-    assert dict(whole.attributes or {}) == {
+    assert transaction.name == "transact orders"
+    assert (transaction.start_time, transaction.end_time) == (1_000_500_000_000, 1_001_100_000_000)
+    assert {one.parent.span_id for one in steps} == {transaction.context.span_id}
+    assert [one.start_time for one in steps] == [transaction.start_time, *(one.end_time for one in steps[:-1])]
+    assert steps[-1].end_time == transaction.end_time
+    assert dict(transaction.attributes or {}) == {
         "messaging.system": "kafka",
         "messaging.operation.name": "transact",
         "messaging.operation.type": "process",
@@ -147,7 +148,7 @@ def test_a_transaction_is_a_span_and_its_steps_lie_within_it_one_after_another()
         "brew.txn.until": 150,
         "brew.txn.id": "g:orders:3",
     }
-    assert (whole.status.status_code, whole.links) == (StatusCode.UNSET, ())
+    assert (transaction.status.status_code, transaction.links) == (StatusCode.UNSET, ())
 
 
 def parent(number: int) -> str:
@@ -155,10 +156,10 @@ def parent(number: int) -> str:
 
 
 def test_a_span_links_to_what_wrote_its_records() -> None:
-    whole = spans_of(attempt(traces=[parent(7), parent(9), parent(0), "00-nonsense-1-01"]))[-1]
-    assert [(one.context.trace_id, one.context.span_id) for one in whole.links] == [(7, 7), (9, 9)]
-    assert all(one.context.is_remote for one in whole.links)
-    assert whole.parent is None
+    transaction = spans_of(attempt(traces=[parent(7), parent(9), parent(0), "00-nonsense-1-01"]))[-1]
+    assert [(one.context.trace_id, one.context.span_id) for one in transaction.links] == [(7, 7), (9, 9)]
+    assert all(one.context.is_remote for one in transaction.links)
+    assert transaction.parent is None
 
 
 @pytest.mark.parametrize(
@@ -166,9 +167,9 @@ def test_a_span_links_to_what_wrote_its_records() -> None:
 )
 def test_what_failed_is_an_error_and_what_was_refused_is_none(status: Status, kind: str | None) -> None:
     """A range that somebody else has done is nobody's fault. Nobody measured an attempt whose task Spark lost."""
-    whole = spans_of(attempt(status, detail="why"))[-1]
-    assert (whole.attributes or {}).get("error.type") == kind
-    assert whole.status.status_code is (StatusCode.UNSET if kind is None else StatusCode.ERROR)
+    transaction = spans_of(attempt(status, detail="why"))[-1]
+    assert (transaction.attributes or {}).get("error.type") == kind
+    assert transaction.status.status_code is (StatusCode.UNSET if kind is None else StatusCode.ERROR)
     assert spans_of(ended_attempt(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
 
 

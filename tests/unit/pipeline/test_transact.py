@@ -43,13 +43,13 @@ class Watched(FakeTransaction):
         yield
 
     def __getattribute__(self, name: str) -> Any:
-        known = super().__getattribute__(name)
+        method = super().__getattribute__(name)
         if name not in WAITS:
-            return known
+            return method
 
-        def call(*given: object) -> object:
-            self.deadlines[name] = given[-1]
-            return known(*given)
+        def call(*arguments: object) -> object:
+            self.deadlines[name] = arguments[-1]
+            return method(*arguments)
 
         return call
 
@@ -216,13 +216,8 @@ def test_a_crash_at_each_point_leaves_all_or_nothing_and_is_healed(point: CrashP
     assert broker.sources() == [1, 2, 3]
 
 
-_trouble = st.one_of(
-    st.none(),
-    st.sampled_from(CrashPoint),
-    st.tuples(
-        st.sampled_from(["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"]), st.booleans()
-    ),
-)
+_step = st.sampled_from(["fence", "locate", "begin", "produce", "flush", "send-offsets", "commit"])
+_trouble = st.one_of(st.none(), st.sampled_from(CrashPoint), st.tuples(_step, st.booleans()))
 
 
 @given(visible=st.sets(st.integers(0, 39)), troubles=st.lists(st.tuples(st.integers(1, 12), _trouble), max_size=25))
@@ -248,9 +243,9 @@ def test_whatever_happens_each_visible_record_comes_out_exactly_once(visible: se
     assert broker.committed == Committed(40, "topic-id=x")
 
 
-def copied(_topic: str, _partition: int, given: Rows) -> list[tuple[Record]]:
+def copied(_topic: str, _partition: int, batch: Rows) -> list[tuple[Record]]:
     """A transformation: the same record once more."""
-    return [(Record(key=key, value=value),) for key, value in zip(given.keys, given.values, strict=True)]
+    return [(Record(key=key, value=value),) for key, value in zip(batch.keys, batch.values, strict=True)]
 
 
 def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
@@ -260,19 +255,19 @@ def test_every_wait_of_a_transaction_shares_its_deadline() -> None:
         kafka = Watched(Broker(), queue=1)
         run(kafka, [rows(0, 1, value=value)], deadline=deadline, first_time=True, transform=transform)
         assert kafka.deadlines.keys() == WAITS - {"abort"}
-        assert all(given is deadline for given in kafka.deadlines.values())
+        assert all(passed is deadline for passed in kafka.deadlines.values())
         assert kafka.mapped_steps == ["produce"]
 
 
 def test_what_is_written_has_a_deadline_of_its_own_and_the_caller_learns_whether_it_was(broker: Broker) -> None:
     """Preparing may take its time while no transaction is open; one that never begins has written nothing."""
-    asked, own, given = Deadline(5), Deadline(9), list[Deadline]()
+    deadline, own, deadlines = Deadline(5), Deadline(9), list[Deadline]()
     kafka = Watched(broker)
-    assert transact(kafka, lambda _: Write(given.append, lambda: 4, "m", own), asked) is True
-    assert (given, broker.committed) == ([own], Committed(4, "m"))
+    assert transact(kafka, lambda _: Write(deadlines.append, lambda: 4, "m", own), deadline) is True
+    assert (deadlines, broker.committed) == ([own], Committed(4, "m"))
     given_own = dict.fromkeys(["flush", "send_offsets", "commit"], own)
-    assert kafka.deadlines == dict.fromkeys(["fence", "locate"], asked) | given_own
-    assert transact(kafka, lambda _: None, asked) is False
+    assert kafka.deadlines == dict.fromkeys(["fence", "locate"], deadline) | given_own
+    assert transact(kafka, lambda _: None, deadline) is False
 
 
 def test_a_crash_half_way_tells_how_many_records_are_in_the_log(broker: Broker) -> None:
@@ -289,11 +284,11 @@ def test_a_crash_half_way_tells_how_many_records_are_in_the_log(broker: Broker) 
 def test_a_transaction_that_runs_out_of_time_says_so_and_is_aborted(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The text names the step; a transformation is not asked when there is no time left."""
     now, kafka = [0.0], FakeTransaction(Broker())
-    known = getattr(kafka, step)
+    method = getattr(kafka, step)
 
-    def slow(*given: object) -> None:
+    def slow(*arguments: object) -> None:
         now[0] = 6.0
-        known(*given)
+        method(*arguments)
 
     monkeypatch.setattr(kafka, step, slow)
     transform = None if step == "await_acks" else lambda *_: pytest.fail("asked")
@@ -370,8 +365,8 @@ def test_a_queued_record_goes_where_it_should_with_the_brokers_time(broker: Brok
     for _ in range(2):
         queue(kafka, deadline, "t", b"v", b"k", 4, headers=[("h", b"1")])
     kafka.flush(deadline)
-    told = [(r.topic, r.value, r.key, r.partition, r.timestamp, r.headers) for r in broker.log]
-    assert told == [("t", b"v", b"k", 4, 0, [("h", b"1")])] * 2
+    records = [(r.topic, r.value, r.key, r.partition, r.timestamp, r.headers) for r in broker.log]
+    assert records == [("t", b"v", b"k", 4, 0, [("h", b"1")])] * 2
     assert kafka.deadlines["make_room"] is deadline
 
 

@@ -20,17 +20,18 @@ class FakeTail:
     """Offsets up to ``end`` are there; remembers what was asked for."""
 
     end: int
-    at: int = 0
-    asked: list[tuple[int, int, float]] = field(default_factory=list)
+    position: int = 0
+    takes: list[tuple[int, int, float]] = field(default_factory=list)
 
     def take(self, most: int, most_bytes: int, wait_s: float) -> FetchedRecords | None:
-        self.asked.append((most, most_bytes, wait_s))
-        start, self.at = self.at, min(self.end, self.at + most, self.at + max(1, most_bytes // SIZE))
-        return taken(start, self.at) if self.at > start else None
+        self.takes.append((most, most_bytes, wait_s))
+        start = self.position
+        self.position = min(self.end, start + most, start + max(1, most_bytes // SIZE))
+        return taken(start, self.position) if self.position > start else None
 
 
 def taken(start: int, end: int) -> FetchedRecords:
-    records = [log_record(at, value=b"{}", timestamp=(1, at * 10)) for at in range(start, end)]
+    records = [log_record(offset, value=b"{}", timestamp=(1, offset * 10)) for offset in range(start, end)]
     return FetchedRecords(records, end, (end - start) * SIZE)
 
 
@@ -39,18 +40,18 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "CHUNK", 10)
 
 
-def read(there: int, most: int, most_bytes: int) -> tuple[TransactionInput, list[int], FakeTail]:
-    tail = FakeTail(there)
+def read(end: int, most: int, most_bytes: int) -> tuple[TransactionInput, list[int], FakeTail]:
+    tail = FakeTail(end)
     first = tail.take(10, most_bytes, 0.05)
-    one = TransactionInput(tail, first, most, most_bytes, ConcurrencyLimit(1))
-    assert one.reached() == first.until, "before the first batch"
-    return one, [offset for rows in one for offset in rows.offsets], tail
+    written = TransactionInput(tail, first, most, most_bytes, ConcurrencyLimit(1))
+    assert written.reached() == first.until, "before the first batch"
+    return written, [offset for rows in written for offset in rows.offsets], tail
 
 
 def test_it_ends_where_nothing_more_is_there_and_never_waits() -> None:
-    one, offsets, tail = read(25, 1000, 1_000_000)
-    assert (one.reached(), offsets) == (25, list(range(25)))
-    assert {wait_s for _most, _bytes, wait_s in tail.asked[1:]} == {0}
+    written, offsets, tail = read(25, 1000, 1_000_000)
+    assert (written.reached(), offsets) == (25, list(range(25)))
+    assert {wait_s for _most, _bytes, wait_s in tail.takes[1:]} == {0}
 
 
 @pytest.mark.parametrize(
@@ -58,13 +59,13 @@ def test_it_ends_where_nothing_more_is_there_and_never_waits() -> None:
 )
 def test_it_ends_at_either_bound(most: int, most_bytes: int, until: int) -> None:
     """Records and bytes are counted over the whole transaction, not from one look to the next."""
-    one, offsets, tail = read(1000, most, most_bytes)
-    assert (one.reached(), offsets, tail.at) == (until, list(range(until)), until)
+    written, offsets, tail = read(1000, most, most_bytes)
+    assert (written.reached(), offsets, tail.position) == (until, list(range(until)), until)
 
 
 def test_markers_alone_move_its_end_without_a_row() -> None:
-    one = TransactionInput(FakeTail(0), FetchedRecords([], 7, 0), 10, 1000, ConcurrencyLimit(1))
-    assert (list(one), one.reached()) == ([], 7)
+    written = TransactionInput(FakeTail(0), FetchedRecords([], 7, 0), 10, 1000, ConcurrencyLimit(1))
+    assert (list(written), written.reached()) == ([], 7)
 
 
 def test_rows_hold_the_records_columns_in_order() -> None:

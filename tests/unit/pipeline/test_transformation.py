@@ -22,12 +22,12 @@ SETTINGS = PipelineSettings(
 
 
 def test_orders_are_a_transformation_with_the_limits_of_the_run() -> None:
-    made = transformation(SETTINGS)
-    assert made == OrderEnrichment(Limits(max_bytes=70))
-    assert pickle.loads(pickle.dumps(made)) == made
-    assert made.whole_input_first is False
+    orders = transformation(SETTINGS)
+    assert orders == OrderEnrichment(Limits(max_bytes=70))
+    assert pickle.loads(pickle.dumps(orders)) == orders
+    assert orders.whole_input_first is False
     assert transformation(replace(SETTINGS, profiles=ProfilesSettings())).whole_input_first is True
-    prepared = made.ready(SETTINGS.connection, "group", 1)  # the connection leads nowhere
+    prepared = orders.ready(SETTINGS.connection, "group", 1)  # the connection leads nowhere
     assert (prepared.evidence, prepared.malformed) == (None, None)
     assert prepared.transform is None, "orders take the way without a Record: functions cost them nothing"
     assert b'"loyalty_tier":"gold"' in bytes(prepared.enrich(b"gold-1", b'{"customer_id":"c"}'))
@@ -45,11 +45,9 @@ def test_a_transformation_that_is_not_there_is_refused_by_its_name(named: str) -
 
 def test_the_library_imports_no_application() -> None:
     """The lint contract sees the imports that stand in the text; this sees what is loaded."""
-    asked = (
+    code = (
         "import sys, brew.attempt, brew.driver.run, brew.readers.direct.worker, brew.driver.micro_batches; "
         "print(sorted({n.partition('.')[0] for n in sys.modules} & {'pipeline', 'operations', 'downstream', 'proof'}))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == "[]"

@@ -24,14 +24,12 @@ with watched("orders[3]", 0.05):
 threading.Event().wait(0.6)
 print("alive")
 """
-
 SLEEPS = """
 with watched("orders[3]", 1.0):
     print("ready", flush=True)
     threading.Event().wait(0.3)
 print("alive")
 """
-
 FORKS = """
 with watched("before the fork", 60.0):
     pass

@@ -17,14 +17,12 @@ from proof.__main__ import proof
 
 NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
 ME, FILE = "User:me", "/c.properties"
-
-
 TOPIC = "Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
 GROUP = "Group authorization failed (GROUP_AUTHORIZATION_FAILED)"
 ID = "Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
 
 
-def told_to_me(text: str, names: Mapping[str, str] = NAMES, *, read_only: bool = False) -> str:
+def advice_for_me(text: str, names: Mapping[str, str] = NAMES, *, read_only: bool = False) -> str:
     return advice(text, ME, dict(names), FILE, read_only=read_only) or ""
 
 
@@ -61,21 +59,21 @@ def told_to_me(text: str, names: Mapping[str, str] = NAMES, *, read_only: bool =
 )
 def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rights: list[str]) -> None:
     assert denial_in(text) is Denial.RIGHT
-    told = told_to_me(text)
+    message = advice_for_me(text)
     for right in rights:
-        assert f"{right}: `kafka-acls --add --allow-principal User:me --operation {right.split()[0]} " in told
-    assert told.count("kafka-acls") == len(rights)
-    assert told.startswith("User:me lacks ")
+        assert f"{right}: `kafka-acls --add --allow-principal User:me --operation {right.split()[0]} " in message
+    assert message.count("kafka-acls") == len(rights)
+    assert message.startswith("User:me lacks ")
 
 
 def test_what_a_command_writes_is_named_where_the_brokers_name_nothing() -> None:
     names = {"input": "in", "dead_letter": "in.dlq", "written0": "in", "written1": "in.dlq.replayed", "group": "g"}
-    told = told_to_me("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", names)
-    assert "Write on topic in: " in told
-    assert "Write on topic in.dlq.replayed: " in told
-    assert told.count("kafka-acls") == 2
+    message = advice_for_me("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", names)
+    assert "Write on topic in: " in message
+    assert "Write on topic in.dlq.replayed: " in message
+    assert message.count("kafka-acls") == 2
     for text, right in (("describe topic in", "Write on topic in: "), ("scan of in", "Read on topic in: ")):
-        assert right in told_to_me(f"{text}: x (TOPIC_AUTHORIZATION_FAILED)", names)
+        assert right in advice_for_me(f"{text}: x (TOPIC_AUTHORIZATION_FAILED)", names)
 
 
 SINKS = "send-offsets of group a source in topic in.1"
@@ -87,7 +85,7 @@ SINKS = "send-offsets of group a source in topic in.1"
 )
 def test_a_sinks_refused_offsets_name_the_group_or_topic_of_the_two_that_it_sends(error: str, lacks: str) -> None:
     """Its position's, and those of its query's source."""
-    assert f"lacks {lacks}:" in told_to_me(f"{SINKS}: x ({error})")
+    assert f"lacks {lacks}:" in advice_for_me(f"{SINKS}: x ({error})")
 
 
 @pytest.mark.parametrize(
@@ -101,9 +99,9 @@ def test_a_sinks_refused_offsets_name_the_group_or_topic_of_the_two_that_it_send
 )
 def test_a_door_that_stays_shut_names_the_user_or_the_file(text: str, kind: Denial) -> None:
     assert denial_in(text) is kind
-    told = told_to_me(text)
-    assert FILE in told
-    assert (ME in told) is (kind is Denial.LOGIN)
+    message = advice_for_me(text)
+    assert FILE in message
+    assert (ME in message) is (kind is Denial.LOGIN)
 
 
 @pytest.mark.parametrize("text", ["", "survey: timed out (_TIMED_OUT)", "fence: a newer holder (_FENCED)"])
@@ -121,8 +119,8 @@ _WITHOUT = {"campaign", "replay"}
 def test_the_page_and_the_makefile_tell_what_the_code_does() -> None:
     assert acl.rights_table() in SECURITY
     assert acl.sink_rights_table() in SECURITY
-    told = " ".join(row[0] for row in tables(SECURITY, "One file says who we are")[0])
-    assert ALLOWED.keys() - set(told.replace("`", "").replace(",", "").split()) == {"sasl.mechanisms"}
+    settings = " ".join(row[0] for row in tables(SECURITY, "One file says who we are")[0])
+    assert ALLOWED.keys() - set(settings.replace("`", "").replace(",", "").split()) == {"sasl.mechanisms"}
     assert "$(call option,--client-config,CLIENT_CONFIG)" in (ROOT / "Makefile").read_text()
 
 
@@ -141,7 +139,7 @@ def test_a_right_tells_the_command_that_grants_it() -> None:
         "kafka-acls --add --allow-principal User:u --operation Write --resource-pattern-type prefixed "
         "--transactional-id g:"
     )
-    looking = told_to_me("locate: x (GROUP_AUTHORIZATION_FAILED)", read_only=True)
+    looking = advice_for_me("locate: x (GROUP_AUTHORIZATION_FAILED)", read_only=True)
     assert "Describe on group g: " in looking, "who only looks at a position needs less"
 
 
@@ -160,9 +158,9 @@ PROGRAMS = {"pipeline": pipeline, "downstream": downstream, "proof": proof}
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_command_that_is_told_where_brokers_are_is_told_who_it_is(name: str) -> None:
-    found = dict(_commands(PROGRAMS[name], name))
-    assert len(found) > 3
-    for path, command in found.items():
+    commands = dict(_commands(PROGRAMS[name], name))
+    assert len(commands) > 3
+    for path, command in commands.items():
         options = {flag: one for one in command.params for flag in one.opts}
         if "--bootstrap" not in options or path.split()[-1] in _WITHOUT:
             continue

@@ -92,7 +92,7 @@ def test_a_signal_stops_a_program(program: str, number: signal.Signals, grace: l
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("how", "follow", "code", "said"),
+    ("how", "follow", "code", "output"),
     [
         ("short", "drain", None, ""),
         ("working", "drain", None, "finished\n"),
@@ -104,19 +104,19 @@ def test_a_signal_stops_a_program(program: str, number: signal.Signals, grace: l
     ],
 )
 def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
-    how: str, follow: str, code: int | None, said: str, number: signal.Signals
+    how: str, follow: str, code: int | None, output: str, number: signal.Signals
 ) -> None:
     """128 and the signal's number; 0 for one that goes on until it is stopped; what was found out counts more."""
     command = [sys.executable, "-c", _PROGRAM, how, str(int(number)), follow]
     ran = subprocess.run(command, timeout=_DEADLINE_S, check=False, capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (128 + number if code is None else code, said), ran.stderr
+    assert (ran.returncode, ran.stdout) == (128 + number if code is None else code, output), ran.stderr
     assert ran.stderr == (f"program: stopped by {number.name}\n" if code is None else "")
 
 
 def test_a_command_ends_when_the_thread_that_its_signal_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python crashed when it ended before: 18 of 200 runs of `told before the check` had exit code 139."""
     stop = threading.Event()
-    monkeypatch.setattr("_thread.start_new_thread", lambda work, given: threading.Timer(0.2, work, given).start())
+    monkeypatch.setattr("_thread.start_new_thread", lambda work, args: threading.Timer(0.2, work, args).start())
 
     @click.command()
     def program() -> None:
@@ -128,7 +128,7 @@ def test_a_command_ends_when_the_thread_that_its_signal_started_runs(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("error", "cause", "code", "said"),
+    ("error", "cause", "code", "line"),
     [
         # PySpark's and IPython's handlers raise it, and click makes its own exception of it.
         (KeyboardInterrupt(), None, 128 + signal.SIGINT, "program: stopped by SIGINT"),
@@ -139,13 +139,13 @@ def test_a_command_ends_when_the_thread_that_its_signal_started_runs(monkeypatch
     ],
     ids=["an interrupt that another handler took", "a signal inside a client's call", "a question without an answer"],
 )
-def test_what_ends_a_command_is_said_without_a_trace(error: Any, cause: Any, code: int, said: str, capfd: Any) -> None:
+def test_what_ends_a_command_is_said_without_a_trace(error: Any, cause: Any, code: int, line: str, capfd: Any) -> None:
     @click.command()
     def program() -> None:
         raise error from cause
 
     assert exit_code_of(program, "program", []) == code
-    assert re.fullmatch(said, capfd.readouterr().err.strip())
+    assert re.fullmatch(line, capfd.readouterr().err.strip())
 
 
 def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:
@@ -166,6 +166,6 @@ def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: 
         raise Refused(f"nothing is called {what}; name something else")
 
     assert exit_code_of(command, "pipeline", ["gold-\udcff", *more]) == ExitCode.REFUSED
-    told = capsys.readouterr().err
-    text = json.loads(told)["error"] if more else told
+    output = capsys.readouterr().err
+    text = json.loads(output)["error"] if more else output
     assert "nothing is called gold-\N{REPLACEMENT CHARACTER}" in text

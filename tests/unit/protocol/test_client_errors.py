@@ -55,14 +55,12 @@ def test_an_error_is_one_leaf_and_keeps_its_text(name: str, flags: dict[str, boo
     assert error.retriable() is ("retriable" in flags)
     with pytest.raises(leaf) as caught, mapped("send-offsets"):
         raise KafkaException(error)
-    for found in (caught.value, classify(error, "send-offsets")):
-        assert (type(found), str(found)) == (leaf, f"send-offsets: what it says ({name})")
+    for failure in (caught.value, classify(error, "send-offsets")):
+        assert (type(failure), str(failure)) == (leaf, f"send-offsets: what it says ({name})")
 
 
 def test_no_code_of_the_library_is_left_unmapped() -> None:
-    codes = [
-        value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
-    ]
+    codes = [code for name in dir(KafkaError) if isinstance(code := getattr(KafkaError, name), int) and name.isupper()]
     assert len(codes) > 100
     for code in codes:
         for flags in range(8):
@@ -80,17 +78,17 @@ def test_what_the_client_logs_names_the_topics_in_the_step_and_in_the_advice(cap
     """Those that were not attempted because of them are none of them; whoever reads the log still gets all of it."""
     refusals = AuthorizationFailures()
     above = logging.getLogger("test.refusals")
-    told = refusals.logger(above)
+    logger = refusals.logger(above)
     assert refusals.step("commit") == "commit"
     with caplog.at_level(logging.ERROR):
         for topic, why in (("g.deltas", NO), ("g.changelog", BESIDE), ("a.totals", NO), ("g.deltas", NO)):
-            told.error(LINE, topic, why)
+            logger.error(LINE, topic, why)
     assert len(caplog.records) == 4
     step = refusals.step("send-offsets")
     assert step == "send-offsets (no Write on topic a.totals, g.deltas)"
     names = {"topic": "orders", "output": "a.totals", "written0": "a.totals", "group": "g"}
     text = f"orders[0]: no transaction succeeded there for 10 s, at last: Abortable: {step}: {ERROR}"
-    said = advice(text, "User:me", names, None)
-    named = [one for one in ("a.totals", "g.deltas", "orders") if f"Write on topic {one}: `" in said]
+    message = advice(text, "User:me", names, None)
+    named = [one for one in ("a.totals", "g.deltas", "orders") if f"Write on topic {one}: `" in message]
     assert named == ["a.totals", "g.deltas"]
-    assert said.count("kafka-acls") == 2
+    assert message.count("kafka-acls") == 2

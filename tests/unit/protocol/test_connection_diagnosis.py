@@ -46,29 +46,29 @@ def refusing() -> str:
 
 def test_a_refused_port_is_told_with_what_starts_a_broker(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a checkout it is `make up`; an installed wheel has no Makefile beside it."""
-    told = cause(Connection(refusing))
-    assert told.found == f"{refusing} refuses connections: nothing listens there"
-    assert told.next == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
+    diagnosis = cause(Connection(refusing))
+    assert diagnosis.found == f"{refusing} refuses connections: nothing listens there"
+    assert diagnosis.next == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
     monkeypatch.setattr(connection_diagnosis, "_CHECKOUT", Path("/nowhere"))
     assert cause(Connection(refusing)).next.startswith("start one with `brew-sandbox up`, or point BOOTSTRAP")
 
 
 def test_a_name_without_an_address_is_told_as_that() -> None:
     """Names below .invalid never have one (RFC 2606); to start a broker would not help."""
-    told = cause(Connection("kafka.invalid:9092"))
-    assert told.found.startswith("the name 'kafka.invalid' has no address (")
-    assert told.next.startswith("correct the name in BOOTSTRAP")
-    assert "make up" not in told.next
+    diagnosis = cause(Connection("kafka.invalid:9092"))
+    assert diagnosis.found.startswith("the name 'kafka.invalid' has no address (")
+    assert diagnosis.next.startswith("correct the name in BOOTSTRAP")
+    assert "make up" not in diagnosis.next
 
 
 def test_a_server_that_hangs_up_is_told_by_what_the_client_speaks(refusing: str, hangs_up: str) -> None:
     """To start another broker on the port would not work; of several servers the one that tells more is told."""
-    told = cause(Connection(hangs_up, TLS, source="client.properties"))
-    assert told.found == f"{hangs_up} does not speak TLS, and this client does (security.protocol is SASL_SSL)"
-    assert told.next.endswith("set security.protocol in client.properties to SASL_PLAINTEXT")
-    told = cause(Connection(hangs_up))
-    assert told.found == f"{hangs_up} accepts connections and answers nothing"
-    assert told.next.startswith("check whether that broker hangs")
+    diagnosis = cause(Connection(hangs_up, TLS, source="client.properties"))
+    assert diagnosis.found == f"{hangs_up} does not speak TLS, and this client does (security.protocol is SASL_SSL)"
+    assert diagnosis.next.endswith("set security.protocol in client.properties to SASL_PLAINTEXT")
+    diagnosis = cause(Connection(hangs_up))
+    assert diagnosis.found == f"{hangs_up} accepts connections and answers nothing"
+    assert diagnosis.next.startswith("check whether that broker hangs")
     assert hangs_up in cause(Connection(f"{refusing},{hangs_up}", TLS)).found
 
 
@@ -83,23 +83,23 @@ NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 def outage(patience_s: float | None = 120.0) -> Outage:
     """Brokers that answered at 0."""
-    made = Outage("k:9092", "the run waits", patience_s)
-    assert made.answered(0.0) is None
-    return made
+    new = Outage("k:9092", "the run waits", patience_s)
+    assert new.answered(0.0) is None
+    return new
 
 
 def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> None:
     """With what waits, until when, and how long it lasted: counted from the last answer before it."""
-    one = outage()
-    assert one.answered(100.0) is None
-    assert one.silent(104.0, NOON) == (
+    away = outage()
+    assert away.answered(100.0) is None
+    assert away.silent(104.0, NOON) == (
         "brokers-away: k:9092 has not answered for 4 s; the run waits, at least until 12:01:56 UTC (120 s)"
     )
-    assert [one.silent(at, NOON) for at in (105.0, 120.0, 135.0)] == [None] * 3
-    assert one.answered(136.0) == "brokers-back: k:9092 answers again; it was away for 36 s"
-    assert [one.answered(at) for at in (138.0, 140.0)] == [None] * 2
-    assert "has not answered for 20 s" in (one.silent(160.0, NOON) or "")
-    assert one.answered(170.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
+    assert [away.silent(seconds, NOON) for seconds in (105.0, 120.0, 135.0)] == [None] * 3
+    assert away.answered(136.0) == "brokers-back: k:9092 answers again; it was away for 36 s"
+    assert [away.answered(seconds) for seconds in (138.0, 140.0)] == [None] * 2
+    assert "has not answered for 20 s" in (away.silent(160.0, NOON) or "")
+    assert away.answered(170.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
     assert (outage(None).silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")
     never = Outage("k:9092", "the run waits", 120.0)  # the program's own first question ends it with what to do
     assert (never.silent(0.0), never.silent(100.0), never.answered(101.0)) == (None, None, None)
@@ -107,5 +107,5 @@ def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> Non
 
 @pytest.mark.parametrize(("silent_s", "until"), [(119.0, "12:00:01"), (120.0, "12:00:00"), (500.0, "12:00:00")])
 def test_the_time_of_giving_up_is_never_one_that_has_passed(silent_s: float, until: str) -> None:
-    one = outage()
-    assert f"until {until} UTC" in (one.silent(silent_s, NOON) or "")
+    away = outage()
+    assert f"until {until} UTC" in (away.silent(silent_s, NOON) or "")

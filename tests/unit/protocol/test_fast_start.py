@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,12 +19,12 @@ from brew.kafka.transaction import connect_early
 from proof import seed
 
 
-class Held:
+class FakeProducer:
     """Stands for a producer, in a frame that an error went through."""
 
 
-def _goes_through() -> weakref.ref[Held]:
-    held = Held()
+def _goes_through() -> weakref.ref[FakeProducer]:
+    held = FakeProducer()
     with pytest.raises(BrewError), mapped("fence"):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "late", False, True))
     return weakref.ref(held)
@@ -75,40 +74,32 @@ def test_a_seeder_connects_before_its_first_record(monkeypatch: pytest.MonkeyPat
 
 def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log's end behind a marker is told by a fetch that finds nothing: brokers would hold it back for 500 ms."""
-    given: dict[str, Any] = {}
-
-    class Made(Exception):
-        pass
-
-    def consumer(*_args: Any, **settings: Any) -> None:
-        given.update(settings)
-        raise Made
-
+    consumer = Mock(side_effect=RuntimeError("its settings are all that is tested"))
     monkeypatch.setattr(log_reader, "consumer", consumer)
-    with pytest.raises(Made):
+    with pytest.raises(RuntimeError, match="its settings"):
         list(log_reader.scan(Connection("nowhere:1"), "orders", {0: (0, 5)}, "read_committed"))
-    assert given["fetch.wait.max.ms"] <= 20
+    assert consumer.call_args.kwargs["fetch.wait.max.ms"] <= 20
 
 
-class Door(Silent):
-    """A broker that shuts it at the second knock, and answers no question."""
+class UnreachableAdmin(Silent):
+    """A client whose broker refuses its second connection, and answers no request."""
 
-    def __init__(self, told: ConnectionFailures) -> None:
+    def __init__(self, failures: ConnectionFailures) -> None:
         super().__init__()
-        self.told = told
+        self.failures = failures
 
     def poll(self, _timeout: float) -> None:
         if len(self.timeouts) == 2:
-            self.told(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+            self.failures(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
 
 
 def test_a_wrong_password_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client would wait for an answer as long as it may, although the broker has said no."""
-    made: list[Door] = []
-    monkeypatch.setattr(clients, "admin", lambda _connection, error_cb: made.append(Door(error_cb)) or made[0])
+    admins: list[UnreachableAdmin] = []
+    monkeypatch.setattr(clients, "admin", lambda _, error_cb: admins.append(UnreachableAdmin(error_cb)) or admins[0])
     with pytest.raises(Denied, match="wrong password"):
         clients.reach(Connection("nowhere:1"), Deadline(30))
-    assert made[0].timeouts == [0.25, 0.5]
+    assert admins[0].timeouts == [0.25, 0.5]
 
 
 class Coordinator(Silent):
@@ -118,7 +109,7 @@ class Coordinator(Silent):
         super().__init__()
         self.quiet = quiet
 
-    def committed(self, _asked: object, timeout: float) -> None:
+    def committed(self, _partitions: object, timeout: float) -> None:
         self.list_topics(timeout=timeout)
 
     def poll(self, _timeout: float) -> Coordinator | None:

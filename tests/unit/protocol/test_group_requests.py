@@ -32,40 +32,39 @@ def _topic(kind: Any, *codes: int) -> Any:
     return kind(name="orders", partitions=parts)
 
 
-def _answer(*codes: int, many: bool, whole: int = 0) -> OffsetFetchResponse:
+def _answer(*codes: int, many: bool, error_code: int = 0) -> OffsetFetchResponse:
     """Partition 0 stands at 7, partition 1 nowhere."""
     if not many:
-        return OffsetFetchResponse(topics=[_topic(_Topic, *codes)], error_code=whole)
+        return OffsetFetchResponse(topics=[_topic(_Topic, *codes)], error_code=error_code)
     topics = [_topic(_Group.OffsetFetchResponseTopics, *codes)]
-    return OffsetFetchResponse(groups=[_Group(group_id="g", topics=topics, error_code=whole)])
+    return OffsetFetchResponse(groups=[_Group(group_id="g", topics=topics, error_code=error_code)])
 
 
 @pytest.mark.parametrize(("many", "version"), [(False, 7), (True, 9)])
 @pytest.mark.parametrize("stable", [False, True])
 def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, version: int, stable: bool) -> None:
     """Brokers since 2.5 and since 3.0 are asked in different words."""
-    asked = group_requests._request("g", WANTED, stable, multi_group=many)
-    read = OffsetFetchRequest.decode(asked.encode(version=version), version=version)
-    told = read.groups[0] if many else read
-    topics = [(one.name, list(one.partition_indexes)) for one in told.topics]
-    assert (told.group_id, topics, read.require_stable) == ("g", [("orders", [0, 1])], stable)
+    request = group_requests._request("g", WANTED, stable, multi_group=many)
+    read = OffsetFetchRequest.decode(request.encode(version=version), version=version)
+    group = read.groups[0] if many else read
+    topics = [(one.name, list(one.partition_indexes)) for one in group.topics]
+    assert (group.group_id, topics, read.require_stable) == ("g", [("orders", [0, 1])], stable)
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) -> None:
-    stable, pending = (
-        group_requests._parsed_response(_answer(code, code, many=many), multi_group=many) for code in (0, 88)
-    )
+    responses = [_answer(code, code, many=many) for code in (0, 88)]
+    stable, pending = (group_requests._parsed_response(one, multi_group=many) for one in responses)
     none = FetchedOffset(None, unstable=False)
     assert stable == {("orders", 0): FetchedOffset(7, unstable=False), ("orders", 1): none}
     assert pending["orders", 1] == FetchedOffset(None, unstable=True)
 
 
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize(("codes", "whole"), [((0, 16), 0), ((), 16)])
-def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], whole: int) -> None:
+@pytest.mark.parametrize(("codes", "error_code"), [((0, 16), 0), ((), 16)])
+def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], error_code: int) -> None:
     with pytest.raises(NotCoordinatorError):
-        group_requests._parsed_response(_answer(*codes, many=many, whole=whole), multi_group=many)
+        group_requests._parsed_response(_answer(*codes, many=many, error_code=error_code), multi_group=many)
 
 
 PLACE = ("orders", 0)
@@ -92,31 +91,31 @@ def admin() -> Admin:
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.Event]:
     """Looks are answered once it is set."""
-    may = threading.Event()
+    allowed = threading.Event()
 
     def ask(*_: object) -> list[dict[tuple[str, int], FetchedOffset]]:
-        assert may.wait(20)
+        assert allowed.wait(20)
         return [{PLACE: FetchedOffset(None, unstable=True)}, {PLACE: FetchedOffset(5, unstable=False)}]
 
     monkeypatch.setattr(group_requests, "open_admin", lambda *_: admin)
     monkeypatch.setattr(group_requests, "ask", ask)
-    yield may
-    may.set()
+    yield allowed
+    allowed.set()
 
 
-def _asker() -> OffsetFetchClient:
+def _fetch_client() -> OffsetFetchClient:
     return OffsetFetchClient(Connection("nowhere:1"), "g", Deadline(5), 1.0)
 
 
 def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Admin, answer: threading.Event) -> None:
-    one = _asker()
+    client = _fetch_client()
     with ThreadPoolExecutor() as others:
-        looks = [others.submit(one.fetch, "step", PLACE, Deadline(20)) for _ in range(2)]
-        until(lambda: one._in_use == 2, "both looks")
-        one.end()
+        looks = [others.submit(client.fetch, "step", PLACE, Deadline(20)) for _ in range(2)]
+        until(lambda: client._in_use == 2, "both looks")
+        client.end()
         assert not admin.closed.is_set()
         with pytest.raises(Retriable, match="step: another transaction has closed this connection"):
-            one.fetch("step", PLACE, Deadline(20))
+            client.fetch("step", PLACE, Deadline(20))
         answer.set()
         assert [look.result(20) for look in looks] == [CoordinatorAnswer(5, aware=True)] * 2
     assert admin.closed.is_set()
@@ -125,15 +124,15 @@ def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Ad
 @pytest.mark.usefixtures("answer")
 def test_a_connection_that_nobody_uses_or_that_is_forgotten_ends_at_once_and_once(admin: Admin) -> None:
     """Forgotten with a group that this process has not asked about for long."""
-    one = _asker()
-    one.end()
+    client = _fetch_client()
+    client.end()
     assert admin.closed.is_set()
     admin.closed.clear()
-    one.end()
-    del one
+    client.end()
+    del client
     assert not admin.closed.is_set()
-    one = _asker()
-    del one
+    client = _fetch_client()
+    del client
     assert admin.closed.is_set()
 
 
@@ -143,7 +142,7 @@ def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monke
     """The client's own thread would wait for itself; others may wait for an address that nobody tells."""
     monkeypatch.setattr(group_requests, "_CLOSE_S", 0.05)
     admin.may_close.clear()
-    ending = threading.Thread(target=_asker().end, name=name)
+    ending = threading.Thread(target=_fetch_client().end, name=name)
     ending.start()
     ending.join(20)
     assert (ending.is_alive(), admin.closed.is_set()) == (False, False)
@@ -179,11 +178,11 @@ def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> No
 
 def _calls(path: Path) -> list[str]:
     """Attributes, and names as text: `getattr(client, "describe_consumer_groups")` is a call, too."""
-    found, source = [], path.read_text()
+    calls, source = [], path.read_text()
     if not any(name in source for name in FORBIDDEN):
         return []
     for node in ast.walk(ast.parse(source)):
         name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
         if name in FORBIDDEN:
-            found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
-    return found
+            calls.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
+    return calls

@@ -95,11 +95,8 @@ def _clients() -> list[KafkaAdminClient]:
 
 def _sockets() -> set[socket.socket]:
     """The open ones, apart from pairs that wake a thread up."""
-    return {
-        one
-        for one in gc.get_objects()
-        if isinstance(one, socket.socket) and one.family == socket.AF_INET and one.fileno() >= 0
-    }
+    sockets = {one for one in gc.get_objects() if isinstance(one, socket.socket)}
+    return {one for one in sockets if one.family == socket.AF_INET and one.fileno() >= 0}
 
 
 @pytest.mark.parametrize("kind", ["UnsupportedVersionError", "IncompatibleBrokerVersion"])
@@ -107,8 +104,8 @@ def test_an_unsupported_request_is_refused_with_the_version_that_knows_it(kind: 
     """Kafka 3.0 brought KIP-664."""
     import kafka.errors  # noqa: PLC0415 - `introspect` imports the library first, warnings silenced
 
-    told = kafka_python._to_brew_error(getattr(kafka.errors, kind)("ListTransactions"), "list transactions")
-    assert isinstance(told, Unsupported)
-    assert isinstance(told, Refused)
-    assert "Kafka 3.0 or later" in str(told)
-    assert str(told).startswith("list transactions")
+    error = kafka_python._to_brew_error(getattr(kafka.errors, kind)("ListTransactions"), "list transactions")
+    assert isinstance(error, Unsupported)
+    assert isinstance(error, Refused)
+    assert "Kafka 3.0 or later" in str(error)
+    assert str(error).startswith("list transactions")

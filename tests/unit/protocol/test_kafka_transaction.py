@@ -90,7 +90,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def made(monkeypatch: pytest.MonkeyPatch, producer: Producer, kind: type = KafkaTransaction) -> KafkaTransaction:
+def begun(monkeypatch: pytest.MonkeyPatch, producer: Producer, kind: type = KafkaTransaction) -> KafkaTransaction:
     monkeypatch.setattr(transaction, "producer", lambda *_args, **_settings: producer)
     monkeypatch.setattr(transaction, "locator", lambda *_args: Group())
     settings = TransactionSettings(Connection("nowhere:1"), "group", 30)
@@ -108,7 +108,7 @@ def write(kafka: KafkaTransaction) -> None:
 def test_a_fence_calls_again_long_before_the_library_looks_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """While the transaction before is being completed, or no connection is up, librdkafka waits half a second."""
     producer = Producer(busy=(code, 5))
-    made(monkeypatch, producer).fence(Deadline(20))
+    begun(monkeypatch, producer).fence(Deadline(20))
     assert len(producer.fences) == 6
     assert sum(producer.fences) < LIBRDKAFKAS_PAUSE_S / 3
 
@@ -116,11 +116,11 @@ def test_a_fence_calls_again_long_before_the_library_looks_again(monkeypatch: py
 def test_the_calls_of_a_fence_grow_longer_and_end_with_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that are away for long are not asked a hundred times a second."""
     producer = Producer(busy=(KafkaError._TIMED_OUT, 60))
-    made(monkeypatch, producer).fence(Deadline(20))
+    begun(monkeypatch, producer).fence(Deadline(20))
     assert (producer.fences[0], producer.fences[-1]) == (0.01, 3.0)
     assert producer.fences == sorted(producer.fences)
     with pytest.raises(DeadlineExceeded, match="fence"):
-        made(monkeypatch, Producer(busy=(KafkaError.CONCURRENT_TRANSACTIONS, 10**9))).fence(Deadline(0.05))
+        begun(monkeypatch, Producer(busy=(KafkaError.CONCURRENT_TRANSACTIONS, 10**9))).fence(Deadline(0.05))
 
 
 @pytest.mark.parametrize("kind", [KafkaTransaction, SinkTransaction])
@@ -129,9 +129,9 @@ def test_a_call_that_hangs_ends_the_attempt_and_nothing_more_is_sent(
 ) -> None:
     """Any further call of the producer would hang as well, or contradict what the hanging one still sends."""
     producer = Producer(released.wait)
-    kafka = made(monkeypatch, producer, kind)
-    told = r"send-offsets.*: the client did not return within its time-out of 0.04 s"
-    with pytest.raises(DeadlineExceeded, match=told):
+    kafka = begun(monkeypatch, producer, kind)
+    expected = r"send-offsets.*: the client did not return within its time-out of 0.04 s"
+    with pytest.raises(DeadlineExceeded, match=expected):
         write(kafka)
     with pytest.raises(DeadlineExceeded, match="abort: the producer has not returned"):
         kafka.abort(Deadline(30))
@@ -141,7 +141,7 @@ def test_a_call_that_hangs_ends_the_attempt_and_nothing_more_is_sent(
 
 def test_a_call_gets_the_time_that_is_left_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(lambda: None, lambda: None)
-    kafka = made(monkeypatch, producer)
+    kafka = begun(monkeypatch, producer)
     kafka.send_offsets(5, "", Deadline(300))
     kafka.send_offsets(5, "", Deadline(3))
     assert producer.timeouts[0] == 20
@@ -151,7 +151,7 @@ def test_a_call_gets_the_time_that_is_left_up_to_its_limit(monkeypatch: pytest.M
 def test_its_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = failing(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
     producer = Producer(busy, failing(KafkaError.UNKNOWN_MEMBER_ID, abortable=True), failing(KafkaError._FENCED))
-    kafka = made(monkeypatch, producer)
+    kafka = begun(monkeypatch, producer)
     with pytest.raises(Abortable, match="send-offsets"):
         write(kafka)
     assert (len(producer.timeouts), producer.calls) == (2, ["purge", "abort"])
@@ -162,7 +162,7 @@ def test_its_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_keeps_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may have 1,024 of them, and an error in a cycle would keep each until the next collection."""
     producer = Producer(failing(KafkaError.UNKNOWN_MEMBER_ID, abortable=True))
-    kafka = made(monkeypatch, producer)
+    kafka = begun(monkeypatch, producer)
     gc.disable()
     try:
         with pytest.raises(Abortable):

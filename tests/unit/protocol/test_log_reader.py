@@ -30,14 +30,14 @@ from pipeline.transformation import OrderEnrichment
 def test_rows_are_those_of_the_messages_and_end_the_same_partitions() -> None:
     """Any mixture of records below, at and past the ends, of other partitions, and of end-of-partition events."""
     for seed in range(300):
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         got, offsets = [], [0, 0, 0, 0]
-        for _ in range(dice.randint(0, 12)):
-            partition = dice.randrange(4)
-            offsets[partition] += dice.randint(1, 2)
-            end = KafkaError(KafkaError._PARTITION_EOF) if dice.random() < 0.1 else None
+        for _ in range(rng.randint(0, 12)):
+            partition = rng.randrange(4)
+            offsets[partition] += rng.randint(1, 2)
+            end = KafkaError(KafkaError._PARTITION_EOF) if rng.random() < 0.1 else None
             got.append(log_record(offsets[partition], partition, error=end))
-        ends = {p: dice.randint(1, 6) for p in range(3)}
+        ends = {p: rng.randint(1, 6) for p in range(3)}
         plain, rows = dict(ends), dict(ends)
         messages = log_reader._take_messages(list(got), plain)
         places = [(one.partition(), one.offset()) for one in messages]
@@ -48,11 +48,11 @@ def test_rows_are_those_of_the_messages_and_end_the_same_partitions() -> None:
 def test_a_broker_s_own_timestamp_is_none() -> None:
     """It says nothing about the producer; and a record without headers has an empty list."""
     times = (TIMESTAMP_LOG_APPEND_TIME, 12), (TIMESTAMP_CREATE_TIME, 12)
-    found = log_reader._take_rows([log_record(n, timestamp=time) for n, time in enumerate(times, 1)], {0: 9})
-    assert found == [(0, 1, b"k", None, [], None), (0, 2, b"k", None, [], 12)]
+    rows = log_reader._take_rows([log_record(n, timestamp=time) for n, time in enumerate(times, 1)], {0: 9})
+    assert rows == [(0, 1, b"k", None, [], None), (0, 2, b"k", None, [], 12)]
 
 
-def at(offset: int, error: int) -> Any:
+def error_at(offset: int, error: int) -> Any:
     """An event of partition 0."""
     return log_record(offset, error=KafkaError(error))
 
@@ -64,10 +64,10 @@ def at(offset: int, error: int) -> Any:
         # Offsets 4 and 5 were markers: nobody ever sees the last offset of the range.
         ([log_record(3), log_record(6)], [3], {1: 9}),
         # A broker that is not up to date yet may report an earlier end.
-        ([at(4, KafkaError._PARTITION_EOF)], [], {0: 5, 1: 9}),
-        ([at(5, KafkaError._PARTITION_EOF)], [], {1: 9}),
+        ([error_at(4, KafkaError._PARTITION_EOF)], [], {0: 5, 1: 9}),
+        ([error_at(5, KafkaError._PARTITION_EOF)], [], {1: 9}),
         # Librdkafka connects again by itself.
-        ([at(0, KafkaError._TRANSPORT), at(0, KafkaError._ALL_BROKERS_DOWN)], [], {0: 5, 1: 9}),
+        ([error_at(0, KafkaError._TRANSPORT), error_at(0, KafkaError._ALL_BROKERS_DOWN)], [], {0: 5, 1: 9}),
     ],
     ids=["at the end", "past the end", "a reported end before it", "a reported end", "a lost connection"],
 )
@@ -80,7 +80,7 @@ def test_what_ends_a_partition(messages: list[Any], handed_out: list[int], left:
 
 def test_a_record_that_retention_took_is_not_waited_for() -> None:
     with pytest.raises(KafkaException):
-        _take_messages([at(0, KafkaError._AUTO_OFFSET_RESET)], {0: 5})
+        _take_messages([error_at(0, KafkaError._AUTO_OFFSET_RESET)], {0: 5})
 
 
 class _Leaders:
@@ -88,10 +88,10 @@ class _Leaders:
 
     def __init__(self, *offsets: int) -> None:
         self._offsets = list(offsets)
-        self.asked = 0
+        self.calls = 0
 
     def list_offsets(self, wanted: dict[Any, Any], **_more: Any) -> dict[Any, Any]:
-        self.asked += 1
+        self.calls += 1
         offset = self._offsets.pop(0) if len(self._offsets) > 1 else self._offsets[0]
         return {tp: SimpleNamespace(result=lambda: SimpleNamespace(offset=offset)) for tp in wanted}
 
@@ -100,7 +100,7 @@ def test_an_answer_without_an_offset_is_asked_again_within_the_deadline() -> Non
     """-1001 came back for the end of a log whose leader had just died: it read as a truncated log."""
     leaders: Any = _Leaders(0, 700, -1001, 0, 700, 705)
     assert log_offsets(leaders, "orders", [1], Deadline(5)) == {1: LogOffsets(0, 700, 705)}
-    assert leaders.asked == 6
+    assert leaders.calls == 6
     leaders = _Leaders(-1001)
     with pytest.raises(DeadlineExceeded, match=r"the leader of partitions \[1\] has none yet"):
         log_offsets(leaders, "orders", [1], Deadline(0.1))
@@ -110,7 +110,7 @@ class Silent:
     """A consumer that has nothing to say; ``broker``: whether its questions are answered."""
 
     def __init__(self, *, broker: bool, error_cb: Any = None) -> None:
-        self.broker, self.closed, self.asked, self.error_cb = broker, False, 0, error_cb
+        self.broker, self.closed, self.calls, self.error_cb = broker, False, 0, error_cb
         self.assigned: list[TopicPartition] = []
 
     def assign(self, partitions: list[TopicPartition]) -> None:
@@ -129,7 +129,7 @@ class Silent:
 
     def get_watermark_offsets(self, _partition: TopicPartition, timeout: float) -> tuple[int, int]:
         assert 0 < timeout <= 1
-        self.asked += 1
+        self.calls += 1
         if not self.broker:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return 0, 7
@@ -144,71 +144,71 @@ class Silent:
 
 
 def _reader(monkeypatch: pytest.MonkeyPatch, silent_s: float, *, broker: bool) -> tuple[TailReader, list[Silent]]:
-    made: list[Silent] = []
+    consumers: list[Silent] = []
 
     def consumer(*_: Any, error_cb: Any, **__: Any) -> Silent:
-        made.append(Silent(broker=broker, error_cb=error_cb))
-        return made[-1]
+        consumers.append(Silent(broker=broker, error_cb=error_cb))
+        return consumers[-1]
 
     monkeypatch.setattr(log_reader, "consumer", consumer)
     monkeypatch.setattr(log_reader, "_QUIET_S", silent_s)
-    return TailReader(Connection("nowhere:1"), "g", "in", 2, 7, 1_000_000), made
+    return TailReader(Connection("nowhere:1"), "g", "in", 2, 7, 1_000_000), consumers
 
 
 def test_a_consumer_that_reaches_no_broker_is_replaced_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka issue 5301: it would stay silent for good, and its partition stand still."""
-    reader, made = _reader(monkeypatch, 0, broker=False)
+    reader, consumers = _reader(monkeypatch, 0, broker=False)
     assert reader.take(10, 1000, 0) is None
-    assert [one.closed for one in made] == [True, False]
-    assert [(one.topic, one.partition, one.offset) for one in made[1].assigned] == [("in", 2, 7)]
+    assert [one.closed for one in consumers] == [True, False]
+    assert [(one.topic, one.partition, one.offset) for one in consumers[1].assigned] == [("in", 2, 7)]
 
 
 def test_a_consumer_whose_password_is_refused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reports nothing to its reader; a run whose password was changed stood still for good (campaign, F36)."""
-    reader, made = _reader(monkeypatch, 0, broker=False)
-    made[-1].error_cb(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    reader, consumers = _reader(monkeypatch, 0, broker=False)
+    consumers[-1].error_cb(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
     with pytest.raises(Denied, match=r"read of in\[2\]: wrong password"):
         reader.take(10, 1000, 0)
 
 
-@pytest.mark.parametrize(("silent_s", "broker", "asked"), [(0, True, 3), (3600, False, 0)])
-def test_an_idle_consumer_is_kept(monkeypatch: pytest.MonkeyPatch, silent_s: float, broker: bool, asked: int) -> None:
+@pytest.mark.parametrize(("silent_s", "broker", "calls"), [(0, True, 3), (3600, False, 0)])
+def test_an_idle_consumer_is_kept(monkeypatch: pytest.MonkeyPatch, silent_s: float, broker: bool, calls: int) -> None:
     """Its broker answers that there is nothing new; it is not asked before the consumer was silent for a while."""
-    reader, made = _reader(monkeypatch, silent_s, broker=broker)
+    reader, consumers = _reader(monkeypatch, silent_s, broker=broker)
     assert [reader.take(10, 1000, 0) for _ in range(3)] == [None] * 3
-    assert [(one.closed, one.asked) for one in made] == [(False, asked)]
+    assert [(one.closed, one.calls) for one in consumers] == [(False, calls)]
 
 
 def test_a_range_that_could_not_be_read_is_read_by_another_client_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
+    readers: list[Any] = []
 
     def stuck(*_: Any) -> Any:
-        made.append(Mock(read=Mock(side_effect=DeadlineExceeded("read: in[0] was not read in time"))))
-        return made[-1]
+        readers.append(Mock(read=Mock(side_effect=DeadlineExceeded("read: in[0] was not read in time"))))
+        return readers[-1]
 
     monkeypatch.setattr(micro_batches, "RangeReader", stuck)
     engine = LocalEngine(Connection("nowhere:1"), "g", 1, OrderEnrichment(Limits()))
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
             list(engine._rows(OffsetRange("in", 0, 3, 5), 1))
-    assert [one.close.called for one in made] == [True, True]
+    assert [one.close.called for one in readers] == [True, True]
     engine.close()
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Silent]:
-    """The consumers that were made: the first one has lost the brokers, and a new one reaches them."""
-    found: list[Silent] = []
+def created(monkeypatch: pytest.MonkeyPatch) -> list[Silent]:
+    """The consumers that were created: the first one has lost the brokers, and a new one reaches them."""
+    consumers: list[Silent] = []
 
     def consumer(*_: Any, **__: Any) -> Silent:
-        found.append(Silent(broker=bool(found)))
-        return found[-1]
+        consumers.append(Silent(broker=bool(consumers)))
+        return consumers[-1]
 
     for module in (log_reader, group_consumer):
         monkeypatch.setattr(module, "consumer", consumer)
         monkeypatch.setattr(module, "SILENT_S", 0)
     monkeypatch.setattr(clients, "reach", lambda *_, **__: None)
-    return found
+    return consumers
 
 
 def _read_nothing() -> None:
@@ -217,41 +217,38 @@ def _read_nothing() -> None:
         list(reader.read(5, 9, Deadline(0.05), threading.Event()))
 
 
-def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(made: list[Silent]) -> None:
+def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(created: list[Silent]) -> None:
     """Within the range, at the offset that comes next: its transaction need not time out first."""
     _read_nothing()
-    assert [one.closed for one in made] == [True, False]
-    assert [(one.partition, one.offset) for one in made[1].assigned] == [(2, 5)]
+    assert [one.closed for one in created] == [True, False]
+    assert [(one.partition, one.offset) for one in created[1].assigned] == [(2, 5)]
 
 
-def test_nobody_is_replaced_while_the_brokers_are_away(made: list[Silent], monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any, **__: Any) -> None:
-        raise Unreachable("nobody answered")
-
-    monkeypatch.setattr(clients, "reach", away)
+def test_nobody_is_replaced_while_the_brokers_are_away(created: list[Silent], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "reach", Mock(side_effect=Unreachable("nobody answered")))
     _read_nothing()
-    assert [one.closed for one in made] == [False]
+    assert [one.closed for one in created] == [False]
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(made: list[Silent], named: bool) -> None:
+def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(created: list[Silent], named: bool) -> None:
     """Its partitions may be somebody else's by now; those that are named it has again, from where it is told."""
     member = Member(MemberSettings(Connection("nowhere:1"), "g", "in"))
     listener = Mock(assigned=Mock(side_effect=lambda partitions: dict.fromkeys(partitions, 7)))
-    made[0].broker = named
+    created[0].broker = named
     if named:
         member.take([0, 1], listener)
-        made[0].broker = False
+        created[0].broker = False
     else:
         member.join(listener)
         member._assigned([0, 1])
     assert member.poll(10, 0) == {}
-    told = [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1])]
+    expected = [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1])]
     heard = [(name, sorted(partitions)) for name, (partitions,), _ in listener.mock_calls]
-    assert (heard, member.owned) == ((told, {0, 1}) if named else (told[:2], set()))
-    assert len(made) == 2
+    assert (heard, member.owned) == ((expected, {0, 1}) if named else (expected[:2], set()))
+    assert len(created) == 2
     if named:
-        assert [(one.partition, one.offset) for one in made[1].assigned] == [(0, 7), (1, 7)]
+        assert [(one.partition, one.offset) for one in created[1].assigned] == [(0, 7), (1, 7)]
     else:
-        assert made[1].subscribed == ["in"]
-    until(lambda: made[0].closed, "the old consumer is closed")
+        assert created[1].subscribed == ["in"]
+    until(lambda: created[0].closed, "the old consumer is closed")

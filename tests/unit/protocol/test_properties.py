@@ -45,8 +45,8 @@ sasl.kerberos.kinit.cmd
 """
 
 
-def sentence(text: str) -> str:
-    """What is said of settings that are refused, alone or together."""
+def refusal(text: str) -> str:
+    """The text of the error that settings are refused with, alone or together."""
     with pytest.raises(UsageError) as caught:
         check_together(parse(text, "f"), "f")
     return str(caught.value)
@@ -54,7 +54,7 @@ def sentence(text: str) -> str:
 
 @pytest.mark.parametrize("name", WEAKENS.split())
 def test_what_the_promise_rests_on_is_refused_by_name_with_its_line_and_without_its_value(name: str) -> None:
-    text, begin = sentence(f"# one\nsecurity.protocol=SSL\n{name}={CANARY}\n"), f"f:3: {name}=*** is refused: "
+    text, begin = refusal(f"# one\nsecurity.protocol=SSL\n{name}={CANARY}\n"), f"f:3: {name}=*** is refused: "
     assert text.startswith(begin)
     assert CANARY not in text
     assert len(text) > len(begin) + 10, "it says why, or what to do"
@@ -74,19 +74,19 @@ def test_what_the_promise_rests_on_is_refused_by_name_with_its_line_and_without_
     ],
 )
 def test_every_other_line_is_refused_with_what_to_do(line: str, words: str) -> None:
-    told = sentence(line)
-    assert words in told
-    assert CANARY not in told
+    text = refusal(line)
+    assert words in text
+    assert CANARY not in text
 
 
 @given(st.text(max_size=300))
 def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
     try:
-        found = parse(text, "f")
+        settings = parse(text, "f")
     except UsageError as error:
         assert "f:" in str(error)  # noqa: PT017 - either way is right
         return
-    assert found.keys() <= ALLOWED.keys()
+    assert settings.keys() <= ALLOWED.keys()
 
 
 def test_a_secret_prints_as_stars_wherever_it_goes_and_is_there_for_the_client() -> None:
@@ -106,7 +106,7 @@ LIST = f"=*** is not on the list of settings that are let through: {LISTED}"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("client.id", "f:1: this is not a setting; write name=value, and begin a comment with #"),
         ("\n\n=x", "f:3: this is not a setting; write name=value, and begin a comment with #"),
@@ -125,12 +125,12 @@ LIST = f"=*** is not on the list of settings that are let through: {LISTED}"
         ),
     ],
 )
-def test_a_line_that_is_refused_is_told_in_one_whole_sentence(text: str, said: str) -> None:
-    assert sentence(text) == said
+def test_a_line_that_is_refused_is_told_in_one_whole_sentence(text: str, expected: str) -> None:
+    assert refusal(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("client.id=a=b", {"client.id": ConfigLine(1, "a=b")}),
         ("\t client.id\t=\ta b \r\n", {"client.id": ConfigLine(1, "a b")}),
@@ -142,9 +142,9 @@ def test_a_line_that_is_refused_is_told_in_one_whole_sentence(text: str, said: s
         ("", {}),
     ],
 )
-def test_what_is_let_through_is_given_as_the_client_wants_it(text: str, found: dict[str, ConfigLine]) -> None:
+def test_what_is_let_through_is_given_as_the_client_wants_it(text: str, expected: dict[str, ConfigLine]) -> None:
     """With its line; a reference to a secret is looked up later, so its value is not compared with the list."""
-    assert parse(text, "f") == found
+    assert parse(text, "f") == expected
 
 
 PLAIN = "sasl.username=u\nsasl.password=p\n"
@@ -163,16 +163,16 @@ PLAIN = "sasl.username=u\nsasl.password=p\n"
     ],
 )
 def test_settings_that_go_together_are_accepted(text: str) -> None:
-    found = parse(text, "f")
-    check_together(found, "f")
-    assert found == parse(text, "f"), "they are checked, not changed"
+    settings = parse(text, "f")
+    check_together(settings, "f")
+    assert settings == parse(text, "f"), "they are checked, not changed"
 
 
 SSL, SASL, NO_EFFECT = "security.protocol=SSL", "security.protocol=SASL_SSL", "has no effect with security.protocol"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (SASL, f"f: {SASL} needs sasl.username, sasl.password, sasl.mechanism, too"),
         (f"{SASL}\nsasl.username=a", f"f: {SASL} needs sasl.password, sasl.mechanism, too"),
@@ -187,8 +187,8 @@ SSL, SASL, NO_EFFECT = "security.protocol=SSL", "security.protocol=SASL_SSL", "h
         (f"{SSL}\nssl.key.location=k", "f:2: ssl.key.location needs ssl.certificate.location, too"),
     ],
 )
-def test_settings_that_do_not_go_together_are_told_in_one_whole_sentence(text: str, said: str) -> None:
-    assert sentence(text) == said
+def test_settings_that_do_not_go_together_are_told_in_one_whole_sentence(text: str, expected: str) -> None:
+    assert refusal(text) == expected
 
 
 BASE = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u\n"
@@ -211,8 +211,8 @@ def test_a_password_comes_from_the_environment_or_a_file(file: Path, monkeypatch
     file.write_text(f"{BASE}sasl.password=${{env:BREW_PW}}\n")
     monkeypatch.setenv("BREW_PW", "own")
     for environ, password in (({"BREW_PW": CANARY}, CANARY), (None, "own")):
-        found = load(file, environ)
-        assert (found.secrets["sasl.password"].reveal(), found.variables) == (password, {"BREW_PW"})
+        connection = load(file, environ)
+        assert (connection.secrets["sasl.password"].reveal(), connection.variables) == (password, {"BREW_PW"})
     file.write_text(f"{BASE}sasl.password=${{file:pw}}\n")
     file.chmod(0o644)  # holds no secret itself
     for end in ("", "\n", "\r\n"):
@@ -289,9 +289,9 @@ def test_what_holds_no_secret_may_come_from_elsewhere_too(file: Path) -> None:
     with file.open("a") as more:
         more.write("sasl.mechanism=plain\n")
     (file.parent / "id").write_bytes(b"a b\r\n")
-    found = load(file, {"P": "sasl_ssl", "PW": "pw"})
+    connection = load(file, {"P": "sasl_ssl", "PW": "pw"})
     plain = {"security.protocol": "SASL_SSL", "client.id": "a b", "sasl.username": "u", "sasl.mechanism": "PLAIN"}
-    assert (found.properties, found.variables, found.source) == (plain, {"PW"}, str(file))
+    assert (connection.properties, connection.variables, connection.source) == (plain, {"PW"}, str(file))
     file.write_text("client.id=${file:gone}\n")
     with pytest.raises(UsageError) as caught:
         load(file)
@@ -305,9 +305,9 @@ def test_a_path_from_the_working_directory_is_kept_absolute(file: Path, monkeypa
     """Paths begin at the file's folder; programs that are started with it may stand elsewhere."""
     _certificates(file)
     monkeypatch.chdir(file.parent)
-    found = load(Path(file.name))
-    paths = [found.properties[f"ssl.{name}.location"] for name in ("ca", "key")]
-    assert [found.source, *paths] == [str(file), *(str(file.parent / name) for name in ("ca.pem", "me.key"))]
+    connection = load(Path(file.name))
+    paths = [connection.properties[f"ssl.{name}.location"] for name in ("ca", "key")]
+    assert [connection.source, *paths] == [str(file), *(str(file.parent / name) for name in ("ca.pem", "me.key"))]
 
 
 def test_a_certificate_holds_from_its_first_to_its_last_second(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,15 +375,15 @@ def _shown(file: Path) -> str:
 
 @pytest.mark.parametrize("servers", ["kafka", "kafka:", ":9092", "[]:1", "a:1,b", "a:1,", "", "a:0", "a:65536", "a:9x"])
 def test_a_server_without_a_name_or_a_port_is_refused_by_every_way_in(servers: str) -> None:
-    said = rf"{re.escape(repr(servers))}.* is not HOST:PORT with a port of 1 to 65535; write, for example"
-    for way_in in (
+    expected = rf"{re.escape(repr(servers))}.* is not HOST:PORT with a port of 1 to 65535; write, for example"
+    for entry_point in (
         checked_bootstrap,
-        lambda given: click.command()(bootstrap_option(lambda **_: None)).main(["--bootstrap", given]),
-        lambda given: brew.ExactlyOnceSink(given, name="n", topic="t"),
-        lambda given: brew.Pipeline(input="a", output="b", transform="enrich", bootstrap=given),
+        lambda bootstrap: click.command()(bootstrap_option(lambda **_: None)).main(["--bootstrap", bootstrap]),
+        lambda bootstrap: brew.ExactlyOnceSink(bootstrap, name="n", topic="t"),
+        lambda bootstrap: brew.Pipeline(input="a", output="b", transform="enrich", bootstrap=bootstrap),
     ):
-        with pytest.raises(UsageError, match=said):
-            way_in(servers)
+        with pytest.raises(UsageError, match=expected):
+            entry_point(servers)
 
 
 def test_every_form_of_a_server_is_kept() -> None:
@@ -393,9 +393,9 @@ def test_every_form_of_a_server_is_kept() -> None:
 
 def test_a_refusal_of_the_brokers_ends_with_who_lacks_what(file: Path) -> None:
     text = "scan of orders: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
-    told = CliRunner().invoke(_program, ["--client-config", str(file), "--fail", text])
-    assert isinstance(told.exception, Denied)
-    assert "User:u lacks Read on topic orders: `kafka-acls --add --allow-principal User:u" in str(told.exception)
+    result = CliRunner().invoke(_program, ["--client-config", str(file), "--fail", text])
+    assert isinstance(result.exception, Denied)
+    assert "User:u lacks Read on topic orders: `kafka-acls --add --allow-principal User:u" in str(result.exception)
     other = CliRunner().invoke(_program, ["--client-config", str(file), "--fail", "something else"])
     assert type(other.exception) is BrewError
 
@@ -405,8 +405,8 @@ PRINTABLE = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), 
 
 def _tokens(text: str) -> list[str]:
     """As Java's StreamTokenizer takes them: words, and texts in quotes with backslash escapes."""
-    found = re.findall(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)', text)
-    return [word or re.sub(r"\\(.)", r"\1", quoted) for quoted, word in found]
+    tokens = re.findall(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)', text)
+    return [word or re.sub(r"\\(.)", r"\1", quoted) for quoted, word in tokens]
 
 
 @given(PRINTABLE, PRINTABLE)
@@ -422,13 +422,13 @@ def test_a_quote_does_not_end_a_password() -> None:
 
 def _loaded(text: str) -> dict[str, str]:
     """As Java's `Properties.load` reads a line."""
-    found = {}
+    settings = {}
     for line in text.splitlines():
         name, value = re.match(r"((?:[^=\\]|\\.)*)=(.*)", line).groups()  # type: ignore[union-attr]
         plain = [re.sub(r"\\u([0-9a-f]{4})|\\(.)", _plain, one) for one in (name, value)]
         name, value = (one.encode("utf-16", "surrogatepass").decode("utf-16") for one in plain)
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def _plain(match: re.Match[str]) -> str:
@@ -445,8 +445,8 @@ def test_javas_file_holds_what_was_put_in(settings: dict[str, str]) -> None:
 def test_certificates_go_as_pem_and_a_key_that_java_can_not_read_is_refused(tmp_path: Path) -> None:
     _certificates(tmp_path / "client.properties")
     key, certificate = ((tmp_path / name).read_text() for name in ("me.key", "me.pem"))
-    ours = load(tmp_path / "client.properties").properties
-    settings = java_settings(Connection("h:1", ours, {"ssl.key.password": Secret("p")}))
+    properties = load(tmp_path / "client.properties").properties
+    settings = java_settings(Connection("h:1", properties, {"ssl.key.password": Secret("p")}))
     assert settings == {
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
@@ -458,16 +458,16 @@ def test_certificates_go_as_pem_and_a_key_that_java_can_not_read_is_refused(tmp_
     }
     (tmp_path / "me.key").write_text(key.replace("BEGIN PRIVATE", "BEGIN EC PRIVATE"))
     with pytest.raises(Refused, match="openssl pkcs8 -topk8"):
-        java_settings(Connection("h:1", ours))
+        java_settings(Connection("h:1", properties))
     assert java_settings(Connection("h:1")) == {}, "a plain connection says nothing to Java"
 
 
 @pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
 def test_a_login_by_password_goes_to_java_as_an_entry(name: str) -> None:
     """Under either name of the mechanism; the client's own name goes along, what Java does not know stays."""
-    ours = {"security.protocol": "SASL_SSL", name: "SCRAM-SHA-256", "sasl.username": "u", "client.id": "me"}
-    given = {**ours, "socket.keepalive.enable": "true"}
-    settings = java_settings(Connection("h:1", given, {"sasl.password": Secret("p")}))
+    expected = {"security.protocol": "SASL_SSL", name: "SCRAM-SHA-256", "sasl.username": "u", "client.id": "me"}
+    properties = {**expected, "socket.keepalive.enable": "true"}
+    settings = java_settings(Connection("h:1", properties, {"sasl.password": Secret("p")}))
     assert settings == {
         "client.id": "me",
         "security.protocol": "SASL_SSL",

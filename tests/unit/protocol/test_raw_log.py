@@ -39,14 +39,14 @@ def data(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> bytes:
 
 def test_the_header_tells_offsets_producer_and_number_of_records() -> None:
     """A fetch ends where its size limit says: a batch that was cut off is left out."""
-    whole = data(0, *range(1_000, 1_005))
-    (found,) = parse_batches(whole)
-    assert (found.base_offset, found.last_offset, found.records) == (0, 4, 5)
-    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 3, 11)
-    assert (found.transactional, found.control, found.marker) == (True, False, None)
-    assert found.max_timestamp == 1_004
-    for cut in (1, 30, len(whole) - 1):
-        assert [one.records for one in parse_batches(whole + whole[:cut])] == [5]
+    log = data(0, *range(1_000, 1_005))
+    (batch,) = parse_batches(log)
+    assert (batch.base_offset, batch.last_offset, batch.records) == (0, 4, 5)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (7, 3, 11)
+    assert (batch.transactional, batch.control, batch.marker) == (True, False, None)
+    assert batch.max_timestamp == 1_004
+    for cut in (1, 30, len(log) - 1):
+        assert [one.records for one in parse_batches(log + log[:cut])] == [5]
 
 
 def test_an_old_format_is_refused_with_what_to_do() -> None:
@@ -64,16 +64,16 @@ def parsed_batch(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -
     return next(parse_batches(content)), memoryview(content)
 
 
-def marker(at: int, producer: int = 7) -> Batch:
-    found = RawBatch(at, at, 1, producer, 3, -1, transactional=True, control=True, marker="abort", max_timestamp=0)
-    return found, memoryview(b"")
+def marker(base: int, producer: int = 7) -> Batch:
+    batch = RawBatch(base, base, 1, producer, 3, -1, transactional=True, control=True, marker="abort", max_timestamp=0)
+    return batch, memoryview(b"")
 
 
 GZIP = 1
 
 
 @pytest.mark.parametrize(
-    ("start", "aborted", "batches", "told"),
+    ("start", "aborted", "batches", "expected"),
     [
         (0, [], [parsed_batch(0, 100, 200)], (100, 0)),
         (1, [], [parsed_batch(0, 100, 200)], (200, 1)),
@@ -88,9 +88,9 @@ GZIP = 1
         (0, [], [], (None, 0)),
     ],
 )
-def test_markers_and_aborted_records_are_none(start: int, aborted: list, batches: list[Batch], told: tuple) -> None:
+def test_markers_and_aborted_records_are_none(start: int, aborted: list, batches: list[Batch], expected: tuple) -> None:
     """An abort ends at its marker: the same producer's next transaction is another one."""
-    assert _first(iter(batches), aborted, start) == told
+    assert _first(iter(batches), aborted, start) == expected
 
 
 class AnsweringLog:
@@ -98,33 +98,33 @@ class AnsweringLog:
 
     def __init__(self, *answers: tuple[bytes, list[tuple[int, int]]]) -> None:
         self._answers = list(answers)
-        self.asked: list[tuple[int, int]] = []
+        self.fetches: list[tuple[int, int]] = []
 
     def visible(self, _topic: str, _partition: int, offset: int, most: int, _deadline: Deadline) -> Any:
-        self.asked.append((offset, most))
+        self.fetches.append((offset, most))
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
-def asked(log: AnsweringLog, last_stable: int) -> FirstVisible:
+def look(log: AnsweringLog, last_stable: int) -> FirstVisible:
     return first_visible(log, "in", 0, 0, last_stable, Deadline(5))  # type: ignore[arg-type]
 
 
 def test_one_small_fetch_tells_where_the_first_batch_is_visible() -> None:
     """That is what a look costs for each partition that lags. A record without a timestamp has no age."""
     log = AnsweringLog((data(0, 100), []))
-    assert (asked(log, 9), log.asked) == (FirstVisible(100), [(0, 1024)])
-    assert asked(AnsweringLog((data(0, -1), [])), 1) == FirstVisible()
+    assert (look(log, 9), log.fetches) == (FirstVisible(100), [(0, 1024)])
+    assert look(AnsweringLog((data(0, -1), [])), 1) == FirstVisible()
 
 
 def test_behind_aborted_batches_larger_fetches_go_on_to_the_end_and_not_for_ever() -> None:
     """Nothing below the last stable offset is told as that; a row that never ends is given up on."""
     log = AnsweringLog((data(0, 100), [(7, 0)]), (data(1, 200), []))
-    assert (asked(log, 2), [offset for offset, _ in log.asked]) == (FirstVisible(200), [0, 1])
-    assert log.asked[1][1] > log.asked[0][1]
-    assert asked(AnsweringLog((data(0, 100), [(7, 0)])), 1) == FirstVisible(nothing=True)
-    assert asked(AnsweringLog((b"", [])), 5) == FirstVisible(nothing=True)
+    assert (look(log, 2), [offset for offset, _ in log.fetches]) == (FirstVisible(200), [0, 1])
+    assert log.fetches[1][1] > log.fetches[0][1]
+    assert look(AnsweringLog((data(0, 100), [(7, 0)])), 1) == FirstVisible(nothing=True)
+    assert look(AnsweringLog((b"", [])), 5) == FirstVisible(nothing=True)
     endless = AnsweringLog((data(0, 100), [(7, 0)]))
-    assert (asked(endless, 10**9), len(endless.asked)) == (FirstVisible(), 8)
+    assert (look(endless, 10**9), len(endless.fetches)) == (FirstVisible(), 8)
 
 
 @pytest.mark.parametrize(
@@ -161,28 +161,28 @@ def test_only_the_groups_commits_of_the_topic_are_told() -> None:
     raw = RawBatch(4, 8, 5, 7, 0, 0, True, False, None, 0)
     head = b"\x00" * 16 + b"\x02" + b"\x00" * 40 + (5).to_bytes(4, "big")
     log: Any = SimpleNamespace(batches=lambda *_: [(raw, memoryview(head + b"".join(records)))])
-    (found,) = offset_batches(log, "g", "in", 0, 0, 9)
-    assert found == OffsetBatch(raw, (OffsetCommit(3, 17), OffsetCommit(2, None)))
+    (batch,) = offset_batches(log, "g", "in", 0, 0, 9)
+    assert batch == OffsetBatch(raw, (OffsetCommit(3, 17), OffsetCommit(2, None)))
 
 
 def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"v" * 300) -> memoryview:
     """A batch of copies of `in[3]` at these source offsets; None: a record without headers."""
-    ours = [[] if offset is None else SourcePosition("in", 3, offset).headers() for offset in offsets]
+    sources = [[] if offset is None else SourcePosition("in", 3, offset).headers() for offset in offsets]
     before = [("trace", b"x" * 200), ("nothing", None)]
-    records = [(1_780_000_000_000, b"key", value, [*before, *headers]) for headers in ours]
+    records = [(1_780_000_000_000, b"key", value, [*before, *headers]) for headers in sources]
     return memoryview(bytes_of(MemoryRecordsBuilder(2, compression, 1 << 20, 0, True, 7, 1, 0), *records))
 
 
 @pytest.mark.parametrize("value", [b"v" * 300, b"", None])
 @pytest.mark.parametrize("offsets", [(5,), (5, 6), (5, 9, 70_000, 1 << 40)])
 def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int, ...], value: bytes | None) -> None:
-    found = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
-    assert source_positions(written(*offsets, value=value)) == found
+    expected = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
+    assert source_positions(written(*offsets, value=value)) == expected
 
 
 def test_a_sinks_batch_is_told_by_its_first_record() -> None:
-    ours = [("trace", b"x"), ("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
-    records = [(1_780_000_000_000, b"key", b"value", ours)] * 2
+    headers = [("trace", b"x"), ("brew.sink.name", b"revenue"), ("brew.sink.batch", b"17")]
+    records = [(1_780_000_000_000, b"key", b"value", headers)] * 2
     content = bytes_of(MemoryRecordsBuilder(2, 0, 1 << 20, 0, True, 7, 1, 0), *records)
     assert source_positions(memoryview(content)) == SinkBatch("revenue", 17)
 

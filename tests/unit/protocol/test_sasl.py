@@ -45,21 +45,21 @@ def _no_token_is_kept() -> None:
 
 
 class Endpoint:
-    """A token endpoint; ``asked``: the forms, with who asked."""
+    """A token endpoint; ``requests``: who asked, and the forms."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.answer = (200, b'{"access_token": "t-%d", "expires_in": 100}')
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                endpoint.asked.append((self.headers["Authorization"], form))
+                endpoint.requests.append((self.headers["Authorization"], form))
                 code, body = endpoint.answer
                 self.send_response(code)
                 self.end_headers()
-                self.wfile.write(body.replace(b"%d", str(len(endpoint.asked)).encode()))
+                self.wfile.write(body.replace(b"%d", str(len(endpoint.requests)).encode()))
 
             def log_message(self, *_: object) -> None: ...
 
@@ -69,13 +69,13 @@ class Endpoint:
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    thread = threading.Thread(target=made.server.serve_forever, args=[0.01])
+    new = Endpoint()
+    thread = threading.Thread(target=new.server.serve_forever, args=[0.01])
     thread.start()
-    yield made
-    made.server.shutdown()
+    yield new
+    new.server.shutdown()
     thread.join()
-    made.server.server_close()
+    new.server.server_close()
 
 
 def connection(folder: Path, text: str) -> Connection:
@@ -94,17 +94,17 @@ def oidc(tmp_path: Path, endpoint: Endpoint) -> Connection:
 def test_a_token_is_fetched_once_and_again_before_it_ends(oidc: Connection, endpoint: Endpoint) -> None:
     """By the client's credentials; each transaction has a producer of its own, so tokens are kept."""
     settings = oidc.settings()
-    found = [oauth.token(settings, lambda at=at: at) for at in (0.0, 79.9, 80.0)]
-    assert [one.text for one in found] == ["t-1", "t-1", "t-2"]
-    assert [one.ends for one in found] == [100.0, 100.0, 180.0]
-    assert endpoint.asked[0] == ("Basic ZW5yaWNoZXI6c2VzYW1lJTIycw==", "grant_type=client_credentials&scope=kafka")
+    tokens = [oauth.token(settings, lambda now=now: now) for now in (0.0, 79.9, 80.0)]
+    assert [one.text for one in tokens] == ["t-1", "t-1", "t-2"]
+    assert [one.ends for one in tokens] == [100.0, 100.0, 180.0]
+    assert endpoint.requests[0] == ("Basic ZW5yaWNoZXI6c2VzYW1lJTIycw==", "grant_type=client_credentials&scope=kafka")
 
 
 def test_librdkafka_is_given_a_callback_and_nothing_that_it_does_not_know(oidc: Connection) -> None:
     settings = oauth.client_settings(oidc)
-    told = settings.pop("oauth_cb")("")
+    token = settings.pop("oauth_cb")("")
     assert settings == {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
-    assert (told[0], told[3]) == ("t-1", {"cluster": "lkc-1", "pool": "p"})
+    assert (token[0], token[3]) == ("t-1", {"cluster": "lkc-1", "pool": "p"})
 
 
 def test_a_token_that_still_holds_is_used_while_the_endpoint_is_away(oidc: Connection, endpoint: Endpoint) -> None:
@@ -128,11 +128,11 @@ def test_an_endpoint_without_a_token_is_named(oidc: Connection, endpoint: Endpoi
 def test_the_same_in_javas_words(tmp_path: Path) -> None:
     """Tokens by Kafka's own handler; quotes in a secret stay what they are."""
     text = OIDC.format(url="https://login/token")
-    found = java_settings(connection(tmp_path, text))
-    assert found["sasl.mechanism"] == "OAUTHBEARER"
-    assert found["sasl.oauthbearer.token.endpoint.url"] == "https://login/token"
-    assert found["sasl.login.callback.handler.class"].endswith(".oauthbearer.OAuthBearerLoginCallbackHandler")
-    assert found["sasl.jaas.config"] == (
+    properties = java_settings(connection(tmp_path, text))
+    assert properties["sasl.mechanism"] == "OAUTHBEARER"
+    assert properties["sasl.oauthbearer.token.endpoint.url"] == "https://login/token"
+    assert properties["sasl.login.callback.handler.class"].endswith(".oauthbearer.OAuthBearerLoginCallbackHandler")
+    assert properties["sasl.jaas.config"] == (
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
         'clientId="enricher" clientSecret="sesame\\"s" scope="kafka" extension_cluster="lkc-1" extension_pool="p";'
     )
@@ -163,7 +163,7 @@ def test_aws_signs_where_its_package_is_and_says_so_where_not(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (OIDC.format(url="http://login/token"), r":8: .*token\.endpoint\.url=\*\*\* is refused: .*https://"),
         (KERBEROS.replace("@EXAMPLE", ";rm -rf"), r":4: .*principal=\*\*\* is refused: "),
@@ -175,9 +175,9 @@ def test_aws_signs_where_its_package_is_and_says_so_where_not(tmp_path: Path, mo
         (KERBEROS.replace("sasl.kerberos.keytab=/etc/enricher.keytab\n", ""), r"needs sasl\.kerberos\.keytab, too"),
     ],
 )
-def test_what_is_missing_or_would_reach_a_shell_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_missing_or_would_reach_a_shell_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     """Librdkafka hands a principal and a keytab to `kinit`, in a shell."""
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected):
         connection(tmp_path, text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "texts"),
+    ("kind", "reason", "texts"),
     [
         (TransactionalId, "", ["", "g", "g:t", "g:t:x", ":t:1", "g::1", "g:t:01", "g:t:-1", "g:a b:1", "g:t:²"]),
         (
@@ -37,10 +38,10 @@ def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition
         ),
     ],
 )
-def test_what_is_not_one_of_our_ids_is_not_read_as_one(kind: Any, said: str, texts: list[str]) -> None:
+def test_what_is_not_one_of_our_ids_is_not_read_as_one(kind: Any, reason: str, texts: list[str]) -> None:
     """A prefix match would fence somebody else's producer."""
     for text in texts:
-        with pytest.raises(ValueError, match=f"not a transactional id{said}"):
+        with pytest.raises(ValueError, match=f"not a transactional id{reason}"):
             kind.parse(text)
 
 
@@ -122,18 +123,6 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
 
 def test_a_retriable_call_is_repeated_until_it_succeeds_or_time_is_up() -> None:
     """Same call, same arguments, within the deadline; any other error leaves at once."""
-    answers = [Retriable("a"), Retriable("b"), 7]
-
-    def call() -> int:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert retry_until(call, "fence", Deadline(5)) == 7
-
-    def never() -> int:
-        raise Retriable("still")
-
+    assert retry_until(Mock(side_effect=[Retriable("a"), Retriable("b"), 7]), "fence", Deadline(5)) == 7
     with pytest.raises(DeadlineExceeded, match=r"fence: still failing after 0\.05 s"):
-        retry_until(never, "fence", Deadline(0.05))
+        retry_until(Mock(side_effect=Retriable("still")), "fence", Deadline(0.05))

@@ -32,7 +32,7 @@ LISTENERS = "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:12"
 
 
 @pytest.mark.parametrize(
-    ("brokers", "number", "asked", "settings"),
+    ("brokers", "number", "overrides", "settings"),
     [
         # Kafka's defaults of three replicas would make the first transaction of one node wait for ever.
         (1, 1, {}, {**ONE_COPY, "min.insync.replicas": "1"}),
@@ -45,11 +45,12 @@ LISTENERS = "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:12"
     ],
 )
 def test_brokers_are_set_up_for_their_number(
-    tmp_path: Path, brokers: int, number: int, asked: dict[str, str], settings: dict[str, str]
+    tmp_path: Path, brokers: int, number: int, overrides: dict[str, str], settings: dict[str, str]
 ) -> None:
     layout = plan(tmp_path, "c", range(1, brokers + 1), range(11, brokers + 11))
-    found = dict(line.split("=", 1) for line in server_properties(layout, layout.node(number), asked).splitlines())
-    assert found == found | settings
+    lines = server_properties(layout, layout.node(number), overrides).splitlines()
+    properties = dict(line.split("=", 1) for line in lines)
+    assert properties == properties | settings
 
 
 def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
@@ -64,8 +65,8 @@ def test_a_cluster_keeps_its_version_and_refuses_another(tmp_path: Path) -> None
     old = plan(tmp_path, "c", [1], [2])
     assert old.kafka == "4.1.1"
     replace(old, launched=Settings(kafka="3.9.2").kept()).write()
-    found = Layout.read(tmp_path)
-    assert (found is not None and found.kafka, Settings(kafka="3.9.2").jvm.part) == ("3.9.2", Part.KAFKA_3_9)
+    layout = Layout.read(tmp_path)
+    assert (layout is not None and layout.kafka, Settings(kafka="3.9.2").jvm.part) == ("3.9.2", Part.KAFKA_3_9)
     with pytest.raises(Refused, match=r"holds a cluster of Kafka 3\.9\.2, not 3\.3\.2; .*--wipe"):
         Cluster.start(tmp_path, settings=Settings(kafka="3.3.2"))
 
@@ -94,9 +95,9 @@ def test_a_port_is_refused_with_its_holders_number_until_the_holder_has_closed_i
 
 def test_free_ports_are_different_and_below_the_outgoing_range() -> None:
     """A killed broker must find its port free again, so no outgoing connection may be given it meanwhile."""
-    found = process.free(20)
-    assert len(set(found)) == 20
-    assert max(found) < 32_768
+    ports = process.free(20)
+    assert len(set(ports)) == 20
+    assert max(ports) < 32_768
 
 
 WAITS = "signal.alarm(600); signal.pause()"
@@ -135,8 +136,8 @@ def _started_by_another(folder: Path, *, ends_with_parent: bool, then: str = "")
         f"s = ServerProcess({IDLE!r}, pathlib.Path({str(folder / 'log')!r}), ends_with_parent={ends_with_parent});"
         f"print(s.identity.pid, s.identity.created, flush=True); {then}"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=not then, cwd=ROOT, text=True)
-    pid, created = told.stdout.split()
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=not then, cwd=ROOT, text=True)
+    pid, created = completed.stdout.split()
     return Identity(int(pid), float(created))
 
 
@@ -200,14 +201,14 @@ def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path, m
     monkeypatch.setattr(store, "_program", lambda _name: str(initdb))
     monkeypatch.setattr(store, "_as_user", list)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    made = store.Postgres(tmp_path, store.State(1))
-    made.home.mkdir()
-    for ending, budget_s, said in (("exit 1", 30.0, "failed"), ("exec sleep 30", 0.5, "did not end within 0.5 s")):
+    database = store.Postgres(tmp_path, store.State(1))
+    database.home.mkdir()
+    for ending, budget_s, expected in (("exit 1", 30.0, "failed"), ("exec sleep 30", 0.5, "did not end within 0.5 s")):
         initdb.write_text(f'#!/bin/sh\ntouch "$2/PG_VERSION"\n{ending}\n')
         initdb.chmod(0o755)
-        with pytest.raises(Refused, match=said):
-            made.prepare(Deadline(budget_s))
-        assert not made.data.exists()
+        with pytest.raises(Refused, match=expected):
+            database.prepare(Deadline(budget_s))
+        assert not database.data.exists()
     initdb.write_text('#!/bin/sh\ntouch "$2/PG_VERSION" "$2/whole"\n')
-    made.prepare(Deadline(10))
-    assert (made.data / "whole").exists()
+    database.prepare(Deadline(10))
+    assert (database.data / "whole").exists()

@@ -30,14 +30,14 @@ def _found(home: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(("first", "second", "told"), [(SLOW, QUICK, False), (TOO_OLD, SLOW, True)])
-def test_an_optimised_build_is_taken_before_an_earlier_one(home: Path, first: int, second: int, told: bool) -> None:
+@pytest.mark.parametrize(("first", "second", "warned"), [(SLOW, QUICK, False), (TOO_OLD, SLOW, True)])
+def test_an_optimised_build_is_taken_before_an_earlier_one(home: Path, first: int, second: int, warned: bool) -> None:
     """A pyenv's is often first on PATH and not optimised; where there is no other, a slow build is taken and told."""
     _python(home, "python3", first)
     taken = _python(home, "python3.12", second)
     done = _found(home)
-    assert (done.stdout.strip(), done.returncode, bool(done.stderr)) == (taken, 0, told)
-    assert ("built without --enable-optimizations" in done.stderr) is told
+    assert (done.stdout.strip(), done.returncode, bool(done.stderr)) == (taken, 0, warned)
+    assert ("built without --enable-optimizations" in done.stderr) is warned
 
 
 def test_what_the_user_names_is_taken_as_it_is(home: Path) -> None:
@@ -58,7 +58,7 @@ def test_without_a_python_that_will_do_it_says_what_to_do(home: Path, named: boo
 
 
 @pytest.mark.parametrize(
-    ("told", "prefix", "version", "judged"),
+    ("configured", "prefix", "version", "judged"),
     [
         ("'--enable-shared'", "/home/somebody/.pyenv", (3, 11), SLOW),
         ("'--enable-shared' '--enable-optimizations'", "/home/somebody/.pyenv", (3, 11), QUICK),
@@ -68,12 +68,12 @@ def test_without_a_python_that_will_do_it_says_what_to_do(home: Path, named: boo
     ],
 )
 def test_an_interpreter_is_judged_by_what_it_tells_of_its_build(
-    told: str | None, prefix: str, version: tuple[int, int], judged: int
+    configured: str | None, prefix: str, version: tuple[int, int], judged: int
 ) -> None:
-    asked = (
+    code = (
         "import runpy, sys, sysconfig\n"
         f"sys.base_prefix, sys.version_info = {prefix!r}, {version!r}\n"
-        f"sysconfig.get_config_var = {{'CONFIG_ARGS': {told!r}}}.get\n"
+        f"sysconfig.get_config_var = {{'CONFIG_ARGS': {configured!r}}}.get\n"
         f"runpy.run_path({str(SCRIPT.with_name('judge_python.py'))!r})\n"
     )
-    assert subprocess.run([sys.executable, "-c", asked], timeout=60, check=False).returncode == judged
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == judged

@@ -41,9 +41,8 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 def _make(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", *arguments], cwd=ROOT, env=_environment(**environment), capture_output=True, text=True, check=check
-    )
+    line, variables = ["make", *arguments], _environment(**environment)
+    return subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, check=check)
 
 
 def _command(*arguments: str, python: Path, **environment: str) -> Any:
@@ -51,7 +50,7 @@ def _command(*arguments: str, python: Path, **environment: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "passed"),
+    ("arguments", "environment", "passed"),
     [
         # The programs' own defaults hold; an empty option would override them with nothing.
         ([], {"BOOTSTRAP": "", "GROUP_ID": " "}, []),
@@ -66,9 +65,9 @@ def _command(*arguments: str, python: Path, **environment: str) -> Any:
     ],
 )
 def test_what_is_set_reaches_the_program_as_it_is(
-    python: Path, given: list[str], environment: dict[str, str], passed: list[str]
+    python: Path, arguments: list[str], environment: dict[str, str], passed: list[str]
 ) -> None:
-    assert _command("run-pipeline", *given, python=python, **environment) == ["-m", "pipeline", "run", *passed]
+    assert _command("run-pipeline", *arguments, python=python, **environment) == ["-m", "pipeline", "run", *passed]
 
 
 def test_what_the_counter_counts_by_and_whether_a_crash_run_crashes_can_be_chosen(python: Path) -> None:
@@ -86,7 +85,7 @@ def test_a_flag_is_off_when_its_variable_says_so(python: Path, value: str, passe
 
 
 @pytest.mark.parametrize(
-    ("given", "called"),
+    ("arguments", "called"),
     [
         (["lag", "INPUT_TOPIC=in"], ["lag", "--input", "in", "--group", "g"]),
         (["explain", "KEY=it's 1"], ["explain", "--group", "g", "--", "it's 1"]),
@@ -95,9 +94,9 @@ def test_a_flag_is_off_when_its_variable_says_so(python: Path, value: str, passe
         (["preflight", "MASTER=none"], ["preflight", "--group", "g", "--master", "none"]),
     ],
 )
-def test_the_commands_that_look_are_targets(python: Path, given: list[str], called: list[str]) -> None:
+def test_the_commands_that_look_are_targets(python: Path, arguments: list[str], called: list[str]) -> None:
     """A checkout's `python` is in its virtual environment: `python -m pipeline preflight` finds no module `rich`."""
-    assert _command(*given, python=python, GROUP_ID="g") == ["-m", "pipeline", *called]
+    assert _command(*arguments, python=python, GROUP_ID="g") == ["-m", "pipeline", *called]
 
 
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
@@ -123,13 +122,13 @@ def test_sigterm_to_make_reaches_the_pipeline(python: Path) -> None:
 
 def test_make_alone_lists_the_ten_targets_of_users_and_help_all_lists_every_target() -> None:
     """A newcomer reads it whole, on 80 columns; it names the list of all, which has the variables too."""
-    told = _make().stdout
-    listed = re.findall(r"^  make ([a-z-]+) +\S", told, re.MULTILINE)
+    output = _make().stdout
+    listed = re.findall(r"^  make ([a-z-]+) +\S", output, re.MULTILINE)
     assert len(listed) == 11
     assert (listed[0], listed[-1]) == ("demo", "help-all")
     assert set(listed) <= set(TARGETS)
-    assert [line for line in told.splitlines() if len(line) > 80] == []
-    assert told == _make("help").stdout
+    assert [line for line in output.splitlines() if len(line) > 80] == []
+    assert output == _make("help").stdout
     everything = "\n" + _make("help-all").stdout
     assert [target for target in TARGETS if f"\n  {target} " not in everything] == []
     assert "\n  BOOTSTRAP " in everything

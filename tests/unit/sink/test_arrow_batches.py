@@ -49,10 +49,10 @@ def columns(rows: Sequence[Row], *, before: int = 0) -> Records:
 def read(batch: ArrowBatch) -> list[tuple[Any, ...]]:
     """The batch as a broker gets it, read by aiokafka."""
     records = MemoryRecords(bytes(batch._build()))
-    found = records.next_batch()
-    assert found.validate_crc()
+    records_read = records.next_batch()
+    assert records_read.validate_crc()
     assert not records.has_next()
-    return [(one.value, one.key, list(one.headers), one.timestamp, one.offset) for one in found]
+    return [(one.value, one.key, list(one.headers), one.timestamp, one.offset) for one in records_read]
 
 
 def sent(rows: Records, most: int, own: Any = OWN) -> list[ArrowBatch]:
@@ -67,8 +67,8 @@ def test_records_are_read_as_they_were_written_each_place_in_its_order(rows: lis
     batches = sent(columns(rows, before=before), most)
     for number, place in enumerate(NAMES):
         mine = [one for one in batches if (one.topic, one.partition) == place]
-        found = [record[:3] for one in mine for record in read(one)]
-        assert found == [(v, k, [*(h or []), *OWN]) for v, k, h, at in rows if at == number]
+        records_read = [record[:3] for one in mine for record in read(one)]
+        assert records_read == [(v, k, [*(h or []), *OWN]) for v, k, h, p in rows if p == number]
     assert sum(one.record_count() for one in batches) == len(rows)
 
 
@@ -77,21 +77,21 @@ def test_a_batch_is_as_long_as_allowed_but_for_a_single_longer_record(rows: list
     for batch in sent(columns(rows), most):
         assert batch.count == 1 or len(batch.records) <= most
         assert batch.size() == len(batch._build())
-        assert [(at, when) for *_, when, at in read(batch)] == [(at, NOW) for at in range(batch.count)]
+        assert [(offset, when) for *_, when, offset in read(batch)] == [(offset, NOW) for offset in range(batch.count)]
 
 
 def test_a_batch_ends_before_the_record_that_may_be_too_long() -> None:
     """A record counts with 12 bytes for lengths and attributes; these records need 5."""
     rows: list[Row] = [(b"v" * 100, b"k", None, 0)] * 10
-    (whole,) = sent(columns(rows), 100_000, ())
-    bound = len(whole.records) // 10 + 7
+    (batch,) = sent(columns(rows), 100_000, ())
+    bound = len(batch.records) // 10 + 7
     assert [one.count for one in sent(columns(rows), 5 * bound, ())] == [5, 5]
     assert [one.count for one in sent(columns(rows), 5 * bound - 1, ())] == [4, 4, 2]
 
 
 def test_destinations_that_alternate_are_one_batch_each() -> None:
     """Not a batch for each change of place; the limit is of the records that are in a batch."""
-    rows: list[Row] = [(b"v" * (1000 if at % 2 else 1), None, None, at % 2) for at in range(20)]
+    rows: list[Row] = [(b"v" * (1000 if number % 2 else 1), None, None, number % 2) for number in range(20)]
     rows_of_two = replace(columns(rows), names=NAMES[:2])
     assert [(one.partition, one.count) for one in sent(rows_of_two, 100_000)] == [(0, 10), (3, 10)]
     assert [(one.partition, one.count) for one in sent(rows_of_two, 2500, ())] == [(0, 10), *[(3, 2)] * 5]
@@ -101,8 +101,8 @@ def test_records_are_as_short_as_aiokafkas_own() -> None:
     """Byte for byte, with lengths of one to three bytes."""
     own = DefaultRecordBatchBuilder(2, 0, True, -1, -1, -1, 10**6)
     rows: list[Row] = [(b"v" * size, b"k", [("h", b"x")], 0) for size in (0, 1, 63, 64, 8191, 8192)] * 20
-    for at, (value, key, headers, _) in enumerate(rows):
-        assert own.append(at, NOW, key, value, headers or []) is not None
+    for offset, (value, key, headers, _) in enumerate(rows):
+        assert own.append(offset, NOW, key, value, headers or []) is not None
     (batch,) = sent(columns(rows), 10**6, ())
     assert bytes(batch.records) == bytes(own.build())[_HEADER:]
 
@@ -110,11 +110,11 @@ def test_records_are_as_short_as_aiokafkas_own() -> None:
 def test_a_batch_tells_brokers_its_transaction_producer_and_sequence_number() -> None:
     (batch,) = sent(columns([(b"a", None, None, 0), (b"b", None, None, 0)]), 1000)
     batch._set_producer_state(4711, 7, 40)
-    found = MemoryRecords(bytes(batch._build())).next_batch()
-    assert (found.is_transactional, found.is_control_batch) == (True, False)
+    header = MemoryRecords(bytes(batch._build())).next_batch()
+    assert (header.is_transactional, header.is_control_batch) == (True, False)
     sequence = int.from_bytes(batch._build()[_SEQUENCE : _SEQUENCE + 4])
-    assert (found.producer_id, found.producer_epoch, sequence) == (4711, 7, 40)
-    assert (found.base_offset, found.next_offset, found.magic, found.compression_type) == (0, 2, 2, 0)
+    assert (header.producer_id, header.producer_epoch, sequence) == (4711, 7, 40)
+    assert (header.base_offset, header.next_offset, header.magic, header.compression_type) == (0, 2, 2, 0)
     assert (batch.closed(), batch.timestamp_ms) == (True, NOW)
 
 
@@ -142,7 +142,7 @@ def test_large_records_have_lengths_of_several_bytes() -> None:
 def test_more_than_128_records_are_told_apart_by_their_offsets() -> None:
     rows: list[Row] = [(b"%d" % number, None, None, 0) for number in range(20_000)]
     (batch,) = sent(columns(rows), 10_000_000)
-    assert [(record[0], record[4]) for record in read(batch)] == [(b"%d" % at, at) for at in range(20_000)]
+    assert [(record[0], record[4]) for record in read(batch)] == [(b"%d" % offset, offset) for offset in range(20_000)]
 
 
 def test_no_rows_are_no_batches() -> None:
@@ -152,9 +152,9 @@ def test_no_rows_are_no_batches() -> None:
 
 def test_batches_are_the_same_behind_a_shuffle() -> None:
     """Rows of `SCHEMA` come back in other pieces, and with spark.sql.execution.arrow.useLargeVarTypes wider."""
-    rows: list[Row] = [(b"%d" % at, None, None, at % 3) for at in range(100)]
-    made = encoded(columns(rows), OWN, 300)
-    pieces = [one for at in range(made.num_rows) for one in batches_of(made.slice(at, 1), NOW)]
-    assert [bytes(one.records) for one in pieces] == [bytes(one.records) for one in batches_of(made, NOW)]
+    rows: list[Row] = [(b"%d" % number, None, None, number % 3) for number in range(100)]
+    batch = encoded(columns(rows), OWN, 300)
+    pieces = [one for number in range(batch.num_rows) for one in batches_of(batch.slice(number, 1), NOW)]
+    assert [bytes(one.records) for one in pieces] == [bytes(one.records) for one in batches_of(batch, NOW)]
     large = pa.schema([one.with_type(pa.large_binary()) if one.name == "records" else one for one in SCHEMA])
-    assert [bytes(one.records) for one in batches_of(made.cast(large), NOW)] == [bytes(one.records) for one in pieces]
+    assert [bytes(one.records) for one in batches_of(batch.cast(large), NOW)] == [bytes(one.records) for one in pieces]

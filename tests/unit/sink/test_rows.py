@@ -17,8 +17,8 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
-    found = {"key": "binary", "offset": "bigint", "value": "string", "partition": "int", "headers": HEADERS}
-    assert checked_columns(found, "out") == ["value", "key", "partition", "headers"]
+    columns = {"key": "binary", "offset": "bigint", "value": "string", "partition": "int", "headers": HEADERS}
+    assert checked_columns(columns, "out") == ["value", "key", "partition", "headers"]
     assert checked_columns({"value": "binary", "topic": "string"}, None) == ["value", "topic"]
     assert checked_columns({"value": "binary", "topic": "string"}, "out") == ["value"], "the sink's topic goes first"
     with pytest.raises(UsageError, match="missing: topic"):
@@ -26,7 +26,7 @@ def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("columns", "reason"),
     [
         ({"key": "binary"}, "(missing: value)"),
         ({"value": "struct<a:int>"}, "wrong type: value struct<a:int>"),
@@ -35,11 +35,11 @@ def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
         ({}, "columns found: none"),
     ],
 )
-def test_other_columns_are_refused_with_those_found_and_those_wanted(found: dict[str, str], said: str) -> None:
+def test_other_columns_are_refused_with_those_found_and_those_wanted(columns: dict[str, str], reason: str) -> None:
     with pytest.raises(UsageError) as refused:
-        checked_columns(found, "out")
+        checked_columns(columns, "out")
     wanted = "columns wanted: value binary or string, key binary or string, topic string, partition int"
-    assert (said in str(refused.value), wanted in str(refused.value)) == (True, True)
+    assert (reason in str(refused.value), wanted in str(refused.value)) == (True, True)
 
 
 @given(
@@ -53,10 +53,10 @@ def test_keys_go_where_kafkas_default_partitioner_puts_them(
 ) -> None:
     """Also in a slice of a longer column, as Arrow hands out."""
     column = pa.array([b"x"] * skipped + keys + [b"y"] * skipped, kind).slice(skipped, len(keys))
-    found = partitions_of(column, partitions).tolist()
-    with_key = [(place, key) for place, key in zip(found, keys, strict=True) if key is not None]
+    targets = partitions_of(column, partitions).tolist()
+    with_key = [(place, key) for place, key in zip(targets, keys, strict=True) if key is not None]
     assert [place for place, _ in with_key] == [(murmur2(key) & 0x7FFFFFFF) % partitions for _, key in with_key]
-    assert all(0 <= place < partitions for place in found)
+    assert all(0 <= place < partitions for place in targets)
 
 
 def test_text_keys_go_where_their_utf_8_goes() -> None:
@@ -68,8 +68,8 @@ def test_text_keys_go_where_their_utf_8_goes() -> None:
 
 
 def test_rows_without_a_key_take_turns() -> None:
-    found = partitions_of(pa.array([None] * 5, pa.binary()), 2)
-    assert (found.tolist(), found.dtype) == ([0, 1, 0, 1, 0], "int32")
+    targets = partitions_of(pa.array([None] * 5, pa.binary()), 2)
+    assert (targets.tolist(), targets.dtype) == ([0, 1, 0, 1, 0], "int32")
 
 
 def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
@@ -79,10 +79,9 @@ def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
         "partition": pa.array([1, None], pa.int32()),
         "headers": pa.array([[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None]),
     })  # fmt: skip
-    assert list(rows_of(batch, "out")) == [
-        ("ä".encode(), b"k", "out", 1, [("h", b"1"), ("n", None)]),
-        (None, None, "out", None, None),
-    ]
+    first, second = rows_of(batch, "out")
+    assert first == ("ä".encode(), b"k", "out", 1, [("h", b"1"), ("n", None)])
+    assert second == (None, None, "out", None, None)
 
 
 def test_each_row_has_its_own_headers() -> None:
@@ -98,7 +97,7 @@ def test_columns_that_are_not_there_are_empty_and_each_row_may_name_its_topic() 
     assert [topic for _, _, topic, _, _ in rows_of(batch, "mine")] == ["mine", "mine"]
 
 
-def nobody(topic: str) -> int:
+def not_asked(topic: str) -> int:
     raise AssertionError(f"asked for the partitions of {topic}")
 
 
@@ -128,27 +127,26 @@ def missing(topic: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("topics", "partitions", "count_of", "said"),
+    ("topics", "partitions", "count_of", "expected"),
     [
         (["out", None], None, {"out": 5}.__getitem__, "a row whose topic is null"),
         (["out", "out"], [0, -1], {"out": 5}.__getitem__, "partition -1 of topic 'out', which has 5 partitions"),
         (["out", "late"], [4, 3], {"out": 5, "late": 3}.__getitem__, r"partition 3 of topic 'late', .* \(0 to 2\)"),
         (["out", "late"], None, missing, "no topic out"),
-        ([None, None], [0, 1], nobody, "a row whose topic is null"),
+        ([None, None], [0, 1], not_asked, "a row whose topic is null"),
     ],
 )
 def test_a_destination_that_does_not_exist_is_refused(
-    topics: list[str | None], partitions: list[int] | None, count_of: Callable[[str], int], said: str
+    topics: list[str | None], partitions: list[int] | None, count_of: Callable[[str], int], expected: str
 ) -> None:
     """By both writers: the client would repeat it until the batch's attempts are used up."""
     columns = {"key": pa.array(["k", "k"]), "topic": pa.array(topics, pa.string())}
     if partitions is not None:
         columns["partition"] = pa.array(partitions, pa.int32())
     batch = pa.RecordBatch.from_pydict(columns)
-    with pytest.raises(Refused, match=said):
-        check_destinations(batch, None, count_of)
-    with pytest.raises(Refused, match=said):
-        destinations_of(batch, None, count_of)
+    for check in (check_destinations, destinations_of):
+        with pytest.raises(Refused, match=expected):
+            check(batch, None, count_of)
 
 
 def test_a_sinks_topic_takes_precedence_and_a_null_partition_is_the_keys() -> None:
@@ -157,7 +155,7 @@ def test_a_sinks_topic_takes_precedence_and_a_null_partition_is_the_keys() -> No
     check_destinations(batch, "out", {"out": 5}.__getitem__)
     with pytest.raises(Refused, match="partition 4 of topic 'out', which has 4"):
         check_destinations(batch, "out", {"out": 4}.__getitem__)
-    check_destinations(batch.select(["key"]), "out", nobody)  # rows that name no destination cost no request
+    check_destinations(batch.select(["key"]), "out", not_asked)  # rows that name no destination cost no request
 
 
 def test_a_header_without_a_key_is_refused() -> None:

@@ -21,7 +21,7 @@ def sink(**settings: Any) -> brew.ExactlyOnceSink:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"name": " "}, "name is ' '"),
         ({"name": "größe"}, "name is 'größe': it has to consist of printable ASCII characters"),
@@ -40,10 +40,10 @@ def sink(**settings: Any) -> brew.ExactlyOnceSink:
         ({"client_config": "/nowhere/at/all"}, "can't be read"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_is_asked(settings: dict[str, Any], said: str) -> None:
+def test_a_wrong_setting_is_refused_before_anything_is_asked(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError) as refused:
         sink(**settings)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_tasks_cannot_log_in_by_kerberos(tmp_path: Path) -> None:

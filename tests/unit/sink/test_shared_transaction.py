@@ -21,7 +21,7 @@ class Coordinator:
     """Answers with these error codes, one after another, the last one for ever; an exception is raised."""
 
     def __init__(self, *answers: int | BrewError) -> None:
-        self.answers, self.asked, self.forgotten = list(answers), 0, 0
+        self.answers, self.calls, self.forgotten = list(answers), 0, 0
         self.allowed_s: list[tuple[float, float]] = []
         self.confirmation = self
         self._request_s = 0.0
@@ -34,7 +34,7 @@ class Coordinator:
         self.forgotten += 1
 
     def ask(self, _step: str, _call: Any, deadline: Deadline) -> Any:
-        self.asked += 1
+        self.calls += 1
         self.allowed_s.append((self._request_s, deadline.budget_s))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, BrewError):
@@ -52,8 +52,8 @@ def test_tasks_get_the_last_fences_id_and_epoch_and_the_driver_writes_nothing(mo
     kafka, _ = driver(monkeypatch, 0)
     kafka.fence(Deadline(5))
     epoch = kafka.epoch
-    told = (epoch.transactional_id, epoch.producer_id, epoch.epoch, epoch.timeout_s)
-    assert told == ("revenue:out:sink", 4711, 7, 60.0)
+    values = (epoch.transactional_id, epoch.producer_id, epoch.epoch, epoch.timeout_s)
+    assert values == ("revenue:out:sink", 4711, 7, 60.0)
     with pytest.raises(Fatal):
         kafka.produce("out", b"value")
     with pytest.raises(Fatal):
@@ -72,7 +72,7 @@ def test_an_ending_transaction_is_waited_for_and_a_lost_coordinator_looked_for_a
 ) -> None:
     kafka, coordinator = driver(monkeypatch, *answers, 0)
     kafka.fence(Deadline(5))
-    assert (coordinator.asked, coordinator.forgotten) == (len(answers) + 1, anew)
+    assert (coordinator.calls, coordinator.forgotten) == (len(answers) + 1, anew)
 
 
 def test_a_distant_coordinator_gets_more_time_with_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_other_answers_end_the_attempt(monkeypatch: pytest.MonkeyPatch, code: in
     kafka, coordinator = driver(monkeypatch, code)
     with pytest.raises(leaf, match="transactional id revenue:out:sink"):
         kafka.commit(Deadline(5))
-    assert coordinator.asked == 1
+    assert coordinator.calls == 1
 
 
 def test_a_coordinator_that_may_not_be_asked_for_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_coordinator_that_may_not_be_asked_for_is_no_reason_to_wait(monkeypatc
     kafka, coordinator = driver(monkeypatch, Fatal("fence: (TransactionalIdAuthorizationFailedError)"), 0)
     with pytest.raises(Denied):
         kafka.fence(Deadline(5))
-    assert coordinator.asked == 1
+    assert coordinator.calls == 1
 
 
 def test_a_commit_without_an_answer_is_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:

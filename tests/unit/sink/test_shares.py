@@ -48,13 +48,13 @@ def test_an_adopted_producer_writes_under_the_drivers_id_and_epoch_and_asks_for_
 
 def test_an_adopted_producer_logs_in_with_the_processs_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same that librdkafka and kafka-python get, and the extensions beside it."""
-    found = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
-    found |= {"sasl.oauthbearer.client.id": "sink", "sasl.oauthbearer.extensions": "logicalCluster=lkc-1"}
+    settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
+    settings |= {"sasl.oauthbearer.client.id": "sink", "sasl.oauthbearer.extensions": "logicalCluster=lkc-1"}
     now = time.time()
     monkeypatch.setattr(oauth, "_fetched", lambda *_: oauth.Token("a-token", now + 60, now + 60))
 
     async def look() -> tuple[str, dict[str, str]]:
-        producer = adopted(replace(EPOCH, connection=Connection("nowhere:1", found)))
+        producer = adopted(replace(EPOCH, connection=Connection("nowhere:1", settings)))
         producer._closed = True
         provider = producer.client._sasl_oauth_token_provider
         return await provider.token(), provider.extensions()
@@ -85,7 +85,7 @@ OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSeque
 
 
 @pytest.mark.parametrize(
-    ("results", "error", "said"),
+    ("results", "error", "expected"),
     [
         # Both tasks' sequence numbers began at 0, so brokers took the second one's records for duplicates,
         ([wrote("out/0", "out/1"), wrote("out/1")], Overlap, "two tasks wrote to out/1"),
@@ -98,13 +98,13 @@ OUT_OF_ORDER = Abortable(f"produce: [Error 45] x ({client_errors.OutOfOrderSeque
     ],
 )
 def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
-    results: list[Result], error: type[Exception], said: str
+    results: list[Result], error: type[Exception], expected: str
 ) -> None:
     """A refusal goes before a failure."""
     checked([wrote("out/0", "out/1"), wrote(), wrote("out/2")])
-    with pytest.raises(error, match=said) as told:
+    with pytest.raises(error, match=expected) as caught:
         checked(results)
-    assert isinstance(told.value, Overlap) is (error is Overlap)
+    assert isinstance(caught.value, Overlap) is (error is Overlap)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_result_is_read_back_as_it_was_written(
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ('{"in":{"0":10,"1":20}}', {"in": {0: 10, 1: 20}}),
         ('{"offset":4,"timestamp":1000}', {}),
@@ -141,5 +141,5 @@ def test_a_result_is_read_back_as_it_was_written(
         ('"x"', {}),
     ],
 )
-def test_only_kafkas_source_offsets_are_read(text: str, found: dict[str, dict[int, int]]) -> None:
-    assert kafka_offsets(text) == found
+def test_only_kafkas_source_offsets_are_read(text: str, expected: dict[str, dict[int, int]]) -> None:
+    assert kafka_offsets(text) == expected
