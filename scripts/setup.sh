@@ -43,7 +43,11 @@ make_python() {
         "$python" -m venv .venv
     fi
     say "installing Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
-    install -e . # fetching the JVM parts needs no more
+    # Fetching the JVM parts needs no more; the package itself is built once, with its tools.
+    local needed
+    needed=$(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
+    mapfile -t needed <<<"$needed"
+    install "${needed[@]}"
 }
 
 add_tools() {

@@ -132,7 +132,7 @@ def _probe(answer: Answer, status: Status) -> bytes:
         "application": status.application,
         "state": status.state,
         "now": status.now,
-        "ill": [
+        "unhealthy": [
             {"topic": row.topic, "partition": row.partition, "state": row.state, "reason": row.reason}
             for row in status.partitions
             if row.state in UNHEALTHY

@@ -109,6 +109,7 @@ class _InRedis(Receiver):
 
     def _unsafe(self) -> list[str]:
         """Return the settings with which Redis can lose claims, each with the value it should have."""
+        self._client.ping()  # raises what is wrong with the address; a refusal after it is about CONFIG
         try:
             settings = {name: str(self._client.config_get(name).get(name)) for name in _SAFE}
         except redis.ResponseError:
@@ -132,7 +133,9 @@ class _InRedis(Receiver):
                 f"redis refused, and a retry would not help: {error}; name the primary in {_OPTION}"
             ) from error
         except redis.RedisError as error:
-            raise Refused(f"redis refused, and a retry would not help: {error}") from error
+            raise Refused(
+                f"redis refused, and a retry would not help: {error}; correct {_OPTION}, or the server's settings"
+            ) from error
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
         self._client.close()

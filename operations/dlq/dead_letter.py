@@ -22,6 +22,7 @@ from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
 from operations.options import chosen_partitions
 
+_MOST_DIGITS = 9  # Python refuses thousands, which another program may write
 NO_REASON = b"unknown"
 """The reason shown for a record that no pipeline wrote."""
 
@@ -73,7 +74,7 @@ class DeadLetter:
     def replays(self) -> int:
         """How often the record had been replayed before it was rejected this time."""
         count = dict(self.own_headers).get(REPLAYED_COUNT) or b""
-        return int(count) if count.isdigit() else 0
+        return int(count) if count.isdigit() and len(count) <= _MOST_DIGITS else 0
 
     @property
     def size(self) -> int:

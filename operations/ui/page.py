@@ -42,7 +42,7 @@ def parts(view: View) -> dict[str, Markup]:
         | {f"lamp-{name}": part("lamp", name, source) for name, source in view.source_statuses.items()}
         | {f"mark-{name}": part("mark", name) for name in _MARKED}
         | {f"tile-{name}": part(f"tile_{name}") for name in _TILES}
-        | {name: part(name) for name in ("ill", "notes")}
+        | {name: part(name) for name in ("unhealthy", "notes")}
         | {f"r{row.partition}-{name}": part(f"row_{name}", row) for row in view.rows for name in _CELLS}
         | {name: part(name) for name in ("transactions", "proof", "preflight")}
     )

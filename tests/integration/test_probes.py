@@ -115,7 +115,7 @@ def test_an_open_transaction_of_the_totals_is_counted_too(stage: Stage) -> None:
     """Two topics' partitions, each with transactions of its own; the first one's commit is held."""
     stage.create(1)
     stage.seed(5)
-    stage.drain_alone()
+    stage.drain_locally()
     with WireProxy(stage.broker.bootstrap) as proxy:
         held_commit = proxy.add(Rule(Api.END_TXN, committed=True))
         options = ("--topic", stage.names.output, "--store", "memory", "--output", stage.names.topic("totals"))
@@ -170,7 +170,7 @@ def test_a_partition_that_stands_still_with_work_turns_livez_red_until_it_moves(
             return json.loads(body) if code == 503 and b"locate" in body else None
 
         report = until(stuck_report, "it is stuck")
-        assert [(partition["partition"], partition["state"]) for partition in report["ill"]] == [(1, "stuck")]
+        assert [(partition["partition"], partition["state"]) for partition in report["unhealthy"]] == [(1, "stuck")]
         assert "locate" in report["reason"]
         assert "--consuming-ttl 2" in report["reason"]
         assert (run.code("/readyz"), run.code("/startupz")) == (503, 200)
@@ -233,7 +233,7 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
     """One on the consume loop, one with rounds of its own; the ledger has the loop in common with the first."""
     stage.create()
     stage.seed(20)
-    stage.drain_alone()
+    stage.drain_locally()
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service)
     threading.Thread(target=service.serve_forever, daemon=True).start()
     topic = stage.names.output
@@ -269,7 +269,7 @@ def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
         ("no", None),
     ]
     stage.produce(stage.names.input, (0, b"gold-1", ORDER, trace), (0, b"gold-2", b"{", trace), (0, b"gold-3", ORDER))
-    stage.drain_alone()
+    stage.drain_locally()
     out = [record.headers() or [] for record in stage.records(stage.names.output)]
     (dead,) = [record.headers() or [] for record in stage.records(stage.names.dead_letter)]
     assert out[0][:3] == trace

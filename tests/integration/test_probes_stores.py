@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from harness import enriched
 from harness.brokers import Broker
-from harness.downstream import LedgerStage, ReceiveStage, plain
+from harness.downstream import LedgerStage, ReceiveStage, clean_environment
 from harness.names import Names
 from harness.probed import Probed
 from harness.programs import Running
@@ -37,7 +37,7 @@ def ledger(broker: Broker, postgres: Postgres, names: Names) -> LedgerStage:
 
 @contextlib.contextmanager
 def probed(command: list[str]) -> Iterator[Probed]:
-    with Running([*command, *STATIC], plain()) as program:
+    with Running([*command, *STATIC], clean_environment()) as program:
         yield Probed(program)
 
 
@@ -79,7 +79,7 @@ def test_who_loses_its_store_is_alive_and_not_ready_until_it_is_back(
             assert (run.code("/livez"), run.code("/readyz")) == (200, 503)
             report = json.loads(run.ask("/readyz")[1])
             assert server in report["reason"], report
-            assert report["ill"] == []
+            assert report["unhealthy"] == []
             assert "a server has not answered" in run.status().partitions[0].reason
             assert run.metric(r'brew_partition_state{.*state="blocked"') == 4
             assert (run.metric("brew_live"), run.metric("brew_ready")) == (1, 0)

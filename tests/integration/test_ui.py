@@ -16,7 +16,7 @@ import pytest
 from harness.browser import Page
 from harness.devtools import WAIT, tab
 from harness.live import Stream, get, served
-from harness.operate import asked, pipeline, upstream, write
+from harness.operate import json_of, pipeline, upstream, write
 from harness.pipeline import Running, Stage
 from harness.transactions import make_topics
 from harness.waiting import markers_written, until
@@ -60,7 +60,7 @@ def live_view(run: PipelineSettings, patience_s: float = 5.0) -> Iterator[int]:
 def create_and_drain(stage: Stage, partitions: int = 1) -> PipelineSettings:
     stage.create(partitions)
     stage.seed(5 * partitions)
-    stage.drain_alone()
+    stage.drain_locally()
     markers_written(stage.connection, stage.names.output)
     return stage.settings("--master", "none")
 
@@ -94,13 +94,13 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
 
         with Stream(port, time_of(page)) as stream:
             write(stage, late, 3)
-            stream.await_part("ill", lambda text: stage.names.topic("late") in text)
-            assert "▲ partition 0 blocked" in stream.parts["ill"]
+            stream.await_part("unhealthy", lambda text: stage.names.topic("late") in text)
+            assert "▲ partition 0 blocked" in stream.parts["unhealthy"]
             late.commit_transaction(20)
-            stage.drain_alone()
+            stage.drain_locally()
             end = stage.logs(stage.names.input)[0].last_stable
             stream.await_part("r0-position", lambda text: f"{end:,}<" in text)
-            stream.await_part("ill", lambda text: "partition 0" not in text)
+            stream.await_part("unhealthy", lambda text: "partition 0" not in text)
 
             began = time.monotonic()
             program.terminate()
@@ -109,7 +109,7 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
             ran = program.wait(30)
         at_once = time.monotonic() - began < max(10, started_s)  # the machine's own yardstick
         assert (ran.code, at_once) == (128 + signal.SIGTERM, True), ran.text
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def test_the_script_puts_new_numbers_in_place_in_a_real_browser(stage: Stage) -> None:
@@ -122,10 +122,10 @@ def test_the_script_puts_new_numbers_in_place_in_a_real_browser(stage: Stage) ->
             browser.evaluate(WAIT % "document.getElementById('r0-position')?.textContent === '5 / 5'")
             browser.evaluate("window.mark = 7; 0")
             stage.seed(4)
-            stage.drain_alone()
+            stage.drain_locally()
             browser.evaluate(WAIT % "document.getElementById('r0-position').textContent === '9 / 9'")
             assert browser.evaluate("window.mark") == 7
-            browser.evaluate("document.querySelector('button[data-only=ill]').click(); 0")
+            browser.evaluate("document.querySelector('button[data-only=unhealthy]').click(); 0")
             assert browser.evaluate("getComputedStyle(document.getElementById('p0')).display") == "none"
             server.close()
             browser.evaluate(WAIT % "document.body.dataset.link === 'lost'")
@@ -166,7 +166,7 @@ def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
     set_config(stage.admin, stage.names.output, {"cleanup.policy": "compact"}, Deadline(20))
     output = (stage.admin, stage.names.output)
     until(lambda: cleanup_policy(*output, Deadline(20)) == "compact", "the broker has heard of it")
-    report = asked(stage, "top", "--once", "--interval", "0.2")
+    report = json_of(stage, "top", "--once", "--interval", "0.2")
     (row,) = report["partitions"]
     assert (row["state"], row["position"], row["to_read"], row["rate"]) == ("idle", 5, 0, 0.0)
     assert (row["last_transaction"]["outcome"], row["last_transaction"]["records"]) == ("committed", 5)

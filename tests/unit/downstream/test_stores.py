@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -205,6 +206,17 @@ def test_a_login_that_redis_refuses_ends_the_program_and_an_absent_redis_is_wait
     receiver = RedisScriptReceiver(ReceiverSettings("g", "t", identifier("source")), RedisSettings("redis://h:1/0"))
     with pytest.raises(expected, match=text), receiver._errors_mapped():
         raise answer
+
+
+def test_a_database_that_redis_does_not_have_is_refused_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection selects its database first: the refusal of that one is not one of CONFIG GET."""
+    refused = Mock(side_effect=redis.ResponseError("DB index is out of range"))
+    for name in ("ping", "config_get"):
+        monkeypatch.setattr(redis.Redis, name, refused)
+    settings = RedisSettings("redis://h:1/99")
+    receiver = RedisScriptReceiver(ReceiverSettings("g", "t", identifier("source")), settings, accept_weaker=True)
+    with pytest.raises(Refused, match=r"DB index is out of range; correct --redis \(REDIS_URL\)"):
+        receiver.prepare()
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:

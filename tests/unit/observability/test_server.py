@@ -81,8 +81,8 @@ def test_an_ill_program_answers_503_with_the_reason(recorder: Recorder, probes: 
     code, _, body = ask(probes, "/livez")
     document = json.loads(body)
     assert (code, document["ok"], document["reason"]) == (503, False, "unrecoverable: input-lost: orders[0]")
-    ill = {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
-    assert document["ill"] == [ill]
+    unhealthy = {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
+    assert document["unhealthy"] == [unhealthy]
     assert (ask(probes, "/readyz")[0], ask(probes, "/startupz")[0]) == (503, 200)
     fresh = Recorder(Subject("downstream ledger", "g", Topics("orders"), "localhost:1"), Bounds(1, 1, 1))
     assert [respond(page, fresh).code for page in ("/startupz", "/readyz", "/livez")] == [503, 503, 200]

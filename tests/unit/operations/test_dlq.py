@@ -41,6 +41,8 @@ def test_a_letter_knows_its_reason_its_source_and_its_own_headers() -> None:
     """An input that was somebody's dead letter itself keeps what it carried: the last block is the pipeline's."""
     assert (LETTER.reason, LETTER.message, LETTER.source, LETTER.replays) == ("not-json", "at 3", SOURCE, 0)
     assert LETTER.own_headers == [("trace", b"t")]
+    foreign = replace(LETTER, headers=[(REPLAYED_COUNT, b"1" * 5_000), *LETTER.headers])
+    assert (times(10**9 - 1).replays, foreign.replays) == (10**9 - 1, 0)
     assert (FOREIGN.reason, FOREIGN.source) == ("unknown", None)
     assert not LETTER.omitted
     assert replace(LETTER, headers=[*LETTER.headers, (ERROR_OMITTED, b"9")]).omitted

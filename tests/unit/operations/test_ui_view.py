@@ -26,7 +26,20 @@ import pytest
 from harness import ui_views
 from harness.browser import Page
 from harness.programs import until
-from harness.ui_views import failed, flow, holder, look, moving, own, running, seen, status, statuses, strip, tails
+from harness.ui_views import (
+    failed,
+    flow,
+    moving,
+    open_transaction,
+    own,
+    running,
+    snapshot,
+    status,
+    statuses,
+    strip,
+    tails,
+    view_of,
+)
 from rich.console import Console
 
 from brew.deadline import Deadline
@@ -46,7 +59,7 @@ NOT_VERIFIED = "not verified yet; run brew verify (make verify)"
 
 
 def test_kafka_alone_tells_rates_and_that_it_works() -> None:
-    view = seen(*moving())
+    view = view_of(*moving())
     (row,) = view.rows
     assert (row.state, row.rate, row.unit, row.position, row.left) == ("working", 50.0, "offsets", 1350, 3650)
     assert (view.totals.rate, view.totals.trace[-1], row.open_s) == (50.0, 50.0, 0.4)
@@ -56,44 +69,44 @@ def test_kafka_alone_tells_rates_and_that_it_works() -> None:
 
 def test_a_blocked_partition_names_who_blocks_it_and_the_command_that_tells_more() -> None:
     """Even where the program itself only says that it is idle; on the page on top, in the square, in its row."""
-    idle, blocked = look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))
+    idle, blocked = snapshot(0, 5, 5), snapshot(1, 10, 10, 22, holders=open_transaction(1))
     for running_programs in ((), (statuses(status(running(1, "idle"))),)):
-        view = seen(PollResults(flow(idle, blocked), tails(strip(0), strip(1)), running_programs))
+        view = view_of(PollResults(flow(idle, blocked), tails(strip(0), strip(1)), running_programs))
         (row,) = view.unhealthy()
         assert (row.partition, row.state) == (1, "blocked")
         assert "12 offsets behind 'billing-7' (producer 3, epoch 0, open for 34 s)" in row.why
         texts = drawn_page(view).texts
-        assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["ill"]
-        assert "brew doctor --bootstrap k:9092" in texts["ill"]
+        assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["unhealthy"]
+        assert "brew doctor --bootstrap k:9092" in texts["unhealthy"]
         assert ("▲1" in texts["tile-states"], "12 offsets behind" in texts["r1-does"]) == (True, True)
 
 
 def test_nothing_is_called_stuck_before_it_was_looked_at_for_some_seconds() -> None:
     """Not moving takes two looks; a position outside of the log is wrong at once."""
     memory = ViewHistory()
-    resting = PollResults(flow(look(0, 10, 50), at_s=100.0), tails())
-    assert seen(resting, memory).rows[0].state == "looking"
-    later = replace(resting, flow=flow(look(0, 10, 50), at_s=105.5))
-    assert seen(later, memory, 105.6).rows[0].state == "stuck"
-    assert seen(PollResults(flow(look(0, 60, 50)), tails())).rows[0].state == "stuck"
+    resting = PollResults(flow(snapshot(0, 10, 50), at_s=100.0), tails())
+    assert view_of(resting, memory).rows[0].state == "looking"
+    later = replace(resting, flow=flow(snapshot(0, 10, 50), at_s=105.5))
+    assert view_of(later, memory, 105.6).rows[0].state == "stuck"
+    assert view_of(PollResults(flow(snapshot(0, 60, 50)), tails())).rows[0].state == "stuck"
 
 
 def test_a_program_that_is_ill_is_believed_and_a_healthy_one_only_where_kafka_has_no_better_word() -> None:
     """Stuck counts from whoever says it; working overrules that no transaction is known."""
     memory = ViewHistory()
-    resting = look(0, 10, 50)
-    seen(PollResults(flow(resting, at_s=90.0), tails()), memory, 90.0)
+    resting = snapshot(0, 10, 50)
+    view_of(PollResults(flow(resting, at_s=90.0), tails()), memory, 90.0)
     alone = PollResults(flow(resting), tails())
-    assert seen(alone, memory).rows[0].state == "stuck"
-    assert seen(replace(alone, statuses=(statuses(status(running(0))),)), memory).rows[0].state == "working"
-    idle = PollResults(flow(look(0, 50, 50)), tails(), (statuses(status(running(0, "unrecoverable"))),))
-    assert (seen(idle).rows[0].state, seen(idle).rows[0].why) == ("unrecoverable", "it says so")
+    assert view_of(alone, memory).rows[0].state == "stuck"
+    assert view_of(replace(alone, statuses=(statuses(status(running(0))),)), memory).rows[0].state == "working"
+    idle = PollResults(flow(snapshot(0, 50, 50)), tails(), (statuses(status(running(0, "unrecoverable"))),))
+    assert (view_of(idle).rows[0].state, view_of(idle).rows[0].why) == ("unrecoverable", "it says so")
 
 
 def test_a_program_tells_steps_and_records_on_the_terminal_in_the_document_and_in_the_first_paint() -> None:
     """The last open records are seen at the strip's right end; the line of rates is as high as its highest."""
     answers, memory = moving(statuses=(statuses(status(running(0))),))
-    view = seen(answers, memory)
+    view = view_of(answers, memory)
     row = view.rows[0]
     assert (row.rate, row.unit, row.step, row.steps["produce"]) == (812.0, "records", "produce", 0.2)
     assert row.last is not None
@@ -129,11 +142,11 @@ def test_a_program_tells_steps_and_records_on_the_terminal_in_the_document_and_i
 
 def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     """The program's word comes first; a partition at its end is 0, and all of them are as old as the oldest."""
-    snapshots = (look(0, 5, 10, oldest_ms=ui_views.T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
-    view = seen(PollResults(flow(*snapshots), tails()))
+    snapshots = (snapshot(0, 5, 10, oldest_ms=ui_views.T0 - 75_000), snapshot(1, 5, 5), snapshot(2, 5, 10))
+    view = view_of(PollResults(flow(*snapshots), tails()))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
     programs = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
-    view = seen(PollResults(flow(*snapshots), tails(), (programs,)))
+    view = view_of(PollResults(flow(*snapshots), tails(), (programs,)))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([30.0, 0.0, 0.5], 30.0)
     cells = parts(view)
     assert "the oldest is 30 s old" in str(cells["tile-left"])
@@ -145,20 +158,20 @@ def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
 
 def test_of_programs_those_of_another_group_are_left_out_and_the_one_that_moved_last_tells() -> None:
     """With `--share` partitions change hands."""
-    view = seen(PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0), group="other")),)))
+    view = view_of(PollResults(flow(snapshot(0, 5, 5)), tails(), (statuses(status(running(0), group="other")),)))
     assert view.rows[0].step is None
     assert view.notes == ("http://h:3000/status reports group other, not g, and is ignored",)
     old, new = status(running(0, rate=1.0, progress_age_s=60.0)), status(running(0, rate=9.0))
-    both = PollResults(flow(look(0, 5, 9)), tails(), (statuses(new, name="a"), statuses(old, name="b")))
-    assert seen(both).rows[0].rate == 9.0
+    both = PollResults(flow(snapshot(0, 5, 9)), tails(), (statuses(new, name="a"), statuses(old, name="b")))
+    assert view_of(both).rows[0].rate == 9.0
 
 
 def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinators_begin() -> None:
     """Open first; the aborted one was ended by the fence's marker, whose epoch is newer than the writer's."""
     memory = ViewHistory()
-    open_one = PollResults(flow(look(0, 5, 9, own=own(0)), at_s=99.0), tails())
-    seen(open_one, memory)
-    view = seen(PollResults(flow(look(0, 5, 9)), tails(strip())), memory)
+    open_one = PollResults(flow(snapshot(0, 5, 9, own=own(0)), at_s=99.0), tails())
+    view_of(open_one, memory)
+    view = view_of(PollResults(flow(snapshot(0, 5, 9)), tails(strip())), memory)
     outcomes = [(one.outcome, one.producer_id, one.epoch, one.records, one.marker) for one in view.transactions]
     assert outcomes == [("open", 100, 5, 5, None), ("committed", 100, 4, 20, 41), ("aborted", 100, 3, 20, 20)]
     committed = view.transactions[1]
@@ -169,19 +182,21 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
 
 
 def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_time_out_are_told() -> None:
-    mine = PollResults(flow(look(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
-    first, *ended = seen(mine).transactions
+    mine = PollResults(flow(snapshot(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
+    first, *ended = view_of(mine).transactions
     assert (first.outcome, first.state, first.timeout_s, first.seconds) == ("open", "Ongoing", 60.0, 0.4)
     assert {(one.state, one.timeout_s) for one in ended} == {(None, None)}
-    shown = parts(seen(mine))
+    shown = parts(view_of(mine))
     assert "Ongoing, 0.40 s of 60 s" in str(shown["transactions"])
-    foreign = seen(PollResults(flow(look(0, 5, 9, own=own(0, epoch=6))), tails(strip()))).transactions[0]
+    foreign = view_of(PollResults(flow(snapshot(0, 5, 9, own=own(0, epoch=6))), tails(strip()))).transactions[0]
     assert (foreign.state, foreign.timeout_s) == (None, None)
 
 
 def test_what_programs_count_is_told_by_its_own_name() -> None:
     counts = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
-    view = seen(PollResults(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=counts))),)))
+    view = view_of(
+        PollResults(flow(snapshot(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=counts))),))
+    )
     assert view.totals.counted == "since the start of the programs"
     assert view.totals.outcomes == {"open": 1, "committed": 7, "aborted": 2, "fenced": 1, "indefinite": 3}
     assert "indefinite" in str(parts(view)["tile-outcomes"])
@@ -189,30 +204,30 @@ def test_what_programs_count_is_told_by_its_own_name() -> None:
 
 def test_a_source_that_fails_is_stale_at_once_and_the_last_answer_stays() -> None:
     answers, memory = moving()
-    view = seen(replace(answers, flow=failed(answers.flow, "no broker answered")), memory, 112.0)
+    view = view_of(replace(answers, flow=failed(answers.flow, "no broker answered")), memory, 112.0)
     reason = "last answer 12 s ago: no broker answered"
     assert (view.source_statuses["flow"].stale, view.rows[0].position) == (reason, 1350)
     texts = drawn_page(view).texts
     assert (texts["mark-flow"], "stale" in texts["lamp-flow"]) == (f"✗ stale, {reason}", True)
     assert "mark-preflight" not in texts, "the others have no mark"
-    assert seen(answers, memory).source_statuses["flow"].stale is None
-    text = "\n".join(drawn(seen(answers, memory, 130.0)))
+    assert view_of(answers, memory).source_statuses["flow"].stale is None
+    text = "\n".join(drawn(view_of(answers, memory, 130.0)))
     assert "✗ Kafka stale, last answer 30 s ago: the poll has not returned" in text
 
 
 def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
     """And the other way round: a status that does not answer leaves Kafka's word."""
-    idle = PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0))),))
-    assert seen(idle).rows[0].state == "idle"
-    assert seen(replace(idle, flow=failed(idle.flow, "gone"))).rows[0].state == "working"
+    idle = PollResults(flow(snapshot(0, 5, 5)), tails(), (statuses(status(running(0))),))
+    assert view_of(idle).rows[0].state == "idle"
+    assert view_of(replace(idle, flow=failed(idle.flow, "gone"))).rows[0].state == "working"
     unavailable: PollResult = replace(idle.statuses[0], value=None, at_s=None, failed="refused")
-    alone = seen(replace(idle, statuses=(unavailable,)))
+    alone = view_of(replace(idle, statuses=(unavailable,)))
     assert (alone.rows[0].state, alone.source_statuses["status-0"].stale) == ("idle", "never answered: refused")
 
 
 def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> None:
     hang = threading.Event()
-    answers = chain([flow(look(0, 5, 5)).value], iter(lambda: hang.wait(30), None))
+    answers = chain([flow(snapshot(0, 5, 5)).value], iter(lambda: hang.wait(30), None))
     question = Mock(side_effect=answers)
     poller: Poller[Any] = Poller("flow", question, every_s=0.01, patience_s=0.2)
     poller.start()
@@ -222,7 +237,7 @@ def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> N
         assert answer.at_s is not None
         assert not answer.stale(answer.at_s + 0.1)
         until(lambda: poller.answer.stale(time.monotonic()), "the stale mark")
-        view = seen(PollResults(poller.answer, tails()), now_s=time.monotonic())
+        view = view_of(PollResults(poller.answer, tails()), now_s=time.monotonic())
         assert "the poll has not returned" in str(view.source_statuses["flow"].stale)
         began = time.monotonic()
         poller.stop()
@@ -244,10 +259,10 @@ def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
 
 def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_counts_once() -> None:
     late = [replace(strip(partition), topic="late") for partition in (0, 1)]
-    answers = PollResults(flow(look(0, 50, 60)), tails(strip()))
+    answers = PollResults(flow(snapshot(0, 50, 60)), tails(strip()))
     assert answers.tail.value is not None
     tail = replace(answers.tail, value=replace(answers.tail.value, also=tuple(late)))
-    view = seen(replace(answers, tail=tail))
+    view = view_of(replace(answers, tail=tail))
     assert [(row.partition, row.strip is None, row.also) for row in view.rows] == [
         (0, False, (late[0],)),
         (1, True, (late[1],)),
@@ -263,7 +278,7 @@ def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_
 
 
 def test_other_numbers_of_partitions_are_said() -> None:
-    view = seen(PollResults(flow(look(0, 5, 5)), tails(strip(0), strip(1))))
+    view = view_of(PollResults(flow(snapshot(0, 5, 5)), tails(strip(0), strip(1))))
     assert [row.partition for row in view.rows] == [0, 1]
     assert view.rows[1].state == "unknown"
     assert f"{ui_views.NAMES.input} has 1 partition and {ui_views.NAMES.output} 2" in view.notes[0]
@@ -276,9 +291,9 @@ def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
 
 
 def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
-    snapshots = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
+    snapshots = [snapshot(p, 5, 5) for p in range(63)] + [snapshot(63, 10, 10, 22, holders=open_transaction(63))]
     for width in (80, 140):
-        lines = drawn(seen(PollResults(flow(*snapshots), tails(*(strip(p) for p in range(64))))), width, 24)
+        lines = drawn(view_of(PollResults(flow(*snapshots), tails(*(strip(p) for p in range(64))))), width, 24)
         assert len(lines) <= 24
         assert max(map(len, lines)) <= width
         rows = [line for line in lines if "idle" in line or "blocked" in line]
@@ -290,11 +305,11 @@ def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
 def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look tells a rate; of brokers that answer one is awaited."""
     monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
-    refused = seen(PollResults(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0))))
+    refused = view_of(PollResults(failed(flow(snapshot(0, 5, 10)), "no right"), tails(strip(0))))
     first = terminal._settled(Mock(view=Mock(side_effect=[refused])))
     assert first.source_statuses["flow"].stale is not None
     assert first.totals.rate is None
-    answered = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0))))
+    answered = view_of(PollResults(flow(snapshot(0, 5, 10)), tails(strip(0))))
     with pytest.raises(pytest.fail.Exception, match="waited"):
         terminal._settled(Mock(view=Mock(side_effect=[answered])))
 
@@ -320,7 +335,7 @@ def test_a_key_counts_without_enter_and_the_terminal_is_left_as_it_was(keyboard:
 
 
 def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
-    view, snapshots = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0)))), []
+    view, snapshots = view_of(PollResults(flow(snapshot(0, 5, 10)), tails(strip(0)))), []
 
     def pressing() -> View:
         snapshots.append(1)
@@ -353,7 +368,7 @@ def drawn_page(view: View) -> Page:
 
 def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
     """Each part is one element with its own id: the page's script puts it in place of the old one."""
-    view = seen(*moving(partitions=64))
+    view = view_of(*moving(partitions=64))
     page_drawn, cells = drawn_page(view), parts(view)
     ids = {one.attributes.get("id") for one in page_drawn.nodes}
     targets = [one.attributes["href"][1:] for one in page_drawn.nodes if one.tag == "a"]
@@ -367,20 +382,20 @@ def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
 def test_no_name_becomes_markup() -> None:
     finding = Finding(EVIL, EVIL, EVIL, EVIL, EVIL, Severity.WARNING)
     answers = PollResults(
-        flow(look(0, 10, 10, 22, holders=holder(0, EVIL))),
+        flow(snapshot(0, 10, 10, 22, holders=open_transaction(0, EVIL))),
         tails(strip()),
         (statuses(status(running(0, step=EVIL)), name=EVIL), statuses(status(group=EVIL), name=EVIL)),
         preflight=PollResult("preflight", 60, 30, [finding], 100.0, 50.0),
     )
-    drawn = drawn_page(seen(answers))
+    drawn = drawn_page(view_of(answers))
     scripts = [one.attributes for one in drawn.nodes if one.tag == "script"]
     assert scripts == [{"src": "page.js", "defer": ""}]
-    assert "alert(1)" in drawn.texts["ill"]
+    assert "alert(1)" in drawn.texts["unhealthy"]
     assert "\\u202e" in drawn.texts["preflight"]
 
 
 def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more() -> None:
-    drawn = drawn_page(seen(*moving()))
+    drawn = drawn_page(view_of(*moving()))
     assert "default-src 'none'" in page.POLICY
     assert "unsafe" not in page.POLICY
     attributes = {name for one in drawn.nodes for name in one.attributes}
@@ -392,12 +407,12 @@ def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more(
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page.asset(name))
     assert "url(" not in page.asset("page.css")
     assert "&" not in style(), "selectors with escaped quotes match nothing"
-    assert '[data-only="ill"]' in style()
+    assert '[data-only="unhealthy"]' in style()
 
 
 @pytest.mark.parametrize("count", [0, 1, 90])
 def test_small_pictures_are_whole(count: int) -> None:
-    view = seen(PollResults(flow(look(0, 10, 50)), tails(strip())))
+    view = view_of(PollResults(flow(snapshot(0, 10, 50)), tails(strip())))
     row = replace(view.rows[0], trace=(1.0,) * count, steps={}, step="fence", state="working")
     cells = parts(replace(view, rows=(row,), tail=ui_views.TAIL))
     assert ("polyline" in cells["r0-rate"]) == (count > 1)
@@ -441,10 +456,10 @@ def test_readers_wake_with_a_change_and_with_the_end() -> None:
 
 
 def test_the_badge_says_live_only_while_every_source_answers() -> None:
-    fresh = PollResults(flow(look(0, 10, 50)), tails(strip()))
+    fresh = PollResults(flow(snapshot(0, 10, 50)), tails(strip()))
     broken = replace(fresh, flow=failed(fresh.flow, "no broker answers"))
     nothing = replace(fresh, flow=PollResult("flow", 1.0, 5.0, since_s=100.0))
     given = ((fresh, 100.2), (fresh, 160.0), (broken, 100.2), (nothing, 100.2))
-    badges = [str(parts(seen(answers, now_s=now_s))["badge"]) for answers, now_s in given]
+    badges = [str(parts(view_of(answers, now_s=now_s))["badge"]) for answers, now_s in given]
     for word, badge in zip((">live<", "stale: Kafka", "stale: Kafka", ">connecting<"), badges, strict=True):
         assert (word in badge, ">live<" in badge) == (True, word == ">live<")
